@@ -1,0 +1,220 @@
+"""From one sharding of a tensor to another with the fewest bytes.
+
+A shortest-path search over shardings. The moves are the collectives of `steps`; the length of a
+move is the bytes one device sends, as a fraction of the whole tensor, so it depends on the axis
+sizes only. Without sizes every axis counts as `NOMINAL`: the path then holds for the *pattern*,
+and can be priced for any sizes later.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+
+from rooflight.algebra.notation import Axes, Tensor
+from rooflight.algebra.steps import Op, Step
+from rooflight.errors import ShardingError
+
+NOMINAL = 4  # ways of an axis whose size is not given
+_STEP = 1e-9  # a tie is won by fewer steps
+
+State = tuple[tuple[Axes, ...], Axes]  # axes of each dim; unreduced axes
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One edge of the search: what is done, where it leads, what it sends."""
+
+    op: Op
+    axes: Axes
+    dim: int
+    to_dim: int
+    state: State
+    sent: float
+
+
+def reshard(
+    source: Tensor, target: Tensor, axis_sizes: Mapping[str, int] | None = None
+) -> tuple[Step, ...]:
+    """The steps that bring `source` into the sharding of `target` with the fewest bytes.
+
+    >>> from rooflight.algebra.notation import parse_tensor
+    >>> [s.op for s in reshard(parse_tensor("A[I_X,J]"), parse_tensor("A[I,J_X]"))]
+    ['all_to_all']
+    >>> [s.op for s in reshard(parse_tensor("A[I,J]{U_XY}"), parse_tensor("A[I_X,J]"))]
+    ['reduce_scatter', 'all_reduce']
+    """
+    if source.dims != target.dims:
+        raise ShardingError(
+            f"cannot reshard {source} to {target}: the dims differ",
+            hint=f"write the target with dims {','.join(source.dims)}",
+        )
+    missing = sorted(set(target.unreduced) - set(source.unreduced))
+    if missing:
+        raise ShardingError(
+            f"cannot reshard {source} to {target}: nothing is pending over {', '.join(missing)}",
+            hint="only a contraction makes an unreduced tensor",
+        )
+    involved = dict.fromkeys(source.mesh_axes + target.mesh_axes)
+    sizes = tuple((a, axis_sizes[a] if axis_sizes else NOMINAL) for a in involved)
+    exact = axis_sizes is not None
+    moves = _search((source.axes, source.unreduced), (target.axes, target.unreduced), sizes, exact)
+    return _as_steps(source, moves)
+
+
+def _as_steps(tensor: Tensor, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for move in moves:
+        after = Tensor(tensor.name, tensor.dims, *move.state)
+        dim = tensor.dims[move.dim] if move.dim >= 0 else ""
+        to_dim = tensor.dims[move.to_dim] if move.to_dim >= 0 else ""
+        steps.append(Step(move.op, (tensor,), after, move.axes, dim, to_dim))
+        tensor = after
+    return tuple(steps)
+
+
+@lru_cache(maxsize=65536)
+def _search(
+    start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
+) -> tuple[_Move, ...]:
+    """Dijkstra; the queue is ordered by bytes, then by arrival."""
+    ways = dict(sizes)
+    best: dict[State, float] = {start: 0.0}
+    came: dict[State, tuple[State, _Move]] = {}
+    queue: list[tuple[float, int, State]] = [(0.0, 0, start)]
+    pushed = 0
+    while queue:
+        length, _, state = heapq.heappop(queue)
+        if state == goal:
+            return _trace(start, goal, came)
+        if length > best[state]:
+            continue
+        for move in _moves(state, goal, ways, exact):
+            reached = length + move.sent + _STEP
+            if reached < best.get(move.state, float("inf")):
+                best[move.state] = reached
+                came[move.state] = (state, move)
+                pushed += 1
+                heapq.heappush(queue, (reached, pushed, move.state))
+    raise AssertionError(f"every sharding is reachable: {start} -> {goal}")
+
+
+def _trace(start: State, goal: State, came: dict[State, tuple[State, _Move]]) -> tuple[_Move, ...]:
+    moves: list[_Move] = []
+    while goal != start:
+        goal, move = came[goal]
+        moves.append(move)
+    return tuple(reversed(moves))
+
+
+def _moves(state: State, goal: State, ways: dict[str, int], exact: bool) -> Iterator[_Move]:
+    dims, unreduced = state
+    local = 1.0
+    for axes in dims:
+        local /= _product(axes, ways)
+    yield from _gathers(dims, unreduced, ways, local)
+    yield from _exchanges(dims, unreduced, ways, local)
+    yield from _slices(dims, unreduced, goal, ways)
+    yield from _reductions(dims, unreduced, goal, ways, local)
+    yield from _permutes(dims, unreduced, goal, ways, local, exact)
+
+
+def _product(axes: Axes, ways: dict[str, int]) -> int:
+    result = 1
+    for axis in axes:
+        result *= ways[axis]
+    return result
+
+
+def _put(dims: tuple[Axes, ...], at: int, axes: Axes) -> tuple[Axes, ...]:
+    return (*dims[:at], axes, *dims[at + 1 :])
+
+
+def _gathers(
+    dims: tuple[Axes, ...], unreduced: Axes, ways: dict[str, int], local: float
+) -> Iterator[_Move]:
+    """Only the innermost axes of a dim can be gathered: the result must be one block."""
+    for at, axes in enumerate(dims):
+        for keep in range(len(axes)):
+            gone = axes[keep:]
+            sent = local * (_product(gone, ways) - 1)
+            yield _Move("all_gather", gone, at, -1, (_put(dims, at, axes[:keep]), unreduced), sent)
+
+
+def _exchanges(
+    dims: tuple[Axes, ...], unreduced: Axes, ways: dict[str, int], local: float
+) -> Iterator[_Move]:
+    for at, axes in enumerate(dims):
+        for keep in range(len(axes)):
+            moved = axes[keep:]
+            shards = _product(moved, ways)
+            for to in range(len(dims)):
+                if to != at:
+                    after = _put(_put(dims, at, axes[:keep]), to, dims[to] + moved)
+                    sent = local * (shards - 1) / shards
+                    yield _Move("all_to_all", moved, at, to, (after, unreduced), sent)
+
+
+def _slices(
+    dims: tuple[Axes, ...], unreduced: Axes, goal: State, ways: dict[str, int]
+) -> Iterator[_Move]:
+    """A replicated axis that the goal splits over may be sliced in, free of traffic."""
+    used = {a for axes in dims for a in axes} | set(unreduced)
+    free = [a for axes in goal[0] for a in axes if a not in used]
+    for to, axes in enumerate(dims):
+        for added in _sequences(free):
+            state = (_put(dims, to, axes + added), unreduced)
+            yield _Move("slice", added, -1, to, state, 0.0)
+
+
+def _sequences(axes: list[str]) -> Iterator[Axes]:
+    """Every non-empty ordered choice."""
+    for count in range(1, len(axes) + 1):
+        yield from permutations(axes, count)
+
+
+def _reductions(
+    dims: tuple[Axes, ...],
+    unreduced: Axes,
+    goal: State,
+    ways: dict[str, int],
+    local: float,
+) -> Iterator[_Move]:
+    pending = [a for a in unreduced if a not in goal[1]]
+    for chosen in _sequences(pending):
+        shards = _product(chosen, ways)
+        rest = tuple(a for a in unreduced if a not in chosen)
+        sent = local * (shards - 1) / shards
+        if chosen == tuple(sorted(chosen)):
+            yield _Move("all_reduce", chosen, -1, -1, (dims, rest), 2 * sent)
+        for to, axes in enumerate(dims):
+            state = (_put(dims, to, axes + chosen), rest)
+            yield _Move("reduce_scatter", chosen, -1, to, state, sent)
+
+
+def _permutes(
+    dims: tuple[Axes, ...],
+    unreduced: Axes,
+    goal: State,
+    ways: dict[str, int],
+    local: float,
+    exact: bool,
+) -> Iterator[_Move]:
+    """Blocks may change places when both shardings cut the tensor into the same blocks.
+
+    Reordering the axes of one dim always does; with known sizes, so does any sharding with as
+    many blocks along every dim.
+    """
+    for at, axes in enumerate(dims):
+        for order in permutations(axes):
+            if order != axes:
+                state = (_put(dims, at, order), unreduced)
+                yield _Move("permute", tuple(sorted(axes)), at, -1, state, local)
+    if exact and unreduced == goal[1] and dims != goal[0]:
+        same = all(
+            _product(a, ways) == _product(b, ways) for a, b in zip(dims, goal[0], strict=True)
+        )
+        if same:
+            axes = sorted({a for d in (*dims, *goal[0]) for a in d})
+            yield _Move("permute", tuple(axes), -1, -1, goal, local)

@@ -1,0 +1,1 @@
+"""The command line: one file a verb; parse, call the library, render."""

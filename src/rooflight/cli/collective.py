@@ -1,0 +1,142 @@
+"""`rooflight collective`: seconds of one collective over mesh axes, and what binds it."""
+
+import json
+import shlex
+from dataclasses import asdict
+
+from rooflight.cli.axes import axes_of, mesh_of
+from rooflight.cli.flags import add_bytes, add_choice, add_mesh, add_on
+from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime, collective_time
+from rooflight.errors import UsageError
+from rooflight.report.table import table
+from rooflight.specs.mesh import Mesh
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_count, format_seconds, format_si
+
+HELP = "seconds of one collective on a slice, and what binds it"
+
+_TRACEABLE = 256  # chips; more take minutes
+_WATCHABLE = 64  # chips; the hops of more are too many to look at
+_KINDS: dict[str, CollectiveKind] = {kind.replace("_", "-"): kind for kind in KINDS}
+
+
+def configure(parser: Parser) -> None:
+    add_choice(
+        parser, "kind", tuple(_KINDS), what="collective", default=None, help=", ".join(_KINDS)
+    )
+    add_bytes(
+        parser,
+        help="the array as if these axes did not shard it: what an all-gather leaves on each chip;"
+        " for a permute, what each chip sends",
+    )
+    add_on(parser)
+    add_mesh(parser)
+    parser.add_argument("--axes", help="mesh axes it runs over: X or X,Y; all if left out")
+    parser.add_argument(
+        "--in-network-reduction",
+        action="store_true",
+        help="let the switches add (SHARP); only for an all-reduce",
+    )
+    parser.add_argument(
+        "--trace", metavar="FILE.json", help="simulate it link by link and write every hop"
+    )
+    parser.set_examples(
+        "rooflight collective all-gather --bytes 34MB --on v5e:4x4 --mesh X=4,Y=4 --axes X",
+        "rooflight collective all-reduce --bytes 1GB --on h100:8x16",
+    )
+
+
+def run(args: Namespace) -> int:
+    mesh = mesh_of(args.mesh, parse_slice(args.on))
+    axes = axes_of(args.axes, mesh)
+    time = collective_time(
+        _KINDS[args.kind],
+        args.bytes,
+        mesh.group(axes),
+        in_network_reduction=args.in_network_reduction,
+    )
+    simulated_s = _trace(args, mesh, axes) if args.trace else None
+    if args.json:
+        print_json("collective", _document(time, mesh, axes, simulated_s))
+        return 0
+    print(_text(time, mesh, axes, simulated_s))
+    if not args.trace and mesh.slice.chip.torus and 1 < mesh.slice.num_chips <= _WATCHABLE:
+        suggest(_trace_command(args, mesh, axes))
+    return 0
+
+
+def _trace_command(args: Namespace, mesh: Mesh, axes: list[str]) -> str:
+    what = f"{args.kind} --bytes {args.bytes} --on {shlex.quote(str(mesh.slice))}"
+    return f"rooflight collective {what} --mesh {mesh} --axes {','.join(axes)} --trace hops.json"
+
+
+def _trace(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
+    """Writes the hops of the simulated collective and returns the seconds it took."""
+    chips = mesh.slice.num_chips
+    if chips > _TRACEABLE:
+        raise UsageError(
+            f"--trace simulates at most {_TRACEABLE} chips; {mesh.slice} has {format_count(chips)}",
+            hint="trace a smaller slice, or leave --trace off for the time alone",
+        )
+    from rooflight.netsim import simulate, trace_json  # only here: a simulator is slow to load
+
+    result = simulate(_KINDS[args.kind], args.bytes, mesh, axes)
+    write_file(args.trace, json.dumps(trace_json(result), allow_nan=False), flag="--trace")
+    return result.seconds
+
+
+def _document(
+    time: NetworkTime, mesh: Mesh, axes: list[str], simulated_s: float | None
+) -> dict[str, object]:
+    return {
+        "on": str(mesh.slice),
+        "mesh": str(mesh),
+        "axes": axes,
+        **asdict(time),
+        "simulated_s": simulated_s,
+    }
+
+
+def _text(time: NetworkTime, mesh: Mesh, axes: list[str], simulated_s: float | None) -> str:
+    blocks = [_headline(time, mesh, axes), _bounds(time, simulated_s)]
+    if time.tiers:
+        blocks.append(_tiers(time))
+    return "\n\n".join(blocks)
+
+
+def _headline(time: NetworkTime, mesh: Mesh, axes: list[str]) -> str:
+    kind = time.kind.replace("_", "-")
+    chips = mesh.group(axes).size
+    group = f"{','.join(axes)} ({chips} chip{'s' if chips > 1 else ''})"
+    return (
+        f"{kind} of {format_si(time.nbytes, 'B')} over {group}:"
+        f" {format_seconds(time.expected_s)}, bound by {time.binds}\n"
+        f"on {mesh.slice}, mesh {mesh}"
+    )
+
+
+def _bounds(time: NetworkTime, simulated_s: float | None) -> str:
+    rows = [
+        ["expected", format_seconds(time.expected_s), "bandwidth and latency"],
+        ["lower", format_seconds(time.lower_s), "everything overlaps"],
+        ["upper", format_seconds(time.upper_s), "nothing overlaps: one axis or tier after another"],
+        ["rule of thumb", format_seconds(time.rule_s), "the book's, for large groups"],
+    ]
+    if simulated_s is not None:
+        rows.append(["simulated", format_seconds(simulated_s), "message by message on the links"])
+    return table(("bound", "time", "meaning"), rows, align="lrl")
+
+
+def _tiers(time: NetworkTime) -> str:
+    rows = [
+        [
+            t.name,
+            format_seconds(t.bandwidth_s),
+            format_seconds(t.latency_s),
+            format_seconds(t.rule_s),
+        ]
+        for t in time.tiers
+    ]
+    return table(("tier", "bandwidth", "latency", "rule of thumb"), rows, align="lrrr")

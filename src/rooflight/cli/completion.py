@@ -1,0 +1,147 @@
+"""`rooflight completion`: a script for the shell, and the words it asks for.
+
+The script calls back `rooflight --complete-words WORD...` with the words typed so far, the last
+one unfinished; the answer is one candidate a line, read off the verbs' own parsers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from rooflight.cli.flags import add_choice
+from rooflight.cli.main import VERBS, load_verb, verb_parser
+from rooflight.cli.output import print_json
+from rooflight.cli.parser import Namespace, Parser
+
+HELP = "a completion script for bash, zsh or fish"
+
+# Bash cuts words at `:` and `=`, so `v5e:4` and `--on=v5` arrive in pieces: the line is cut at
+# blanks instead, and what bash took for earlier words is removed from the answers.
+_BASH = """\
+_rooflight() {
+    local line="${COMP_LINE:0:COMP_POINT}" candidate
+    local -a typed
+    read -ra typed <<<"$line"
+    [[ $line == *[[:space:]] ]] && typed+=("")
+    local word="${typed[-1]}"
+    local before="${word%"${word##*[:=]}"}"
+    COMPREPLY=()
+    while IFS= read -r candidate; do
+        [[ -n $candidate ]] && COMPREPLY+=("${candidate#"$before"}")
+    done < <(rooflight --complete-words "${typed[@]:1}" 2>/dev/null)
+}
+complete -o default -F _rooflight rooflight
+# to use it: eval "$(rooflight completion bash)", for instance in ~/.bashrc"""
+
+_ZSH = """\
+#compdef rooflight
+_rooflight() {
+    local -a candidates
+    candidates=(${(f)"$(rooflight --complete-words "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    if (( $#candidates )); then
+        compadd -a candidates
+    else
+        _files
+    fi
+}
+compdef _rooflight rooflight
+# to use it: eval "$(rooflight completion zsh)" after compinit, for instance in ~/.zshrc"""
+
+_FISH = """\
+function __rooflight_candidates
+    set -l typed (commandline -opc) (commandline -ct)
+    rooflight --complete-words $typed[2..-1] 2>/dev/null
+end
+complete -c rooflight -f -a '(__rooflight_candidates)'
+complete -c rooflight -l plot -r -F
+complete -c rooflight -l trace -r -F
+# to use it: rooflight completion fish | source, for instance in ~/.config/fish/config.fish"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def configure(parser: Parser) -> None:
+    add_choice(
+        parser, "shell", tuple(_SCRIPTS), what="shell", default=None, help="bash, zsh or fish"
+    )
+    parser.set_examples("rooflight completion bash", "rooflight completion zsh")
+
+
+def run(args: Namespace) -> int:
+    if args.json:
+        print_json("completion", {"shell": args.shell, "script": _SCRIPTS[args.shell]})
+    else:
+        print(_SCRIPTS[args.shell])
+    return 0
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """What the last, unfinished word may become.
+
+    >>> candidates(["co"])
+    ['collective', 'completion']
+    >>> candidates(["roofline", "--memory", "v"])
+    ['vmem']
+    """
+    *before, word = words or [""]
+    if not before:
+        return _starting_with(word, [*VERBS, "--help", "--version"])
+    if before[0] not in VERBS:
+        return []
+    parser = verb_parser(before[0], load_verb(before[0]))
+    flag, equals, part = word.partition("=")
+    if equals:
+        return [f"{flag}={value}" for value in _starting_with(part, _flag_values(parser, flag))]
+    if _takes_value(parser, before[-1]):
+        return _starting_with(word, _flag_values(parser, before[-1]))
+    if word.startswith("-"):
+        return _starting_with(word, parser.flags())
+    return _starting_with(word, _positional_values(parser, before[1:]))
+
+
+def _starting_with(start: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(start)]
+
+
+def _takes_value(parser: Parser, word: str) -> bool:
+    action = parser.flags().get(word)
+    return action is not None and action.nargs != 0
+
+
+def _flag_values(parser: Parser, flag: str) -> Iterable[str]:
+    action = parser.flags().get(flag)
+    return () if action is None else _values(action.dest, action.choices)
+
+
+def _positional_values(parser: Parser, words: Sequence[str]) -> Iterable[str]:
+    """Values of the positional the cursor is at: those before it are words that no flag takes."""
+    flagged = [_takes_value(parser, word) for word in ("", *words)]
+    given = [w for w, taken in zip(words, flagged, strict=False) if not taken and w[:1] != "-"]
+    slots = parser.positionals()
+    if len(given) >= len(slots):
+        return ()
+    slot = slots[len(given)]
+    return _values(slot.dest, slot.choices)
+
+
+def _values(dest: str, choices: Iterable[object] | None) -> Iterable[str]:
+    if choices is not None:
+        return cast(Iterable[str], choices)
+    catalogs: dict[str, Callable[[], Iterable[str]]] = {
+        "on": _chips,
+        "chip": _chips,
+        "slice": _chips,
+        "dtype": _dtypes,
+    }
+    return catalogs[dest]() if dest in catalogs else ()
+
+
+def _chips() -> Iterable[str]:
+    from rooflight.specs.catalog import chip_names
+
+    return chip_names()
+
+
+def _dtypes() -> Iterable[str]:
+    from rooflight.dtypes import DTYPES
+
+    return DTYPES

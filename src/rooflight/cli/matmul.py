@@ -1,0 +1,180 @@
+"""`rooflight matmul`: the steps of a sharded contraction, their times, and what lost."""
+
+from rooflight.algebra import Contraction, backward, parse_contraction, strategies
+from rooflight.cli.axes import mesh_of
+from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
+from rooflight.cli.output import print_json, suggest
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.costs.best import Layout, best_layouts
+from rooflight.costs.choose import Choice, Price, StepPrice, choose
+from rooflight.dtypes import Dtype, parse_dtype
+from rooflight.errors import UsageError
+from rooflight.report.table import table
+from rooflight.specs.mesh import Mesh
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_seconds, format_si, parse_count, parse_sizes
+
+HELP = "a sharded matmul: derived steps, time of each, and the alternatives that lost"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "contraction", help='in the notation: "A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]"'
+    )
+    add_on(parser)
+    add_mesh(parser)
+    add_dims(parser)
+    add_dtype(parser)
+    parser.add_argument("--backward", action="store_true", help="the gradients of the operands too")
+    parser.add_argument(
+        "--best",
+        action="store_true",
+        help="choose the shardings of the tensors written without subscripts",
+    )
+    parser.add_argument(
+        "--memory", metavar="BYTES", help="with --best: what a chip may store (default: all HBM)"
+    )
+    add_verbose(parser, help="the steps of the alternatives too")
+    parser.set_examples(
+        'rooflight matmul "A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]" --on v5e:4x4 --mesh X=4,Y=4'
+        " --dims I=8192,J=8192,K=32768",
+        'rooflight matmul "A[B,D] * W[D,F] -> C[B,F]" --best --on v5p:4x4x4'
+        " --dims B=4096,D=8192,F=32768",
+    )
+
+
+def run(args: Namespace) -> int:
+    contraction = parse_contraction(args.contraction)
+    mesh = mesh_of(args.mesh, parse_slice(args.on))
+    dims = parse_sizes(args.dims)
+    dtype = parse_dtype(args.dtype)
+    if args.best:
+        return _run_best(args, contraction, mesh, dims, dtype)
+    if args.memory:
+        raise UsageError("--memory needs --best", hint="add --best, or leave --memory out")
+    asked = (contraction, *(backward(contraction) if args.backward else ()))
+    choices = [choose(strategies(c, mesh.axes), dims=dims, mesh=mesh, dtype=dtype) for c in asked]
+    if args.json:
+        print_json("matmul", _head(mesh, dtype) | {"contractions": [_document(c) for c in choices]})
+        return 0
+    texts = [_text(c, mesh, dtype, verbose=args.verbose) for c in choices]
+    print("\n\n".join(texts))
+    if not args.backward:
+        suggest("the same command with --backward for the gradients")
+    return 0
+
+
+def _run_best(
+    args: Namespace, contraction: Contraction, mesh: Mesh, dims: dict[str, int], dtype: Dtype
+) -> int:
+    memory = parse_count(args.memory, what="--memory") if args.memory else mesh.slice.chip.hbm_bytes
+    layouts = best_layouts(contraction, dims=dims, mesh=mesh, dtype=dtype, memory_bytes=memory)
+    if args.json:
+        found = [_price_document(x.price) | {"stored_bytes": x.stored_bytes} for x in layouts]
+        print_json("matmul", _head(mesh, dtype) | {"memory_bytes": memory, "layouts": found})
+        return 0
+    print(_best_text(layouts, mesh, dtype, memory))
+    return 0
+
+
+def _head(mesh: Mesh, dtype: Dtype) -> dict[str, object]:
+    return {"on": str(mesh.slice), "mesh": str(mesh), "dtype": dtype.name}
+
+
+def _document(choice: Choice) -> dict[str, object]:
+    return {
+        "best": _price_document(choice.best),
+        "because": choice.because,
+        "losers": [_price_document(p) for p in choice.losers],
+    }
+
+
+def _price_document(price: Price) -> dict[str, object]:
+    return {
+        "contraction": str(price.strategy.contraction),
+        "summary": price.summary,
+        "expected_s": price.expected_s,
+        "lower_s": price.lower_s,
+        "upper_s": price.upper_s,
+        "local_s": price.local_s,
+        "network_s": price.network_s,
+        "network_bytes": price.network_bytes,
+        "steps": [_step_document(s) for s in price.steps],
+    }
+
+
+def _step_document(part: StepPrice) -> dict[str, object]:
+    return {
+        "step": str(part.step),
+        "op": part.step.op,
+        "axes": list(part.step.axes),
+        "nbytes": part.nbytes,
+        "flops": part.flops,
+        "expected_s": part.expected_s,
+        "binds": part.binds,
+    }
+
+
+def _text(choice: Choice, mesh: Mesh, dtype: Dtype, *, verbose: bool) -> str:
+    best = choice.best
+    blocks = [
+        f"{best.strategy.contraction}: {format_seconds(best.expected_s)}, {best.summary}\n"
+        f"on {mesh.slice}, mesh {mesh}, {dtype.name}; between {format_seconds(best.lower_s)}"
+        f" (all overlaps) and {format_seconds(best.upper_s)} (nothing does)",
+        _steps_table(best),
+        f"why: {choice.because}",
+    ]
+    if choice.losers:
+        blocks.append(_losers(choice, verbose=verbose))
+    return "\n\n".join(blocks)
+
+
+def _steps_table(price: Price) -> str:
+    rows = [[str(p.step), format_seconds(p.expected_s), _amount(p), p.binds] for p in price.steps]
+    return table(("step", "time", "moves or computes", "bound by"), rows, align="lrrl")
+
+
+def _amount(part: StepPrice) -> str:
+    if part.op:
+        return format_si(part.flops, "FLOP")
+    return format_si(part.nbytes, "B") if part.network else "-"
+
+
+def _losers(choice: Choice, *, verbose: bool) -> str:
+    best = choice.best.expected_s
+    shown = choice.losers if verbose else choice.losers[:4]
+    rows = [
+        [
+            f"{p.expected_s / best:.2f}x" if best else "-",
+            format_seconds(p.expected_s),
+            format_si(p.network_bytes, "B"),
+            p.summary,
+        ]
+        for p in shown
+    ]
+    text = table(("lost by", "time", "collectives", "alternative"), rows, align="rrrl")
+    if verbose:
+        return text + "".join(f"\n\n{p.summary}\n{_steps_table(p)}" for p in shown)
+    more = len(choice.losers) - len(shown)
+    return text + (f"\nand {more} more (-v)" if more else "")
+
+
+def _best_text(layouts: tuple[Layout, ...], mesh: Mesh, dtype: Dtype, memory: int | None) -> str:
+    best = layouts[0]
+    cap = f"at most {format_si(memory, 'B')} stored a chip" if memory else "no memory cap"
+    rows = [
+        [
+            format_seconds(x.price.expected_s),
+            format_seconds(x.price.network_s),
+            format_si(x.stored_bytes, "B"),
+            str(x.contraction),
+            x.price.summary,
+        ]
+        for x in layouts
+    ]
+    header = ("time", "network", "stored", "layout", "collectives")
+    return (
+        f"{best.contraction}: {format_seconds(best.price.expected_s)}, {best.price.summary}\n"
+        f"on {mesh.slice}, mesh {mesh}, {dtype.name}; {cap}\n\n"
+        f"{table(header, rows, align='rrrll')}\n\n{_steps_table(best.price)}"
+    )

@@ -1,0 +1,35 @@
+"""What a verb writes: text or one JSON document on stdout, the talk on stderr, files by name.
+
+A verb renders everything first and prints last, so a failure leaves stdout empty.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+
+from rooflight.errors import UsageError
+
+SCHEMA = 1
+
+
+def print_json(verb: str, fields: Mapping[str, object]) -> None:
+    """Prints one versioned document; a number that JSON cannot say is a bug."""
+    print(json.dumps({"schema": SCHEMA, "verb": verb, **fields}, indent=2, allow_nan=False))
+
+
+def suggest(*commands: str) -> None:
+    """Says on stderr what to run next."""
+    sys.stdout.flush()
+    for command in commands:
+        print(f"next: {command}", file=sys.stderr)
+
+
+def write_file(path: str, text: str, *, flag: str) -> None:
+    """Writes a file the user named with a flag."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot write {path!r}: {error}", hint=f"give {flag} a file in a folder that exists"
+        ) from None

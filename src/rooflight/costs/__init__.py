@@ -1,0 +1,64 @@
+"""Seconds and bytes: rooflines of local ops, network time of collectives, choice of strategies."""
+
+from rooflight.costs.best import Layout, best_layouts
+from rooflight.costs.choose import Choice, Price, StepPrice, choose, price, price_step
+from rooflight.costs.network import (
+    KINDS,
+    CollectiveKind,
+    NetworkTime,
+    collective_time,
+    permute_time,
+)
+from rooflight.costs.roofline import (
+    OpTime,
+    Roof,
+    attainable,
+    attention_intensity,
+    batch_tokens,
+    contraction_time,
+    critical_batch,
+    critical_contracting_dim,
+    hiding_intensity,
+    matmul_time,
+    memory_bytes_per_s,
+    moe_critical_batch,
+    ridge_point,
+    tile_intensity,
+    vector_ridge_point,
+    vector_time,
+)
+from rooflight.costs.systolic import Cycles, systolic_cycles
+
+__all__ = [
+    "KINDS",
+    "Choice",
+    "CollectiveKind",
+    "Cycles",
+    "Layout",
+    "NetworkTime",
+    "OpTime",
+    "Price",
+    "Roof",
+    "StepPrice",
+    "attainable",
+    "attention_intensity",
+    "batch_tokens",
+    "best_layouts",
+    "choose",
+    "collective_time",
+    "contraction_time",
+    "critical_batch",
+    "critical_contracting_dim",
+    "hiding_intensity",
+    "matmul_time",
+    "memory_bytes_per_s",
+    "moe_critical_batch",
+    "permute_time",
+    "price",
+    "price_step",
+    "ridge_point",
+    "systolic_cycles",
+    "tile_intensity",
+    "vector_ridge_point",
+    "vector_time",
+]

@@ -1,0 +1,194 @@
+"""Prices the strategies of a contraction on a mesh and picks one; the losers keep their price.
+
+In: strategies from `algebra`, dim sizes, a placed `Mesh`, a dtype. Out: a `Choice`. A collective
+that touches the local product directly (an all-gather before it, a reduce-scatter after it) can
+stream through it piece by piece, which is the collective matmul; every other collective waits.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rooflight.algebra import Step, Strategy, Tensor, device_bytes, local_shape
+from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
+from rooflight.costs.roofline import OpTime, contraction_time
+from rooflight.dtypes import Dtype
+from rooflight.specs.mesh import Mesh
+
+_STREAMS = ("all_gather", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrice:
+    """One step with its time: a network time, an op time, or nothing for a local slice."""
+
+    step: Step
+    nbytes: int
+    flops: float
+    network: NetworkTime | None = None
+    op: OpTime | None = None
+
+    @property
+    def lower_s(self) -> float:
+        return (self.network.lower_s if self.network else 0) + (self.op.lower_s if self.op else 0)
+
+    @property
+    def expected_s(self) -> float:
+        return (self.network.expected_s if self.network else 0) + (
+            self.op.lower_s if self.op else 0
+        )
+
+    @property
+    def upper_s(self) -> float:
+        return (self.network.upper_s if self.network else 0) + (self.op.upper_s if self.op else 0)
+
+    @property
+    def binds(self) -> str:
+        if self.network:
+            return self.network.binds
+        return self.op.binds if self.op else "free"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A strategy and what it costs one step of the machine."""
+
+    strategy: Strategy
+    steps: tuple[StepPrice, ...]
+
+    @property
+    def local_s(self) -> float:
+        """Time of the local product."""
+        return sum(s.expected_s for s in self.steps if s.op)
+
+    @property
+    def network_s(self) -> float:
+        """Time of all collectives, one after another."""
+        return sum(s.expected_s for s in self.steps if s.network)
+
+    @property
+    def network_bytes(self) -> int:
+        """The book's V, summed over the collectives."""
+        return sum(s.nbytes for s in self.steps if s.network)
+
+    @property
+    def lower_s(self) -> float:
+        """Everything overlaps: max of product and network."""
+        network = sum(s.lower_s for s in self.steps if s.network)
+        return max(network, sum(s.lower_s for s in self.steps if s.op))
+
+    @property
+    def upper_s(self) -> float:
+        """Nothing overlaps."""
+        return sum(s.upper_s for s in self.steps)
+
+    @property
+    def expected_s(self) -> float:
+        """What touches the product streams through it; the rest waits its turn."""
+        streamed = sum(s.expected_s for s in self.steps if s.network and _streams(self, s))
+        return max(self.local_s, streamed) + self.network_s - streamed
+
+    @property
+    def summary(self) -> str:
+        """The collectives in a few words, such as `gather B over X`."""
+        words = [_words(s.step) for s in self.steps if s.network]
+        return ", then ".join(words) or "no communication"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The cheapest strategy, why, and the others in order of price."""
+
+    best: Price
+    losers: tuple[Price, ...]
+    because: str
+
+
+def choose(
+    candidates: Sequence[Strategy],
+    *,
+    dims: Mapping[str, int],
+    mesh: Mesh,
+    dtype: Dtype,
+) -> Choice:
+    """Prices every candidate and picks the one expected to end first.
+
+    >>> from rooflight.algebra import parse_contraction, strategies
+    >>> from rooflight.dtypes import DTYPES
+    >>> from rooflight.specs import parse_mesh
+    >>> mesh = parse_mesh("X=4,Y=4", on="v5e:4x4")
+    >>> fsdp = parse_contraction("A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]")
+    >>> sizes = {"I": 8192, "J": 8192, "K": 32768}
+    >>> choose(strategies(fsdp), dims=sizes, mesh=mesh, dtype=DTYPES["bf16"]).best.summary
+    'gather B over X'
+    """
+    prices = [price(s, dims=dims, mesh=mesh, dtype=dtype) for s in candidates]
+    ranked = sorted(prices, key=lambda p: (p.expected_s, p.network_bytes, len(p.steps)))
+    return Choice(ranked[0], tuple(ranked[1:]), _because(ranked))
+
+
+def price(strategy: Strategy, *, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> Price:
+    """Prices one strategy: every operand and result at `dtype`, sums kept at it too."""
+    return Price(strategy, tuple(price_step(s, dims, mesh, dtype) for s in strategy.steps))
+
+
+def price_step(step: Step, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> StepPrice:
+    """The time of one step on the mesh."""
+    axes = mesh.axes
+    if step.op == "einsum":
+        return _price_product(step, dims, mesh, dtype)
+    for tensor in (*step.inputs, step.output):
+        local_shape(tensor, dims, axes)  # refuses what does not divide
+    nbytes = dtype.nbytes(math.ceil(step.elements(dims, axes)))
+    if step.op == "slice":
+        return StepPrice(step, nbytes, 0.0)
+    group = mesh.group(step.axes)
+    kind: CollectiveKind = step.op
+    if step.op == "permute":  # blocks change places all over the group, as in an all-to-all
+        kind, nbytes = "all_to_all", nbytes * group.size
+    return StepPrice(step, nbytes, 0.0, network=collective_time(kind, nbytes, group))
+
+
+def _price_product(step: Step, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> StepPrice:
+    """2 FLOPs for every multiply-add; every operand read once, the result written once."""
+    chip, axes = mesh.slice.chip, mesh.axes
+    tensors: tuple[Tensor, ...] = (*step.inputs, step.output)
+    moved = sum(device_bytes(t, dims, axes, dtype) for t in tensors)
+    flops = 2.0 * step.elements(dims, axes)
+    compute = chip.matmul_dtype(dtype.name)
+    op = contraction_time(chip, flops=flops, bytes_moved=moved, compute=compute)
+    return StepPrice(step, moved, flops, op=op)
+
+
+def _streams(price: Price, part: StepPrice) -> bool:
+    """Whether a collective hands its pieces straight to the product, or takes them from it."""
+    product = next(s.step for s in price.steps if s.op)
+    if part.step.op not in _STREAMS:
+        return False
+    return part.step.output in product.inputs or part.step.inputs[0] == product.output
+
+
+_VERBS = {
+    "all_gather": "gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "all_to_all": "exchange",
+    "permute": "permute",
+}
+
+
+def _words(step: Step) -> str:
+    return f"{_VERBS[step.op]} {step.output.name} over {'*'.join(step.axes)}"
+
+
+def _because(ranked: list[Price]) -> str:
+    best = ranked[0]
+    if not best.network_bytes:
+        return "no collective is needed"
+    if len(ranked) == 1:
+        return "it is the only legal strategy"
+    other = ranked[1]
+    ratio = other.expected_s / best.expected_s if best.expected_s else 1.0
+    if ratio < 1.005:
+        return f"as fast as `{other.summary}`, with fewer bytes on the links"
+    return f"the next, `{other.summary}`, takes {ratio:.2f}x as long"

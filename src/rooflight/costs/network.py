@@ -1,0 +1,219 @@
+"""Network time of one collective on any group of chips: torus axes, switched tiers, or both.
+
+In: a kind, bytes V and a `Group`. Out: a `NetworkTime` with lower bound, expectation, upper bound.
+
+V is the array as if this group did not shard it: what an all-gather leaves on each chip, what a
+reduce-scatter starts from on each chip, what an all-reduce holds on each chip, group size times
+the local bytes of an all-to-all. For a permute (a cyclic shift by one) it is what each chip sends.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rooflight.costs.switched import (
+    TierTime,
+    exchange_tiers,
+    gather_tiers,
+    reduce_in_network_tiers,
+    shift_tiers,
+)
+from rooflight.costs.torus import AxisTime, exchange_time, gather_time, shift_time
+from rooflight.errors import UsageError
+from rooflight.specs.mesh import Fan, Group, Ring
+from rooflight.specs.slice import Slice, TorusDim
+
+CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
+KINDS: tuple[CollectiveKind, ...] = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "permute",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTime:
+    """Seconds of one collective, and what binds it.
+
+    `lower_s` overlaps everything, `upper_s` nothing; `rule_s` is the book's rule for large groups.
+    """
+
+    kind: CollectiveKind
+    nbytes: float
+    lower_s: float
+    expected_s: float
+    upper_s: float
+    rule_s: float
+    bandwidth_s: float
+    latency_s: float
+    binds: str
+    tiers: tuple[TierTime, ...]
+
+
+def collective_time(
+    kind: CollectiveKind, nbytes: float, group: Group, *, in_network_reduction: bool = False
+) -> NetworkTime:
+    """Prices one collective over one group, its sibling groups doing the same at the same time.
+
+    >>> from rooflight.specs import parse_mesh
+    >>> group = parse_mesh("X=4,Y=4", on="v5e:4x4").group("Y")
+    >>> gather = collective_time("all_gather", 2**25, group)
+    >>> f"{gather.expected_s * 1e6:.1f} us, {gather.binds}"  # book, pop quiz 2 of chapter 3
+    '562.2 us, y bandwidth'
+    """
+    rings = tuple(r for r in group.rings if r.size > 1)
+    fans = tuple(f for f in group.fans if f.size > 1)
+    if in_network_reduction:
+        _check_reduces(kind, fans, rings)
+    torus_bytes = nbytes
+    if kind == "all_to_all":  # inside one slice only a slice's part of the array is exchanged
+        for fan in fans:
+            torus_bytes /= fan.size
+    axes = _axis_time(kind, torus_bytes, rings) if rings else None
+    tiers = _tier_times(kind, nbytes, fans, in_network_reduction=in_network_reduction)
+    if axes is None:
+        return _switched_time(kind, nbytes, tiers)
+    return _torus_time(kind, nbytes, axes, tiers)
+
+
+def _check_reduces(kind: CollectiveKind, fans: Sequence[Fan], rings: Sequence[Ring]) -> None:
+    plain = [f.dim for f in fans if not f.reduces] + [r.dim for r in rings]
+    if kind != "all_reduce" or plain:
+        where = f"{kind} over {'+'.join(plain)}" if plain else kind
+        raise UsageError(
+            f"the network does not reduce an {where}",
+            hint="ask for in-network reduction only of an all_reduce whose tiers all reduce",
+        )
+
+
+def _axis_time(kind: CollectiveKind, nbytes: float, rings: Sequence[Ring]) -> AxisTime:
+    if kind == "all_to_all":
+        return exchange_time(nbytes, rings)
+    if kind == "permute":
+        return shift_time(nbytes, rings)
+    gather = gather_time(nbytes, rings)
+    if kind != "all_reduce":
+        return gather
+    return replace(
+        gather,
+        bandwidth_s=2 * gather.bandwidth_s,
+        serial_s=2 * gather.serial_s,
+        latency_s=2 * gather.latency_s,
+        rule_s=2 * gather.rule_s,
+    )
+
+
+def _tier_times(
+    kind: CollectiveKind, nbytes: float, fans: Sequence[Fan], *, in_network_reduction: bool
+) -> tuple[TierTime, ...]:
+    if in_network_reduction:
+        return reduce_in_network_tiers(nbytes, fans)
+    if kind == "all_to_all":
+        return exchange_tiers(nbytes, fans)
+    if kind == "permute":
+        return shift_tiers(nbytes, fans)
+    gather = gather_tiers(nbytes, fans)
+    if kind != "all_reduce":
+        return gather
+    return tuple(TierTime(t.name, 2 * t.bandwidth_s, 2 * t.latency_s, 2 * t.rule_s) for t in gather)
+
+
+def _switched_time(kind: CollectiveKind, nbytes: float, tiers: tuple[TierTime, ...]) -> NetworkTime:
+    """Tiers work at once on different pieces, so the slowest counts; at worst they take turns."""
+    bandwidth_s = max((t.bandwidth_s for t in tiers), default=0.0)
+    latency_s = sum(t.latency_s for t in tiers)
+    worst = max(tiers, key=lambda t: t.bandwidth_s, default=None)
+    return NetworkTime(
+        kind,
+        nbytes,
+        lower_s=max(bandwidth_s, latency_s),
+        expected_s=bandwidth_s + latency_s,
+        upper_s=sum(t.bandwidth_s for t in tiers) + latency_s,
+        rule_s=max((t.rule_s for t in tiers), default=0.0),
+        bandwidth_s=bandwidth_s,
+        latency_s=latency_s,
+        binds=_binds(f"{worst.name} bandwidth" if worst else "nothing", bandwidth_s, latency_s),
+        tiers=tiers,
+    )
+
+
+def _torus_time(
+    kind: CollectiveKind, nbytes: float, axes: AxisTime, tiers: tuple[TierTime, ...]
+) -> NetworkTime:
+    """Torus axes stream together; the exchange between slices is a phase of its own."""
+    outer_bandwidth_s = sum(t.bandwidth_s for t in tiers)
+    bandwidth_s = axes.bandwidth_s + outer_bandwidth_s
+    latency_s = axes.latency_s + sum(t.latency_s for t in tiers)
+    worst = max(tiers, key=lambda t: t.bandwidth_s, default=None)
+    binds = axes.binds
+    if worst and worst.bandwidth_s > axes.bandwidth_s:
+        binds = f"{worst.name} bandwidth"
+    return NetworkTime(
+        kind,
+        nbytes,
+        lower_s=max(axes.bandwidth_s, outer_bandwidth_s, latency_s),
+        expected_s=bandwidth_s + latency_s,
+        upper_s=axes.serial_s + outer_bandwidth_s + latency_s,
+        rule_s=axes.rule_s + sum(t.rule_s for t in tiers),
+        bandwidth_s=bandwidth_s,
+        latency_s=latency_s,
+        binds=_binds(binds, bandwidth_s, latency_s),
+        tiers=(TierTime("torus", axes.bandwidth_s, axes.latency_s, axes.rule_s), *tiers),
+    )
+
+
+def _binds(bandwidth: str, bandwidth_s: float, latency_s: float) -> str:
+    return "hop latency" if latency_s > bandwidth_s else bandwidth
+
+
+def permute_time(
+    nbytes: float, on: Slice, *, source: Sequence[int], target: Sequence[int]
+) -> NetworkTime:
+    """One chip sends V bytes to another by shortest ways: V / (ports * link) + hops * hop_s.
+
+    Book, exercise 2.5. Every axis the two chips differ in is a port at both ends; antipodes on
+    every such ring use both its ports. Routes by different ports share no link. Detours could use
+    the ports of the other axes too; routers that take the shortest way do not.
+
+    >>> from rooflight.specs import parse_slice
+    >>> corner = permute_time(2**24, parse_slice("v5e:4x4"), source=(0, 0), target=(3, 3))
+    >>> f"{corner.expected_s * 1e6:.1f} us"
+    '192.4 us'
+    """
+    for chip in (source, target):
+        if len(chip) != len(on.shape) or any(map(_is_outside, chip, on.shape)):
+            raise UsageError(
+                f"{on} has no chip {tuple(chip)}",
+                hint=f"the first chip is all zeros, the last {tuple(n - 1 for n in on.shape)}",
+            )
+    axes = [d for d in on.dims if isinstance(d, TorusDim)]
+    ways = [_ways(d, s, t) for d, s, t in zip(axes, source, target, strict=True)]
+    used = [ports for hops, ports in ways if hops]
+    ports = len(used) * min(used, default=0)
+    latency_s = sum(hops * d.hop_s for d, (hops, _) in zip(axes, ways, strict=True))
+    bandwidth_s = nbytes / (ports * axes[0].link_bytes_per_s) if ports else 0.0
+    return NetworkTime(
+        "permute",
+        nbytes,
+        lower_s=max(bandwidth_s, latency_s),
+        expected_s=bandwidth_s + latency_s,
+        upper_s=bandwidth_s * max(ports, 1) + latency_s,
+        rule_s=bandwidth_s,
+        bandwidth_s=bandwidth_s,
+        latency_s=latency_s,
+        binds=_binds(f"{ports} ports", bandwidth_s, latency_s) if ports else "nothing",
+        tiers=(TierTime("torus", bandwidth_s, latency_s, bandwidth_s),),
+    )
+
+
+def _is_outside(position: int, size: int) -> bool:
+    return not 0 <= position < size
+
+
+def _ways(axis: TorusDim, start: int, end: int) -> tuple[int, int]:
+    """Hops between two positions by the shortest way, and how many shortest ways there are."""
+    ahead = abs(end - start)
+    around = axis.size - ahead if axis.wraps else ahead
+    return min(ahead, around), 2 if axis.wraps and ahead == around else 1

@@ -1,0 +1,82 @@
+"""The messages of an all-gather; its mirror image in time is the reduce-scatter.
+
+Along one axis every chip sends its block both ways round the ring (the block for the antipode in
+halves), or to both ends of the line. Over several axes a share of the array goes axis by axis,
+the block growing on the way. Units: two halves of each chip's shard, bits 2 * chip and 2 * chip + 1.
+"""
+
+from collections.abc import Sequence
+
+from rooflight.netsim.schedule import Cargo, Schedule
+from rooflight.netsim.shares import Share
+from rooflight.netsim.torus import Torus
+from rooflight.specs.mesh import Ring
+
+
+def gather_schedule(
+    torus: Torus, shard_bytes: float, shares: Sequence[Share], *, pieces: int
+) -> Schedule:
+    """All groups gather at once; each share is cut into `pieces` that overlap on different axes."""
+    schedule = Schedule(torus)
+    for number, share in enumerate(shares):
+        for turn in range(pieces):
+            piece = number * pieces + turn
+            nbytes = shard_bytes * share.fraction / pieces
+            _gather_piece(schedule, share.order, nbytes, piece, turn)
+    return schedule
+
+
+def own_units(chip: int) -> int:
+    return 3 << (2 * chip)
+
+
+def _gather_piece(
+    schedule: Schedule, order: Sequence[Ring], nbytes: float, piece: int, turn: int
+) -> None:
+    chips = range(schedule.torus.num_chips)
+    blocks = [own_units(chip) for chip in chips]
+    ready: list[list[int]] = [[] for _ in chips]
+    for phase, ring in enumerate(order):
+        rank = (phase << 20) + (turn << 8)  # early phases first: they feed the other axes
+        gathered, arrived = list(blocks), [[*waits] for waits in ready]
+        for chip in chips:
+            cargo = Cargo(nbytes, piece, blocks[chip], rank)
+            for step in (1, -1):
+                for target, index, units in _spread(schedule, ring, chip, step, cargo, ready[chip]):
+                    gathered[target] |= units
+                    arrived[target].append(index)
+        blocks, ready = gathered, arrived
+        nbytes *= ring.size
+
+
+def _spread(
+    schedule: Schedule, ring: Ring, chip: int, step: int, block: Cargo, after: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Sends a block one way along a ring: (member reached, last message, units) for each member."""
+    torus, dim = schedule.torus, schedule.torus.dim_of(ring)
+    whole, half = reach(torus, ring, chip, step)
+    landed: list[tuple[int, int, int]] = []
+    at, waits, cargo = chip, after, block
+    for hop in range(whole + half):
+        if hop == whole:
+            units = block.units & half_mask(torus.num_chips, step)
+            cargo = Cargo(block.nbytes / 2, block.piece, units, block.rank)
+        cargo = Cargo(cargo.nbytes, cargo.piece, cargo.units, block.rank + hop)
+        index = schedule.send(cargo, source=at, dim=dim, step=step, links=ring.stride, after=waits)
+        at, waits = torus.neighbour(at, dim=dim, step=step * ring.stride), (index,)
+        landed.append((at, index, cargo.units))
+    return landed
+
+
+def reach(torus: Torus, ring: Ring, chip: int, step: int) -> tuple[int, int]:
+    """Members a chip reaches going one way, and 1 if half a block goes on to the antipode."""
+    if ring.wraps:
+        return (ring.size - 1) // 2, 1 - ring.size % 2
+    member = torus.member(chip, ring)
+    return (ring.size - 1 - member if step > 0 else member), 0
+
+
+def half_mask(count: int, step: int) -> int:
+    """The first halves of `count` units for one way round, the second for the other."""
+    first = (4**count - 1) // 3
+    return first if step > 0 else first << 1

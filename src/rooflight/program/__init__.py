@@ -1,0 +1,1 @@
+"""The JAX program of a layout. The first layer that imports jax."""

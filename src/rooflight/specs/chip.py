@@ -1,0 +1,132 @@
+"""`Chip`: one accelerator as its vendor and the book describe it, every value with its source.
+
+In: a parsed catalog file. Out: a frozen record. What is not known is None, never a guess.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rooflight.dtypes import DTYPES
+from rooflight.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from and when somebody last looked."""
+
+    key: str
+    title: str
+    url: str
+    checked: str
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixUnit:
+    """One systolic array (TPU) or tensor core (GPU): its shape, how many a chip has, its clock."""
+
+    rows: int
+    cols: int
+    count: int
+    clock_hz: float
+
+    @property
+    def peak_flops(self) -> float:
+        """2 * rows * cols * clock * count: a multiply and an add in every cell, every cycle."""
+        return 2.0 * self.rows * self.cols * self.clock_hz * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class TorusSpec:
+    """The inter-chip links of a chip that lives in a torus (TPU)."""
+
+    dims: int
+    link_bytes_per_s: float
+    hop_s: float
+    pod_shape: tuple[int, ...]
+    wrap_axis: int | None = None  # an axis of exactly this length wraps (v5e, v6e)
+    wrap_cube: int | None = None  # all axes wrap when each is a multiple of this (v4, v5p, 7x)
+    max_axis: int | None = None  # longest axis; None means the pod's own
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedSpec:
+    """The fabric of a chip behind switches (GPU): NVLink domain, then leaf, then spine."""
+
+    domain_chips: int
+    chip_egress_bytes_per_s: float
+    nic_bytes_per_s: float
+    nodes_per_leaf: int
+    leaf_oversubscription: float
+    hop_s: float
+    fabric_hop_s: float
+    reduces_in_domain: bool
+    reduces_in_fabric: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One accelerator. `detail` holds the facts only some chips have (SMs, L2, registers...)."""
+
+    name: str
+    title: str
+    kind: str  # "tpu", "gpu" or "cpu"
+    flops: Mapping[str, float]
+    hbm_bytes: int | None
+    hbm_bytes_per_s: float | None
+    vmem_bytes: int | None
+    vmem_bytes_per_s: float | None
+    vector_flops: float | None
+    cores: int
+    matrix_unit: MatrixUnit | None
+    watts: float | None
+    pcie_bytes_per_s: float | None
+    host_shape: tuple[int, ...]
+    dcn_bytes_per_s_per_host: float | None
+    dollars_per_hour: float | None
+    torus: TorusSpec | None = None
+    switched: SwitchedSpec | None = None
+    detail: Mapping[str, float] = field(default_factory=dict[str, float])
+    sources: Mapping[str, Source] = field(default_factory=dict[str, Source])
+
+    def source_of(self, fact: str) -> Source | None:
+        """The source of a catalog fact, by its name in the file (`hbm_bytes`, `flops.bf16`)."""
+        return self.sources.get(fact)
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s at a dtype; block formats run at the rate of their element."""
+        element = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}.get(dtype, dtype)
+        if element in self.flops:
+            return self.flops[element]
+        known = ", ".join(self.flops) or "none"
+        raise UsageError(
+            f"{self.title} has no {dtype} rate in its catalog (it has {known})",
+            hint=f"choose one of {known}, or add flops.{element} in your own chip file",
+        )
+
+    def matmul_dtype(self, dtype: str) -> str:
+        """The dtype the matrix unit computes in when operands are stored as `dtype`.
+
+        A chip with no rate for a dtype upcasts: an integer to the next wider integer, else (and
+        every float) to the narrowest float that is wide enough.
+        """
+        if dtype in self.flops:
+            return dtype
+        width = DTYPES[dtype].bits
+        wider = [d for d in self.flops if DTYPES[d].bits >= width]
+        integers = [d for d in wider if d.startswith("int")]
+        floats = [d for d in wider if not d.startswith("int")]
+        chosen = integers if dtype.startswith("int") and integers else floats
+        if not chosen:
+            raise UsageError(
+                f"{self.title} has no matmul rate for {dtype} or anything wider",
+                hint=f"choose one of {', '.join(self.flops) or 'another chip'}",
+            )
+        return min(chosen, key=lambda d: (DTYPES[d].bits, -self.flops[d]))
+
+    @property
+    def host_chips(self) -> int:
+        """Chips attached to one host."""
+        chips = 1
+        for n in self.host_shape:
+            chips *= n
+        return chips

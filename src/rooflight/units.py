@@ -1,0 +1,110 @@
+"""Quantities as text: parse what a person types, print what a person reads.
+
+SI throughout: seconds, bytes, FLOP/s. GB = 1e9; a binary prefix (Gi) only when written so.
+"""
+
+import math
+import re
+
+from rooflight.errors import ParseError
+
+_PREFIX = {
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+_NUMBER = re.compile(
+    r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,2})?)\s*([kKMGTP]i?)?B?\s*"
+)
+_RATE_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def parse_count(text: str, *, what: str = "number") -> int:
+    """Reads a whole number of things: `8192`, `4M`, `32Ki`, `1.5e9`, `300MB`.
+
+    >>> parse_count("8Ki"), parse_count("4M"), parse_count("1.5e3")
+    (8192, 4000000, 1500)
+    """
+    match = _NUMBER.fullmatch(text)
+    prefix = _PREFIX.get(match[2] or "") if match else None
+    if match is None or prefix is None:
+        raise ParseError(f"{what} {text!r} is not a count", hint="write 8192, 4M, 32Ki or 1.5e9")
+    value = float(match[1]) * prefix
+    if value != int(value):
+        raise ParseError(f"{what} {text!r} is not whole", hint=f"write {round(value)}")
+    return int(value)
+
+
+def parse_sizes(text: str, *, what: str = "dim") -> dict[str, int]:
+    """Reads named sizes: `I=8192,J=32Ki`.
+
+    >>> parse_sizes("I=8192, J=32Ki")
+    {'I': 8192, 'J': 32768}
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier() or name in sizes:
+            raise ParseError(
+                f"{part!r} is not NAME=SIZE", hint=f"give each {what} once: I=8192,J=4Ki"
+            )
+        sizes[name] = parse_count(value, what=f"{what} {name}")
+        if sizes[name] < 1:
+            raise ParseError(f"{what} {name} has size {sizes[name]}", hint="sizes start at 1")
+    return sizes
+
+
+def _significant(value: float, digits: int = 3) -> str:
+    """Three significant digits without an exponent where that stays short.
+
+    >>> _significant(23.3017), _significant(0.5), _significant(1234.5)
+    ('23.3', '0.5', '1234')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_si(value: float, unit: str) -> str:
+    """A value with an SI prefix.
+
+    >>> format_si(4.59e14, "FLOP/s"), format_si(33554432, "B"), format_si(240, "FLOP/B")
+    ('459 TFLOP/s', '33.6 MB', '240 FLOP/B')
+    """
+    for step, prefix in _RATE_STEPS:
+        if abs(value) >= step * 0.9995:
+            return f"{_significant(value / step)} {prefix}{unit}"
+    return f"{_significant(value)} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration in the unit that reads best.
+
+    >>> format_seconds(2.33e-5), format_seconds(0.1667), format_seconds(0)
+    ('23.3 us', '167 ms', '0 s')
+    """
+    for step, unit in _TIME_STEPS:
+        if abs(seconds) >= step * 0.9995:
+            return f"{_significant(seconds / step)} {unit}"
+    return "0 s" if seconds == 0 else f"{_significant(seconds * 1e9)} ns"
+
+
+def format_count(value: int) -> str:
+    """A whole number with thousands separated.
+
+    >>> format_count(8960)
+    '8,960'
+    """
+    return f"{value:,}"

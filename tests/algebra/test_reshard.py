@@ -1,0 +1,118 @@
+"""Reshards: every path is a chain, none is longer than the naive one, patterns carry over."""
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.algebra import Step, Tensor, parse_tensor, reshard
+from rooflight.algebra.reshard import NOMINAL
+from rooflight.errors import ShardingError
+
+AXES = ("X", "Y", "Z")
+
+
+def sent(steps: tuple[Step, ...], sizes: Mapping[str, int]) -> float:
+    """Bytes one device sends, as a fraction of the whole tensor."""
+    total = 0.0
+    for step in steps:
+        ways = 1
+        for axis in step.axes:
+            ways *= sizes[axis]
+        whole = step.elements(dict.fromkeys(step.inputs[0].dims, 1), sizes)
+        part = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_to_all": 1 / ways}
+        total += whole * (ways - 1) / ways * part.get(step.op, 0)
+        total += whole if step.op == "permute" else 0
+    return total
+
+
+@st.composite
+def tensors(draw: st.DrawFn, *, pending: bool) -> Tensor:
+    rng = random.Random(draw(st.integers(0, 10**9)))
+    held: list[list[str]] = [[], [], []]
+    unreduced: list[str] = []
+    for axis in rng.sample(AXES, 3):
+        place = rng.randrange(5 if pending else 4)
+        if place < 3:
+            held[place].append(axis)
+        elif place == 4:
+            unreduced.append(axis)
+    return Tensor("A", ("I", "J", "K"), tuple(map(tuple, held)), tuple(sorted(unreduced)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(tensors(pending=True), tensors(pending=False))
+def test_the_steps_are_a_chain_from_source_to_target(source: Tensor, target: Tensor) -> None:
+    at = source
+    for step in reshard(source, target):
+        assert step.inputs == (at,)
+        at = step.output
+    assert at == target
+
+
+@settings(max_examples=300, deadline=None)
+@given(tensors(pending=True), tensors(pending=False))
+def test_no_path_sends_more_than_reducing_gathering_and_slicing(
+    source: Tensor, target: Tensor
+) -> None:
+    sizes = {"X": 2, "Y": 4, "Z": 3}
+    reduced = source.with_unreduced(())
+    naive = 0.0
+    if source.unreduced:
+        naive += sent((Step("all_reduce", (source,), reduced, source.unreduced),), sizes)
+    for dim in source.dims:
+        if reduced.axes_of(dim):
+            after = reduced.with_axes(dim, ())
+            step = Step("all_gather", (reduced,), after, reduced.axes_of(dim), dim)
+            naive, reduced = naive + sent((step,), sizes), after
+    assert sent(reshard(source, target, sizes), sizes) <= naive + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(tensors(pending=True), tensors(pending=False), st.lists(st.integers(2, 16), min_size=3))
+def test_a_path_found_for_the_pattern_is_near_the_best_for_any_sizes(
+    source: Tensor, target: Tensor, ways: list[int]
+) -> None:
+    sizes = dict(zip(AXES, ways, strict=False))
+    pattern, exact = reshard(source, target), reshard(source, target, sizes)
+    assert sent(exact, sizes) <= sent(pattern, sizes) + 1e-12
+    assert sent(pattern, sizes) <= 2.5 * sent(exact, sizes) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "ops"),
+    [
+        ("A[I_X,J]", "A[I,J]", ["all_gather"]),
+        ("A[I_XY,J]", "A[I_X,J]", ["all_gather"]),
+        ("A[I,J]{U_X}", "A[I,J]", ["all_reduce"]),
+        ("A[I,J]{U_X}", "A[I,J_X]", ["reduce_scatter"]),
+        ("A[I_X,J]", "A[I,J_X]", ["all_to_all"]),
+        ("A[I,J]", "A[I_X,J]", ["slice"]),
+        ("A[I_XY,J]", "A[I_YX,J]", ["permute"]),
+        ("A[I_XY,J]", "A[I_Y,J]", ["permute", "all_gather"]),
+        ("A[I,J]{U_XY}", "A[I_X,J]{U_Y}", ["reduce_scatter"]),
+    ],
+)
+def test_the_textbook_reshards(source: str, target: str, ops: list[str]) -> None:
+    assert [s.op for s in reshard(parse_tensor(source), parse_tensor(target))] == ops
+
+
+def test_known_equal_sizes_make_a_swap_one_permute() -> None:
+    swap = reshard(parse_tensor("A[I_X,J_Y]"), parse_tensor("A[I_Y,J_X]"), {"X": 4, "Y": 4})
+    assert [s.op for s in swap] == ["permute"]
+
+
+def test_a_pending_sum_cannot_appear_from_nothing() -> None:
+    with pytest.raises(ShardingError, match="nothing is pending over X"):
+        reshard(parse_tensor("A[I]"), parse_tensor("A[I]{U_X}"))
+
+
+def test_other_dims_are_refused() -> None:
+    with pytest.raises(ShardingError, match="the dims differ"):
+        reshard(parse_tensor("A[I]"), parse_tensor("A[J]"))
+
+
+def test_the_nominal_size_is_one_a_torus_axis_can_have() -> None:
+    assert NOMINAL == 4

@@ -1,0 +1,184 @@
+"""Bad input never prints a traceback: random command lines, slices and meshes."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rooflight.cli.main import VERBS
+from rooflight.errors import RooflightError
+from rooflight.specs import Mesh, Slice, parse_mesh, parse_slice
+
+from .command import run
+
+PER_VERB = 600  # times the number of verbs: more than 2,000 different command lines
+PER_PARSER = 1500
+
+FLAGS = (
+    *("--on", "--mesh", "--dims", "--dtype", "--bytes", "--plot", "--axes", "--matmul", "--memory"),
+    *("--json", "-v", "--verbose", "--toml", "--pad", "--trace", "--in-network-reduction"),
+    *("--help", "--check", "--best", "--", "-", "--on=v5e", "--bytes=1e9", "--version"),
+)
+VALUES = (
+    *("v5e", "v5p", "h100", "this-host", "v5e:4x4", "v5p:4x4x4", "2*v5e:4x4", "h100:8x4", "v5e:16"),
+    *(
+        "X=4,Y=4",
+        "X=16",
+        "X=2@x,Y=8",
+        "X=4@q",
+        "X=0",
+        "I=8192,J=8192,K=32768",
+        "I=1",
+        "X",
+        "XY",
+        "",
+    ),
+    *("bf16", "int4", "nvfp4", "f64", "34MB", "0", "1e99P", "1.001MB", "9" * 60, "-1", "nan"),
+    *("128x128x128", "0x1x1", "1x2", "hbm", "vmem", "pcie", "bash", "zsh", "3.2", "all"),
+    *("all-gather", "all-reduce", "all-to-all", "permute", "reduce-scatter", "picture.svg"),
+    *("A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]", "A[I_X, J]", "A[I_XX]", "A[I_X]{U_Y}", "no/such/file"),
+)
+
+
+def _mutate(text: str, at: int, extra: str) -> str:
+    """Replaces one character by zero to two others."""
+    at %= len(text) + 1
+    return text[:at] + extra + text[at + 1 :]
+
+
+_mutated = st.builds(
+    _mutate,
+    st.sampled_from([*FLAGS, *VALUES, *VERBS]),
+    st.integers(0, 40),
+    st.text(max_size=2),
+)
+_word = st.one_of(
+    st.sampled_from(FLAGS), st.sampled_from(VALUES), st.sampled_from(VALUES), _mutated
+)
+# Near enough to right that the verbs really run, then spoilt with a word or two.
+PLAUSIBLE = {
+    "chips": ["v5e"],
+    "slice": ["v5p:4x4x4", "--mesh", "X=16,Y=4"],
+    "roofline": ["--on", "v5e", "--matmul", "128x8192x8192", "--memory", "hbm"],
+    "collective": ["all-gather", "--bytes", "34MB", "--on", "v5e:4x4", "--axes", "X"],
+    "matmul": [
+        *("A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]", "--on", "v5e:4x4", "--mesh", "X=4,Y=4"),
+        *("--dims", "I=8192,J=8192,K=32768"),
+    ],
+    "shard": ["A[I_X,J]", "--on", "v5e:4x4", "--mesh", "X=4,Y=4", "--dims", "I=64,J=64"],
+    "book": ["3.2"],
+    "completion": ["bash"],
+}
+
+
+@st.composite
+def _spoilt(draw: st.DrawFn, words: list[str]) -> list[str]:
+    spoilt = list(words)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(spoilt)))
+        replaced = draw(st.integers(0, 2))
+        spoilt[at : at + replaced] = draw(st.lists(_word, max_size=2))
+    return spoilt
+
+
+def _check(argv: list[str], hints_that_ran: set[str]) -> None:
+    outcome = run(argv)
+    assert outcome.code in (0, 1, 2), outcome.err
+    assert "Traceback" not in outcome.err
+    if outcome.code == 2:
+        assert outcome.out == "" and outcome.err.startswith("error: ")
+    elif "--json" in argv and outcome.out.startswith("{"):
+        assert json.loads(outcome.out)["schema"] == 1
+    hint = outcome.err.partition("\n\nhint: ")[2]
+    for command in set(re.findall(r"`(rooflight [^`]+)`", hint)) - hints_that_ran:
+        hints_that_ran.add(command)
+        assert run(shlex.split(command)[1:]).code == 0, command
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_command_line_of_a_verb_raises(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran: set[str] = set()
+
+    @settings(max_examples=PER_VERB, deadline=None)
+    @given(_spoilt(PLAUSIBLE[verb]))
+    def check(words: list[str]) -> None:
+        _check([verb, *words], ran)
+
+    check()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.one_of(_mutated, st.text(max_size=6)), max_size=3))
+def test_no_first_word_raises(words: list[str]) -> None:
+    _check(words, set())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(list(VERBS)), st.lists(_word, max_size=4))
+def test_completion_answers_every_line_without_an_error(verb: str, words: list[str]) -> None:
+    outcome = run(["--complete-words", verb, *words])
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def _shape(sizes: list[int], colon: str) -> str:
+    return colon + "x".join(map(str, sizes))
+
+
+_slice_text = st.one_of(
+    st.text(max_size=20),
+    st.text("0123456789x*: v5ep", max_size=16),
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(("", "2*", "0*", "999999*", "*")),
+        st.sampled_from(("v5e", "v5p", "H100", "tpu7x", "gb200", "this-host", "7x", "v9", "")),
+        st.builds(
+            _shape,
+            st.lists(st.sampled_from((0, 1, 2, 3, 4, 8, 16, 28, 576, 999999)), max_size=4),
+            st.sampled_from((":", "", "::", " : ")),
+        ),
+    ),
+)
+
+
+@settings(max_examples=PER_PARSER, deadline=None)
+@given(_slice_text)
+def test_parse_slice_returns_a_slice_or_one_of_our_errors(text: str) -> None:
+    try:
+        found = parse_slice(text)
+    except RooflightError as error:
+        assert error.hint
+        return
+    assert isinstance(found, Slice) and parse_slice(str(found)) == found
+    assert run(["slice", str(found)]).code in (0, 2)  # 2: no DCN between such slices
+
+
+_axis_text = st.builds(
+    "{}={}{}".format,
+    st.sampled_from(("X", "Y", "Z", "data", "x1", "", "1", "X Y")),
+    st.sampled_from((0, 1, 2, 3, 4, 8, 16, 64, 256, 999999999, -1)),
+    st.sampled_from(("", "", "", "@x", "@y", "@x+y", "@q", "@", "@node", "@x+x")),
+)
+_mesh_text = st.one_of(
+    st.text(max_size=16),
+    st.text("XYZ=,@+xyz0123456789 ", max_size=20),
+    st.lists(_axis_text, max_size=4).map(",".join),
+)
+
+
+@settings(max_examples=PER_PARSER, deadline=None)
+@given(_mesh_text, st.sampled_from(("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "h100:8x4", "2*v5e:4x4")))
+def test_parse_mesh_returns_a_mesh_or_one_of_our_errors(text: str, on: str) -> None:
+    try:
+        mesh = parse_mesh(text, on=on)
+    except RooflightError as error:
+        assert error.hint
+        return
+    assert isinstance(mesh, Mesh) and mesh.group(list(mesh.axes)).size == mesh.slice.num_chips
+    assert parse_mesh(str(mesh), on=on).axes == mesh.axes

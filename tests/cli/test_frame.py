@@ -1,0 +1,218 @@
+"""The frame: verbs, flags, exit codes, and what happens when things go wrong."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rooflight import __version__
+from rooflight.cli import main as frame
+from rooflight.cli.main import VERBS, load_verb, verb_parser
+from rooflight.cli.parser import Namespace, Parser
+
+from .command import Outcome, run
+
+COMMAND = (sys.executable, "-c", "from rooflight.cli.main import entry; entry()")
+
+# A wrong command line, and the word that makes it right.
+MISSPELT = {
+    "chip": ("chip", "chips"),
+    "chips --tolm v5e": ("--tolm", "--toml"),
+    "chips v5ee": ("v5ee", "v5e"),
+    "slice v5q:4x4x4": ("v5q", "v5p"),
+    "slice v5e:4x4 --mehs X=4,Y=4": ("--mehs", "--mesh"),
+    "roofline --on v5e --dtype bf6": ("bf6", "bf16"),
+    "roofline --on v5e --memory vmm": ("vmm", "vmem"),
+    "roofline --onn v5e": ("--onn", "--on"),
+    "collective all-gater --bytes 1MB --on v5e:4x4": ("all-gater", "all-gather"),
+    "collective all-gather --byte 1MB --on v5e:4x4": ("--byte", "--bytes"),
+    "completion bsh": ("bsh", "bash"),
+}
+
+WRONG = (
+    "--json",
+    "--verbose chips",
+    "chips v5e extra",
+    "chips --toml",
+    "chips v5e --toml=yes",
+    "slice",
+    "slice v5e:4x4 --mesh",
+    "slice v5e:4x4x4",
+    "slice v5e:0x4",
+    "slice v5e:4x4 --mesh X=3",
+    "roofline",
+    "roofline --on v5e --matmul 3x4",
+    "roofline --on v5e --matmul 0x4x4",
+    "roofline --on this-host",
+    "roofline --on v5e --plot no/such/folder/plot.svg",
+    "collective",
+    "collective all-gather --on v5e:4x4",
+    "collective all-gather --bytes 1.5 --on v5e:4x4",
+    "collective all-gather --bytes 1MB --on v5e:4x4 --axes Q",
+    "collective all-gather --bytes 1MB --on v5e:4x4 --axes XX",
+    "collective all-reduce --bytes 1MB --on v5e:4x4 --in-network-reduction",
+    "completion",
+)
+
+
+def commands_in(text: str) -> list[str]:
+    """Commands that a text tells the user to run."""
+    return re.findall(r"`(rooflight [^`]+)`", text) + re.findall(r"^next: (.+)$", text, re.M)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_every_verb_lists_json_and_examples_that_run(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = run([verb, "--help"])
+    assert shown.code == 0 and "--json" in shown.out
+    examples = verb_parser(verb, load_verb(verb)).examples
+    assert examples
+    for example in examples:
+        assert example in shown.out
+        outcome = run(shlex.split(example)[1:])
+        assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_table_of_verbs_says_what_each_verb_says_of_itself(verb: str) -> None:
+    assert VERBS[verb] == load_verb(verb).HELP
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_json_of_every_first_example_is_one_versioned_document(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = shlex.split(verb_parser(verb, load_verb(verb)).examples[0])[1:]
+    outcome = run([*example, "--json"])
+    document = json.loads(outcome.out)
+    assert (document["schema"], document["verb"], outcome.err) == (1, verb, "")
+
+
+@pytest.mark.parametrize("line", MISSPELT)
+def test_a_misspelt_word_is_refused_with_a_suggestion_that_works(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong, right = MISSPELT[line]
+    outcome = run(line.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"`{right}`" in outcome.err.partition("hint: did you mean ")[2]
+    assert run(line.replace(wrong, right).split()).code == 0
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_request_exits_2_with_an_error_a_hint_and_no_output(line: str) -> None:
+    outcome = run(line.split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert re.fullmatch(r"error: .+\n\nhint: .+\n", outcome.err, re.S)
+    for command in commands_in(outcome.err.partition("hint: ")[2]):
+        assert run(shlex.split(command)[1:]).code == 0, command
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        "chips",
+        "chips v100",
+        "chips this-host",
+        "slice v5p:16x20x28",
+        "slice 2*v5e:16x16 --mesh X=8,Y=64",
+        "slice v5e",
+        "slice h100:8x4",
+        "roofline --on v100",
+        "collective all-to-all --bytes 1MB --on v5e:2x2",
+    ),
+)
+def test_what_is_suggested_next_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run(line.split())
+    assert outcome.code == 0
+    for command in commands_in(outcome.err):
+        assert run(shlex.split(command)[1:]).code == 0, command
+
+
+def test_no_words_at_all_print_the_overview() -> None:
+    assert run([]).out == run(["--help"]).out == run(["-h"]).out
+    assert all(f"  {verb} " in run([]).out for verb in VERBS)
+
+
+def test_the_overview_starts_with_a_command_that_runs() -> None:
+    command = run([]).out.partition("start with: ")[2]
+    assert run(command.split()[1:]).code == 0
+
+
+def test_version() -> None:
+    assert run(["--version"]).out == f"rooflight {__version__}\n"
+
+
+def test_help_is_the_answer_even_where_required_words_are_missing() -> None:
+    assert run(["collective", "--bytes", "-h"]).code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class _FailingVerb:
+    error: BaseException
+    HELP: str = "fails"
+
+    def configure(self, parser: Parser) -> None:
+        """Has no flags of its own."""
+
+    def run(self, args: Namespace) -> int:
+        raise self.error
+
+
+def _failing_verb(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def load(name: str) -> _FailingVerb:
+        return _FailingVerb(error)
+
+    monkeypatch.setattr(frame, "load_verb", load)
+
+
+def test_a_bug_of_ours_ends_in_words_and_exit_70(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROOFLIGHT_DEBUG", raising=False)
+    _failing_verb(monkeypatch, KeyError("x"))
+    outcome = run(["chips"])
+    assert (outcome.code, outcome.out) == (70, "")
+    assert outcome.err.startswith("error: internal KeyError: 'x'\n\nhint: ")
+    assert "ROOFLIGHT_DEBUG=1" in outcome.err and "Traceback" not in outcome.err
+
+
+def test_debugging_shows_the_traceback_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFLIGHT_DEBUG", "1")
+    _failing_verb(monkeypatch, KeyError("x"))
+    assert "Traceback" in run(["chips"]).err
+
+
+def test_an_interrupt_exits_130_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    _failing_verb(monkeypatch, KeyboardInterrupt())
+    assert run(["chips"]) == Outcome(130, "", "")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "chips", "v5p"], stdout=write_end, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_errors_go_to_stderr_and_data_to_stdout_of_the_real_command() -> None:
+    good = subprocess.run([*COMMAND, "slice", "v5e:4x4", "--json"], capture_output=True, text=True)
+    assert json.loads(good.stdout)["num_chips"] == 16 and good.stderr == ""
+    bad = subprocess.run([*COMMAND, "slice", "nope"], capture_output=True, text=True)
+    assert (bad.returncode, bad.stdout) == (2, "") and bad.stderr.startswith("error: ")

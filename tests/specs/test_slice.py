@@ -1,0 +1,136 @@
+"""Slices: the text form, wraparound, hosts, and what is refused."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.errors import ParseError, PlacementError, RooflightError
+from rooflight.specs import Slice, SwitchDim, load_chip, parse_slice
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Slice:
+    """Any slice the catalog allows, one or several over DCN."""
+    chip = load_chip(draw(st.sampled_from(["v2", "v4", "v5e", "v5p", "tpu7x", "h100", "gb200"])))
+    if chip.torus:
+        shape = tuple(draw(st.integers(1, min(n, 16))) for n in chip.torus.pod_shape)
+    else:
+        assert chip.switched is not None
+        gpus = draw(st.integers(1, chip.switched.domain_chips))
+        shape = (gpus, draw(st.integers(1, 64)))
+    return Slice(chip, shape, draw(st.integers(1, 4)))
+
+
+@given(slices())
+def test_parse_undoes_print(one: Slice) -> None:
+    assert parse_slice(str(one)) == one
+
+
+@given(slices())
+def test_the_dims_multiply_to_the_chips(one: Slice) -> None:
+    if one.num_slices == 1 or one.chip.dcn_bytes_per_s_per_host:
+        assert math.prod(d.size for d in one.dims) == one.num_chips
+
+
+@given(slices())
+def test_hosts_hold_all_chips_with_none_to_spare(one: Slice) -> None:
+    room = one.num_hosts * one.chip.host_chips
+    assert one.num_chips <= room < one.num_chips + one.num_slices * one.chip.host_chips
+
+
+@pytest.mark.parametrize(
+    ("text", "wraps"),
+    [
+        ("v5e:16x16", (True, True)),
+        ("v5e:8x16", (False, True)),
+        ("v5e:4x4", (False, False)),
+        ("v6e:16x4", (True, False)),
+        ("v5p:2x2x4", (False, False, False)),
+        ("v5p:4x4x4", (True, True, True)),
+        ("v5p:4x4x8", (True, True, True)),
+        ("v5p:16x20x28", (True, True, True)),
+        ("v4:4x4x6", (False, False, False)),
+        ("tpu7x:4x4x576", (True, True, True)),
+        ("v3:32x32", (True, True)),
+        ("v3:16x16", (False, False)),
+        ("v2:16x16", (True, True)),
+        ("h100:8x4", ()),
+    ],
+)
+def test_wraparound_follows_the_generation(text: str, wraps: tuple[bool, ...]) -> None:
+    assert parse_slice(text).wraps == wraps
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("v5e:16x16", 32),
+        ("v5p:16x20x28", 2240),
+        ("v5e:2x2", 1),
+        ("v5e", 1),
+        ("2*v5e:16x16", 64),
+        ("v3:2x2", 1),
+        ("h100:8x128", 128),
+        ("gb200:72x8", 144),
+    ],
+)
+def test_hosts_are_counted_in_chips(text: str, hosts: int) -> None:
+    assert parse_slice(text).num_hosts == hosts
+
+
+def test_slices_meet_over_dcn_with_the_nics_of_all_their_hosts() -> None:
+    one = parse_slice("2*v5e:16x16")
+    dcn = one.dims[0]
+    per_host = one.chip.dcn_bytes_per_s_per_host
+    assert isinstance(dcn, SwitchDim) and per_host
+    assert (dcn.name, dcn.size, dcn.unit_chips) == ("dcn", 2, 256)
+    assert dcn.egress_bytes_per_s == 32 * per_host
+
+
+def test_gpu_tiers_are_spine_leaf_and_node_from_the_outside() -> None:
+    dims = parse_slice("h100:8x128").dims
+    assert [(d.name, d.size) for d in dims] == [("spine", 4), ("leaf", 32), ("node", 8)]
+    spine, leaf, node = (d for d in dims if isinstance(d, SwitchDim))
+    assert (spine.unit_chips, leaf.unit_chips, node.unit_chips) == (256, 8, 1)
+    assert spine.egress_bytes_per_s == 32 * leaf.egress_bytes_per_s
+
+
+def test_slices_without_a_dcn_rate_have_no_price() -> None:
+    with pytest.raises(PlacementError, match="no DCN bandwidth") as caught:
+        _ = parse_slice("2*h100:8x4").dims
+    assert "`h100:8x4`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("v5e:32x8", "axis of 32"),
+        ("v5e:16x16x2", "2 axes"),
+        ("v5p:28x28x28", "largest"),
+        ("h100:16x2", "at most 8"),
+        ("h100:8x2x2", "GPUS_PER_NODE x NODES"),
+        ("this-host:2", "single device"),
+    ],
+)
+def test_a_shape_that_cannot_be_gets_a_hint_that_can(text: str, says: str) -> None:
+    with pytest.raises(PlacementError, match=says) as caught:
+        parse_slice(text)
+    assert parse_slice(caught.value.hint.split()[-1]).num_chips >= 1
+
+
+@pytest.mark.parametrize("text", ["", "v5e:", "v5e:0x4", "0*v5e:4x4", "v5e:4x-4", "4x4", "v5e:4,4"])
+def test_text_that_is_no_slice_is_refused(text: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_slice(text)
+    assert caught.value.hint
+
+
+@given(st.one_of(st.text(max_size=20), st.from_regex(r"[0-9]{0,3}\*?v5[ep]:[0-9x]{0,9}")))
+def test_any_text_is_a_slice_or_a_clean_error(text: str) -> None:
+    try:
+        one = parse_slice(text)
+    except RooflightError:
+        return
+    assert parse_slice(str(one)) == one
