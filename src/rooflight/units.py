@@ -5,6 +5,7 @@ SI throughout: seconds, bytes, FLOP/s. GB = 1e9; a binary prefix (Gi) only when 
 
 import math
 import re
+from fractions import Fraction
 
 from rooflight.errors import ParseError
 
@@ -24,7 +25,7 @@ _PREFIX = {
 _NUMBER = re.compile(
     r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,2})?)\s*([kKMGTP]i?)?B?\s*"
 )
-_RATE_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_RATE_STEPS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -38,8 +39,8 @@ def parse_count(text: str, *, what: str = "number") -> int:
     prefix = _PREFIX.get(match[2] or "") if match else None
     if match is None or prefix is None:
         raise ParseError(f"{what} {text!r} is not a count", hint="write 8192, 4M, 32Ki or 1.5e9")
-    value = float(match[1]) * prefix
-    if value != int(value):
+    value = Fraction(match[1]) * prefix
+    if value.denominator != 1:
         raise ParseError(f"{what} {text!r} is not whole", hint=f"write {round(value)}")
     return int(value)
 

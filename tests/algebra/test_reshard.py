@@ -11,7 +11,7 @@ from rooflight.algebra import Step, Tensor, parse_tensor, reshard
 from rooflight.algebra.reshard import NOMINAL
 from rooflight.errors import ShardingError
 
-AXES = ("X", "Y", "Z")
+AXES: tuple[str, ...] = ("X", "Y", "Z")
 
 
 def sent(steps: tuple[Step, ...], sizes: Mapping[str, int]) -> float:
@@ -78,7 +78,8 @@ def test_a_path_found_for_the_pattern_is_near_the_best_for_any_sizes(
     sizes = dict(zip(AXES, ways, strict=False))
     pattern, exact = reshard(source, target), reshard(source, target, sizes)
     assert sent(exact, sizes) <= sent(pattern, sizes) + 1e-12
-    assert sent(pattern, sizes) <= 2.5 * sent(exact, sizes) + 1e-12
+    # a swap of equal axes is one permute once the sizes are known, else three exchanges
+    assert sent(pattern, sizes) <= 3 * sent(exact, sizes) + 1e-12
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ WRONG = (
     "collective all-gather --bytes 1MB --on v5e:4x4 --axes XX",
     "collective all-reduce --bytes 1MB --on v5e:4x4 --in-network-reduction",
     "completion",
+    "matmul 'A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]' --on v5e --dims I=8,J=8,K=8",  # no axis Y
 )
 
 
@@ -111,7 +112,7 @@ def test_a_misspelt_word_is_refused_with_a_suggestion_that_works(
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_request_exits_2_with_an_error_a_hint_and_no_output(line: str) -> None:
-    outcome = run(line.split())
+    outcome = run(shlex.split(line))
     assert (outcome.code, outcome.out) == (2, "")
     assert re.fullmatch(r"error: .+\n\nhint: .+\n", outcome.err, re.S)
     for command in commands_in(outcome.err.partition("hint: ")[2]):

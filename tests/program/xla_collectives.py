@@ -8,11 +8,12 @@ part is a reduce-scatter.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+Axes = tuple[str, ...]
 Groups = list[list[int]]
 
 _LINE = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (\w+)\[([\d,]*)\]\S* ([\w-]+)\((.*?)\)(.*)")
@@ -20,14 +21,18 @@ _IOTA = r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?"
 _MESH = r"mesh\[(.*?)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{(.*?)\}"
 _DTYPE_BYTES = {"bf16": 2, "f32": 4}
 _SAME_ELEMENTS = ("reshape", "transpose", "bitcast", "copy")
+_SILENT = (
+    *_SAME_ELEMENTS,
+    *("parameter", "constant", "dot", "partition-id", "dynamic-slice", "add", "subtract"),
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Collective:
-    """One collective as both sides count it: kind, mesh axes, and the bytes V of `costs.network`."""
+    """One collective as both sides count it: kind, mesh axes, the bytes V of `costs.network`."""
 
     kind: str
-    axes: tuple[str, ...]
+    axes: Axes
     nbytes: int
 
     def __str__(self) -> str:
@@ -54,27 +59,46 @@ class Instruction:
         return math.prod(self.shape) * _DTYPE_BYTES[self.dtype]
 
 
-Program = dict[str, Instruction]
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The entry computation and the mesh it runs on."""
+
+    instructions: Mapping[str, Instruction]
+    users: Mapping[str, list[Instruction]]
+    axes: Mapping[str, int]
+
+    @property
+    def devices(self) -> int:
+        return math.prod(self.axes.values())
 
 
 def collectives(text: str, axes: Mapping[str, int]) -> list[Counter[Collective]]:
     """What every case communicates, in the order of the cases."""
-    program = {i.name: i for i in _instructions(text)}
-    count = max(int(i.body) for i in program.values() if i.op == "parameter") // 2 + 1
+    program = _program(text, axes)
+    instructions = program.instructions.values()
+    count = max(int(i.body) for i in instructions if i.op == "parameter") // 2 + 1
     found: list[Counter[Collective]] = [Counter() for _ in range(count)]
-    for instruction in program.values():
-        for collective in _read(instruction, program, axes):
-            found[_case(instruction, program)][collective] += 1
+    for instruction in instructions:
+        if instruction.op not in _SILENT:
+            found[_case(instruction, program)].update(_read(instruction, program))
     return found
 
 
-def _instructions(text: str) -> Iterator[Instruction]:
-    """The lines of the entry computation; the others are the sums of the reductions."""
+def _program(text: str, axes: Mapping[str, int]) -> Program:
+    """Reads the entry computation; the others are the sums of the reductions."""
+    instructions: dict[str, Instruction] = {}
+    users: dict[str, list[Instruction]] = {}
     for line in text.partition("\nENTRY ")[2].splitlines()[1:]:
         match = _LINE.match(line)
-        if match:
-            name, dtype, shape, op, body, attributes = match.groups()
-            yield Instruction(name, dtype, _numbers(shape), op, body, attributes)
+        if match is None:
+            assert " tuple(" in line or line in ("", "}"), f"cannot read {line}"
+            continue
+        name, dtype, shape, op, body, attributes = match.groups()
+        instruction = Instruction(name, dtype, _numbers(shape), op, body, attributes)
+        instructions[name] = instruction
+        for operand in instruction.operands:
+            users.setdefault(operand, []).append(instruction)
+    return Program(instructions, users, axes)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -84,82 +108,69 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _case(instruction: Instruction, program: Program) -> int:
     """Every case has two parameters of its own; follow the data up to one of them."""
     while instruction.op != "parameter":
-        instruction = program[instruction.operands[0]]
+        instruction = program.instructions[instruction.operands[0]]
     return int(instruction.body) // 2
 
 
-def _read(
-    instruction: Instruction, program: Program, axes: Mapping[str, int]
-) -> Iterator[Collective]:
-    local = instruction.nbytes if instruction.dtype in _DTYPE_BYTES else 0
+def _read(instruction: Instruction, program: Program) -> list[Collective]:
+    groups, local = _groups(instruction), instruction.nbytes
+    axes = _axes(groups, program.axes)
     match instruction.op:
         case "all-gather":
-            yield Collective("all_gather", _axes(_groups(instruction), axes), local)
+            return [Collective("all_gather", axes, local)]
         case "all-reduce":
-            yield from _reduction(instruction, program, axes)
+            return _reduction(axes, local, _sliced_over(instruction, program), program)
         case "all-to-all":
-            groups = _groups(instruction)
-            yield Collective("all_to_all", _axes(groups, axes), local * len(groups[0]))
+            return [Collective("all_to_all", axes, local * len(groups[0]))]
         case "collective-permute":
-            yield Collective("permute", _axes(_groups(instruction), axes), local)
-        case "parameter" | "constant" | "dot" | "partition-id" | "dynamic-slice" | "tuple":
-            return
-        case "reshape" | "transpose" | "add" | "subtract" | "bitcast" | "copy":
-            return
+            return [Collective("permute", axes, local)]
         case other:
             raise AssertionError(f"do not know whether {other} communicates")
 
 
-def _reduction(
-    instruction: Instruction, program: Program, axes: Mapping[str, int]
-) -> Iterator[Collective]:
+def _reduction(axes: Axes, local: int, kept: Axes, program: Program) -> list[Collective]:
     """An all-reduce is a reduce-scatter over those of its axes over which it is then sliced."""
-    summed = _axes(_groups(instruction), axes)
-    kept = _sliced_over(instruction, program, axes)
-    scattered = tuple(a for a in summed if a in kept)
-    rest = tuple(a for a in summed if a not in kept)
-    if scattered:
-        yield Collective("reduce_scatter", scattered, instruction.nbytes)
-    if rest:
-        parts = math.prod(axes[a] for a in scattered)
-        yield Collective("all_reduce", rest, instruction.nbytes // parts)
+    scattered = tuple(a for a in axes if a in kept)
+    rest = tuple(a for a in axes if a not in kept)
+    parts = math.prod(program.axes[a] for a in scattered)
+    found = [Collective("reduce_scatter", scattered, local)] if scattered else []
+    return [*found, Collective("all_reduce", rest, local // parts)] if rest else found
 
 
-def _sliced_over(
-    instruction: Instruction, program: Program, axes: Mapping[str, int]
-) -> tuple[str, ...]:
+def _sliced_over(instruction: Instruction, program: Program) -> Axes:
     """The mesh axes that decide which part of a value a device keeps; none if it keeps it all."""
-    users = [i for i in program.values() if instruction.name in i.operands]
+    users = program.users.get(instruction.name, [])
     if len(users) != 1:
         return ()
     if users[0].op in _SAME_ELEMENTS:
-        return _sliced_over(users[0], program, axes)
+        return _sliced_over(users[0], program)
     if users[0].op != "dynamic-slice":
         return ()
-    offsets = [_value(program[o], program, axes) for o in users[0].operands[1:]]
-    grid = np.array(offsets).reshape(-1, *axes.values())
+    starts = [_value(program.instructions[o], program) for o in users[0].operands[1:]]
+    grid = np.array(starts).reshape(-1, *program.axes.values())
     return tuple(
-        name for at, name in enumerate(axes, start=1) if (grid != grid.take([0], axis=at)).any()
+        name
+        for at, name in enumerate(program.axes, start=1)
+        if (grid != grid.take([0], axis=at)).any()
     )
 
 
-def _value(instruction: Instruction, program: Program, axes: Mapping[str, int]) -> list[int]:
+def _value(instruction: Instruction, program: Program) -> list[int]:
     """The value of a scalar index on every device: which part to take is looked up in tables."""
-    devices = math.prod(axes.values())
-    inputs = [program[o] for o in instruction.operands]
+    inputs = [program.instructions[o] for o in instruction.operands]
     match instruction.op:
         case "partition-id":
-            return list(range(devices))
+            return list(range(program.devices))
         case "constant":
-            return [int(instruction.body)] * devices
+            return [int(instruction.body)] * program.devices
         case "reshape":
-            return _value(inputs[0], program, axes)
+            return _value(inputs[0], program)
         case "dynamic-slice":
             table = _numbers(inputs[0].body)
-            return [table[at] for at in _value(inputs[1], program, axes)]
+            return [table[at] for at in _value(inputs[1], program)]
         case "subtract" | "add":
             sign = 1 if instruction.op == "add" else -1
-            left, right = (_value(i, program, axes) for i in inputs)
+            left, right = (_value(i, program) for i in inputs)
             return [a + sign * b for a, b in zip(left, right, strict=True)]
         case other:
             raise AssertionError(f"do not know how to evaluate {other}")
@@ -194,8 +205,8 @@ def _mesh_groups(mesh: str, shape: str | None, order: str | None, chosen: str) -
     return devices.transpose(outer + inner).reshape(-1, group).tolist()
 
 
-def _axes(groups: Groups, axes: Mapping[str, int]) -> tuple[str, ...]:
-    """The mesh axes along which members of a group differ: devices count row-major over the mesh."""
+def _axes(groups: Groups, axes: Mapping[str, int]) -> Axes:
+    """The mesh axes along which members of a group differ; devices count row-major."""
     sizes = tuple(axes.values())
     places = [np.array(np.unravel_index(group, sizes)) for group in groups]
     differs = np.any([(p != p[:, :1]).any(axis=1) for p in places], axis=0)

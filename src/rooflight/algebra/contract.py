@@ -7,6 +7,7 @@ over the axes that split a summed dim, is resharded to what was asked. Gathering
 right operand, reducing or scattering afterwards, gathering before or after: all are such choices.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -31,6 +32,22 @@ class Strategy:
     @property
     def collectives(self) -> tuple[Step, ...]:
         return tuple(s for s in self.steps if s.is_collective)
+
+    @property
+    def reroutes(self) -> int:
+        """How often a mesh axis moves one tensor more, permutes aside.
+
+        The book's four cases move one tensor over an axis: an operand is gathered, or the result
+        is reduced. Moving two over the same axis takes the axis to another dim for the product
+        and back: in effect another layout, which XLA's partitioner seldom takes by itself.
+        """
+        moved = {
+            (axis, step.output.name, step.output.dims)
+            for step in self.collectives
+            if step.op != "permute"
+            for axis in step.axes
+        }
+        return sum(n - 1 for n in Counter(axis for axis, *_ in moved).values())
 
 
 def strategies(

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import permutations
 
 from rooflight.algebra.notation import Axes, Tensor
+from rooflight.algebra.shapes import ways
 from rooflight.algebra.steps import Op, Step
 from rooflight.errors import ShardingError
 
@@ -57,9 +58,9 @@ def reshard(
             hint="only a contraction makes an unreduced tensor",
         )
     involved = dict.fromkeys(source.mesh_axes + target.mesh_axes)
-    sizes = tuple((a, axis_sizes[a] if axis_sizes else NOMINAL) for a in involved)
-    exact = axis_sizes is not None
-    moves = _search((source.axes, source.unreduced), (target.axes, target.unreduced), sizes, exact)
+    sizes = tuple((a, NOMINAL if axis_sizes is None else ways((a,), axis_sizes)) for a in involved)
+    start, goal = (source.axes, source.unreduced), (target.axes, target.unreduced)
+    moves = _search(start, goal, sizes, exact=axis_sizes is not None)
     return _as_steps(source, moves)
 
 
@@ -79,7 +80,7 @@ def _search(
     start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
 ) -> tuple[_Move, ...]:
     """Dijkstra; the queue is ordered by bytes, then by arrival."""
-    ways = dict(sizes)
+    shards = dict(sizes)
     best: dict[State, float] = {start: 0.0}
     came: dict[State, tuple[State, _Move]] = {}
     queue: list[tuple[float, int, State]] = [(0.0, 0, start)]
@@ -90,7 +91,7 @@ def _search(
             return _trace(start, goal, came)
         if length > best[state]:
             continue
-        for move in _moves(state, goal, ways, exact):
+        for move in _moves(state, goal, shards, exact):
             reached = length + move.sent + _STEP
             if reached < best.get(move.state, float("inf")):
                 best[move.state] = reached
@@ -108,22 +109,22 @@ def _trace(start: State, goal: State, came: dict[State, tuple[State, _Move]]) ->
     return tuple(reversed(moves))
 
 
-def _moves(state: State, goal: State, ways: dict[str, int], exact: bool) -> Iterator[_Move]:
+def _moves(state: State, goal: State, sizes: dict[str, int], exact: bool) -> Iterator[_Move]:
     dims, unreduced = state
     local = 1.0
     for axes in dims:
-        local /= _product(axes, ways)
-    yield from _gathers(dims, unreduced, ways, local)
-    yield from _exchanges(dims, unreduced, ways, local)
-    yield from _slices(dims, unreduced, goal, ways)
-    yield from _reductions(dims, unreduced, goal, ways, local)
-    yield from _permutes(dims, unreduced, goal, ways, local, exact)
+        local /= _product(axes, sizes)
+    yield from _gathers(dims, unreduced, sizes, local)
+    yield from _exchanges(dims, unreduced, sizes, local)
+    yield from _slices(dims, unreduced, goal, sizes)
+    yield from _reductions(dims, unreduced, goal, sizes, local)
+    yield from _permutes(dims, unreduced, goal, sizes, local, exact)
 
 
-def _product(axes: Axes, ways: dict[str, int]) -> int:
+def _product(axes: Axes, sizes: dict[str, int]) -> int:
     result = 1
     for axis in axes:
-        result *= ways[axis]
+        result *= sizes[axis]
     return result
 
 
@@ -132,23 +133,23 @@ def _put(dims: tuple[Axes, ...], at: int, axes: Axes) -> tuple[Axes, ...]:
 
 
 def _gathers(
-    dims: tuple[Axes, ...], unreduced: Axes, ways: dict[str, int], local: float
+    dims: tuple[Axes, ...], unreduced: Axes, sizes: dict[str, int], local: float
 ) -> Iterator[_Move]:
     """Only the innermost axes of a dim can be gathered: the result must be one block."""
     for at, axes in enumerate(dims):
         for keep in range(len(axes)):
             gone = axes[keep:]
-            sent = local * (_product(gone, ways) - 1)
+            sent = local * (_product(gone, sizes) - 1)
             yield _Move("all_gather", gone, at, -1, (_put(dims, at, axes[:keep]), unreduced), sent)
 
 
 def _exchanges(
-    dims: tuple[Axes, ...], unreduced: Axes, ways: dict[str, int], local: float
+    dims: tuple[Axes, ...], unreduced: Axes, sizes: dict[str, int], local: float
 ) -> Iterator[_Move]:
     for at, axes in enumerate(dims):
         for keep in range(len(axes)):
             moved = axes[keep:]
-            shards = _product(moved, ways)
+            shards = _product(moved, sizes)
             for to in range(len(dims)):
                 if to != at:
                     after = _put(_put(dims, at, axes[:keep]), to, dims[to] + moved)
@@ -157,7 +158,7 @@ def _exchanges(
 
 
 def _slices(
-    dims: tuple[Axes, ...], unreduced: Axes, goal: State, ways: dict[str, int]
+    dims: tuple[Axes, ...], unreduced: Axes, goal: State, sizes: dict[str, int]
 ) -> Iterator[_Move]:
     """A replicated axis that the goal splits over may be sliced in, free of traffic."""
     used = {a for axes in dims for a in axes} | set(unreduced)
@@ -178,12 +179,12 @@ def _reductions(
     dims: tuple[Axes, ...],
     unreduced: Axes,
     goal: State,
-    ways: dict[str, int],
+    sizes: dict[str, int],
     local: float,
 ) -> Iterator[_Move]:
     pending = [a for a in unreduced if a not in goal[1]]
     for chosen in _sequences(pending):
-        shards = _product(chosen, ways)
+        shards = _product(chosen, sizes)
         rest = tuple(a for a in unreduced if a not in chosen)
         sent = local * (shards - 1) / shards
         if chosen == tuple(sorted(chosen)):
@@ -197,7 +198,7 @@ def _permutes(
     dims: tuple[Axes, ...],
     unreduced: Axes,
     goal: State,
-    ways: dict[str, int],
+    sizes: dict[str, int],
     local: float,
     exact: bool,
 ) -> Iterator[_Move]:
@@ -213,7 +214,7 @@ def _permutes(
                 yield _Move("permute", tuple(sorted(axes)), at, -1, state, local)
     if exact and unreduced == goal[1] and dims != goal[0]:
         same = all(
-            _product(a, ways) == _product(b, ways) for a, b in zip(dims, goal[0], strict=True)
+            _product(a, sizes) == _product(b, sizes) for a, b in zip(dims, goal[0], strict=True)
         )
         if same:
             axes = sorted({a for d in (*dims, *goal[0]) for a in d})

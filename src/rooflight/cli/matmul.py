@@ -1,5 +1,7 @@
 """`rooflight matmul`: the steps of a sharded contraction, their times, and what lost."""
 
+import shlex
+
 from rooflight.algebra import Contraction, backward, parse_contraction, strategies
 from rooflight.cli.axes import mesh_of
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
@@ -32,7 +34,9 @@ def configure(parser: Parser) -> None:
         help="choose the shardings of the tensors written without subscripts",
     )
     parser.add_argument(
-        "--memory", metavar="BYTES", help="with --best: what a chip may store (default: all HBM)"
+        "--memory-cap",
+        metavar="BYTES",
+        help="with --best: stored on a chip at most (default: its HBM)",
     )
     add_verbose(parser, help="the steps of the alternatives too")
     parser.set_examples(
@@ -50,8 +54,8 @@ def run(args: Namespace) -> int:
     dtype = parse_dtype(args.dtype)
     if args.best:
         return _run_best(args, contraction, mesh, dims, dtype)
-    if args.memory:
-        raise UsageError("--memory needs --best", hint="add --best, or leave --memory out")
+    if args.memory_cap:
+        raise UsageError("--memory-cap needs --best", hint="add --best, or leave --memory-cap out")
     asked = (contraction, *(backward(contraction) if args.backward else ()))
     choices = [choose(strategies(c, mesh.axes), dims=dims, mesh=mesh, dtype=dtype) for c in asked]
     if args.json:
@@ -60,14 +64,21 @@ def run(args: Namespace) -> int:
     texts = [_text(c, mesh, dtype, verbose=args.verbose) for c in choices]
     print("\n\n".join(texts))
     if not args.backward:
-        suggest("the same command with --backward for the gradients")
+        suggest(_command(contraction, mesh, dims, dtype) + " --backward")
     return 0
+
+
+def _command(contraction: Contraction, mesh: Mesh, dims: dict[str, int], dtype: Dtype) -> str:
+    sizes = ",".join(f"{d}={n}" for d, n in dims.items())
+    where = f"--on {shlex.quote(str(mesh.slice))} --mesh {mesh}"
+    return f'rooflight matmul "{contraction}" {where} --dims {sizes} --dtype {dtype.name}'
 
 
 def _run_best(
     args: Namespace, contraction: Contraction, mesh: Mesh, dims: dict[str, int], dtype: Dtype
 ) -> int:
-    memory = parse_count(args.memory, what="--memory") if args.memory else mesh.slice.chip.hbm_bytes
+    cap = args.memory_cap
+    memory = parse_count(cap, what="--memory-cap") if cap else mesh.slice.chip.hbm_bytes
     layouts = best_layouts(contraction, dims=dims, mesh=mesh, dtype=dtype, memory_bytes=memory)
     if args.json:
         found = [_price_document(x.price) | {"stored_bytes": x.stored_bytes} for x in layouts]

@@ -1,5 +1,7 @@
 """`rooflight shard`: which device holds what of a sharded array."""
 
+import shlex
+
 from rooflight.algebra import Tensor, device_bytes, holders, local_shape, parse_tensor, total_bytes
 from rooflight.algebra import ways as shards_of
 from rooflight.cli.axes import mesh_of
@@ -63,7 +65,8 @@ def run(args: Namespace) -> int:
     if tensor.unreduced:
         print(f"\neach device holds one term of a sum over {', '.join(tensor.unreduced)}")
     if not args.plot:
-        suggest("the same command with --plot shards.svg for a picture")
+        where = f"--on {shlex.quote(str(mesh.slice))} --mesh {mesh} --dims {args.dims}"
+        suggest(f'rooflight shard "{tensor}" {where} --dtype {dtype.name} --plot shards.svg')
     return 0
 
 

@@ -9,6 +9,7 @@ from rooflight.costs.network import (
     collective_time,
     permute_time,
 )
+from rooflight.costs.ragged import ragged_share, ragged_share_bound
 from rooflight.costs.roofline import (
     OpTime,
     Roof,
@@ -56,6 +57,8 @@ __all__ = [
     "permute_time",
     "price",
     "price_step",
+    "ragged_share",
+    "ragged_share_bound",
     "ridge_point",
     "systolic_cycles",
     "tile_intensity",

@@ -206,5 +206,5 @@ def _too_small(
     return ShardingError(
         f"no sharding of {contraction} fits {format_si(memory_bytes or 0, 'B')} a device;"
         f" the smallest stores {format_si(smallest, 'B')}",
-        hint=f"allow at least --memory {smallest}",
+        hint=f"allow at least --memory-cap {smallest}",
     )

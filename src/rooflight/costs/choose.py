@@ -97,7 +97,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The cheapest strategy, why, and the others in order of price."""
+    """The strategy a compiler will take, why, and the others in order of price."""
 
     best: Price
     losers: tuple[Price, ...]
@@ -111,7 +111,10 @@ def choose(
     mesh: Mesh,
     dtype: Dtype,
 ) -> Choice:
-    """Prices every candidate and picks the one expected to end first.
+    """Prices every candidate; of those with the fewest reroutes, picks the one that ends first.
+
+    A reroute may be faster still. It stays among the losers and `because` names it: XLA seldom
+    takes it unless the program spells it out (docs/xla.md), so a plan must not count on it.
 
     >>> from rooflight.algebra import parse_contraction, strategies
     >>> from rooflight.dtypes import DTYPES
@@ -124,7 +127,9 @@ def choose(
     """
     prices = [price(s, dims=dims, mesh=mesh, dtype=dtype) for s in candidates]
     ranked = sorted(prices, key=lambda p: (p.expected_s, p.network_bytes, len(p.steps)))
-    return Choice(ranked[0], tuple(ranked[1:]), _because(ranked))
+    best = min(ranked, key=lambda p: p.strategy.reroutes)  # the first, so the fastest, of those
+    losers = tuple(p for p in ranked if p is not best)
+    return Choice(best, losers, _because(best, losers))
 
 
 def price(strategy: Strategy, *, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> Price:
@@ -181,14 +186,16 @@ def _words(step: Step) -> str:
     return f"{_VERBS[step.op]} {step.output.name} over {'*'.join(step.axes)}"
 
 
-def _because(ranked: list[Price]) -> str:
-    best = ranked[0]
+def _because(best: Price, losers: Sequence[Price]) -> str:
     if not best.network_bytes:
         return "no collective is needed"
-    if len(ranked) == 1:
+    if not losers:
         return "it is the only legal strategy"
-    other = ranked[1]
+    other = losers[0]
     ratio = other.expected_s / best.expected_s if best.expected_s else 1.0
+    if ratio < 0.995:
+        moves = "it moves two tensors over one axis, which XLA seldom does unless told"
+        return f"`{other.summary}` would take {ratio:.2f}x as long, but {moves}"
     if ratio < 1.005:
-        return f"as fast as `{other.summary}`, with fewer bytes on the links"
+        return f"about as fast as `{other.summary}`"
     return f"the next, `{other.summary}`, takes {ratio:.2f}x as long"

@@ -154,7 +154,7 @@ def _torus_time(
         kind,
         nbytes,
         lower_s=max(axes.bandwidth_s, outer_bandwidth_s, latency_s),
-        expected_s=bandwidth_s + latency_s,
+        expected_s=bandwidth_s + latency_s - axes.hidden_s,
         upper_s=axes.serial_s + outer_bandwidth_s + latency_s,
         rule_s=axes.rule_s + sum(t.rule_s for t in tiers),
         bandwidth_s=bandwidth_s,

@@ -14,13 +14,17 @@ from rooflight.specs.mesh import Ring
 
 @dataclass(frozen=True, slots=True)
 class AxisTime:
-    """Seconds on a set of axes: all streaming at once, one after another, and in flight."""
+    """Seconds on a set of axes: all streaming at once, one after another, and in flight.
+
+    `hidden_s` is flight time that always overlaps with sending.
+    """
 
     bandwidth_s: float
     serial_s: float
     latency_s: float
     rule_s: float
     binds: str
+    hidden_s: float = 0.0
 
 
 def gather_time(nbytes: float, rings: Sequence[Ring]) -> AxisTime:
@@ -94,20 +98,22 @@ def shift_time(nbytes: float, rings: Sequence[Ring]) -> AxisTime:
 
     D_i is stride_i links around a ring. On a line the way back is (n_i - 1) * stride_i links long,
     but nothing else uses that direction. A ring of two sends half each way. The bytes stream in
-    packets, so of `stride` siblings on a link each flies one hop while another is sent.
+    packets, so of `stride` siblings on a link each flies one hop while another is sent; over
+    several axes that gain is left out.
     """
     sends = [_send_seconds(nbytes, r) for r in rings]
     flights = [_shift_hops(r) * r.hop_s for r in rings]
-    hidden = [(r.stride - 1) * min(s, r.hop_s) for r, s in zip(rings, sends, strict=True)]
+    hidden_s = (rings[0].stride - 1) * min(sends[0], rings[0].hop_s) if len(rings) == 1 else 0.0
     loads = [r.stride * s for r, s in zip(rings, sends, strict=True)]
     worst = max(range(len(rings)), key=loads.__getitem__)
-    latency_s = sum(flights) - hidden[worst]
+    whole = [_shift_hops(r) * s for r, s in zip(rings, sends, strict=True)]  # stored at each hop
     return AxisTime(
         bandwidth_s=loads[worst],
-        serial_s=sum(loads),
-        latency_s=latency_s,
+        serial_s=sum(whole),
+        latency_s=sum(flights),
         rule_s=loads[worst],
         binds=f"{rings[worst].dim} bandwidth",
+        hidden_s=hidden_s,
     )
 
 

@@ -3,16 +3,16 @@
 One message at a time on each directed link; of those ready, the lowest rank goes first.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from rooflight.errors import ModelError
 from rooflight.netsim.schedule import Message, Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(NamedTuple):
     """A message with the ticks at which it leaves, frees its link, and arrives."""
 
     message: Message
@@ -35,6 +35,14 @@ def end_of(flights: Sequence[Flight]) -> int:
     return max((f.end for f in flights), default=0)
 
 
+def busiest(flights: Sequence[Flight]) -> int:
+    """How long the busiest link sends, in ticks."""
+    busy = Counter[int]()
+    for flight in flights:
+        busy[flight.message.link] += flight.message.send_ticks
+    return max(busy.values(), default=0)
+
+
 def mirror(flights: Sequence[Flight]) -> list[Flight]:
     """The same run backwards in time, every message going the other way.
 
@@ -47,8 +55,13 @@ def mirror(flights: Sequence[Flight]) -> list[Flight]:
     ]
 
 
+def later(flights: Sequence[Flight], ticks: int) -> list[Flight]:
+    """The same run, begun so much later."""
+    return [Flight(f.message, f.start + ticks, f.sent + ticks, f.end + ticks) for f in flights]
+
+
 def _turned(message: Message) -> Message:
-    return replace(message, link=message.back_link, source=message.target, target=message.source)
+    return message._replace(link=message.back_link, source=message.target, target=message.source)
 
 
 class _Run:
@@ -65,49 +78,45 @@ class _Run:
         for index, message in enumerate(messages):
             for earlier in message.after:
                 self.followers[earlier].append(index)
-
-    def finish(self) -> list[int]:
-        for index, message in enumerate(self.messages):
             if not message.after:
                 heappush(self.queues[message.link], (message.rank, index))
-        for link in self.queues:
-            self._start_next(link, 0)
+
+    def finish(self) -> list[int]:
+        """Plays all events; those of one tick together, so that ranks decide and not luck."""
+        self._start(self.queues, 0)
         events = self.events
         while events:
             tick = events[0][0]
             touched: set[int] = set()
             while events and events[0][0] == tick:
-                touched |= self._happen(heappop(events)[1])
-            for link in touched:
-                self._start_next(link, tick)
+                index, has_arrived = divmod(heappop(events)[1], 2)
+                if has_arrived:
+                    self._arrive(index, touched)
+                else:
+                    self.busy.remove(self.messages[index].link)
+                    touched.add(self.messages[index].link)
+            self._start(touched, tick)
         if -1 in self.starts:
             raise ModelError(f"message {self.starts.index(-1)} of a schedule never leaves")
         return self.starts
 
-    def _happen(self, event: int) -> set[int]:
-        """A link comes free, or a message arrives; the links that may now have work to start."""
-        index, has_arrived = divmod(event, 2)
-        if not has_arrived:
-            link = self.messages[index].link
-            self.busy.discard(link)
-            return {link}
-        touched: set[int] = set()
+    def _arrive(self, index: int, touched: set[int]) -> None:
+        """Queues the messages that waited for this one, and notes their links."""
         for follower in self.followers[index]:
             self.missing[follower] -= 1
             if not self.missing[follower]:
                 message = self.messages[follower]
                 heappush(self.queues[message.link], (message.rank, follower))
                 touched.add(message.link)
-        return touched
 
-    def _start_next(self, link: int, tick: int) -> None:
-        queue = self.queues[link]
-        if link in self.busy or not queue:
-            return
-        index = heappop(queue)[1]
-        message = self.messages[index]
-        self.starts[index] = tick
-        self.busy.add(link)
-        sent = tick + message.send_ticks
-        heappush(self.events, (sent, 2 * index))
-        heappush(self.events, (sent + message.flight_ticks, 2 * index + 1))
+    def _start(self, links: Iterable[int], tick: int) -> None:
+        for link in links:
+            queue = self.queues[link]
+            if queue and link not in self.busy:
+                index = heappop(queue)[1]
+                message = self.messages[index]
+                self.starts[index] = tick
+                self.busy.add(link)
+                sent = tick + message.send_ticks
+                heappush(self.events, (sent, 2 * index))
+                heappush(self.events, (sent + message.flight_ticks, 2 * index + 1))

@@ -35,7 +35,8 @@ def exchange_schedule(
         phases = _phases(torus, share.order, members)
         nbytes = chunk_bytes * share.fraction / pieces
         for turn in range(pieces):
-            piece, ready = number * pieces + turn, [[] for _ in range(torus.num_chips)]
+            piece = number * pieces + turn
+            ready: list[list[int]] = [[] for _ in range(torus.num_chips)]
             for phase, (ring, blocks) in enumerate(zip(share.order, phases, strict=True)):
                 cargo = Cargo(nbytes, piece, 0, (phase << 28) + (turn << 12))
                 ready = _exchange_phase(schedule, ring, blocks, cargo, ready, merged=merged)
@@ -50,19 +51,15 @@ def _phases(torus: Torus, order: Sequence[Ring], members: Sequence[Sequence[int]
     for ring in order:
         blocks: Blocks = [defaultdict(int) for _ in chips]
         moved: list[list[tuple[int, int]]] = [[] for _ in chips]
+        place = [torus.member(chip, ring) for chip in chips]
+        pitch = ring.stride * torus.pitches[torus.dim_of(ring)]
         for chip in chips:
-            here = torus.member(chip, ring)
             for origin, target in held[chip]:
-                there = torus.member(target, ring)
-                blocks[chip][there] |= 3 << (2 * (origin * torus.num_chips + target))
-                moved[_jump(torus, chip, ring, there - here)].append((origin, target))
+                blocks[chip][place[target]] |= 3 << (2 * (origin * len(chips) + target))
+                moved[chip + (place[target] - place[chip]) * pitch].append((origin, target))
         phases.append(blocks)
         held = moved
     return phases
-
-
-def _jump(torus: Torus, chip: int, ring: Ring, by: int) -> int:
-    return chip + by * ring.stride * torus.pitch(torus.dim_of(ring))
 
 
 def _exchange_phase(

@@ -6,12 +6,12 @@ carries a set of payload units of one piece of the array, as the bits of an inte
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rooflight.netsim.torus import Torus
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):  # a tuple, because runs make them by the hundred thousand
     """One payload over one link; `lands` if the target keeps it, else it is only passing by."""
 
     link: int
@@ -28,8 +28,7 @@ class Message:
     lands: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Cargo:
+class Cargo(NamedTuple):
     """What a chain of messages carries, and how urgent it is (a low rank goes first)."""
 
     nbytes: float

@@ -4,6 +4,7 @@ The last chip sends to the first: one hop round a ring, the long way back along 
 stream in packets, each forwarded on its own. Units: bit `origin` of packet number `piece`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +12,7 @@ from rooflight.netsim.schedule import Cargo, Schedule
 from rooflight.netsim.torus import Torus
 from rooflight.specs.mesh import Ring
 
-_LONGEST = 1 << 16  # links of a route, and
-_MOST_PACKETS = 1 << 24  # packets of a stream: bounds that make a rank of the two
+_SCALE = 1 << 24  # of the rank of a packet within its stream
 _PACKETS = 128  # for each member a message passes: filling the pipeline then costs under 1 %
 
 
@@ -33,7 +33,7 @@ def shift_schedule(torus: Torus, nbytes: float, rings: Sequence[Ring]) -> Schedu
         routes = [_legs(torus, rings, chip, step) for step in (1, -1)]
         if routes[0] == routes[1]:
             routes = routes[:1]
-        _stream(schedule, nbytes, chip, routes)
+        _stream(schedule, nbytes, chip, routes, fair=len(rings) > 1)
     return schedule
 
 
@@ -41,7 +41,7 @@ def next_member(torus: Torus, rings: Sequence[Ring], chip: int) -> int:
     """The chip after this one in its group, counting the last axis fastest."""
     for ring in reversed(rings):
         member = torus.member(chip, ring)
-        pitch = ring.stride * torus.pitch(torus.dim_of(ring))
+        pitch = ring.stride * torus.pitches[torus.dim_of(ring)]
         if member + 1 < ring.size:
             return chip + pitch
         chip -= member * pitch
@@ -64,22 +64,35 @@ def _legs(torus: Torus, rings: Sequence[Ring], chip: int, two_ring_step: int) ->
     return legs
 
 
-def _stream(schedule: Schedule, nbytes: float, chip: int, routes: Sequence[list[Leg]]) -> None:
-    """Cuts the bytes into packets and deals them out over routes of one length."""
+def _stream(
+    schedule: Schedule, nbytes: float, chip: int, routes: Sequence[list[Leg]], *, fair: bool
+) -> None:
+    """Cuts the bytes into packets and deals them out over routes of one length.
+
+    Streams that meet on a link go one after another, the farthest to go first; if `fair` they take
+    turns, so that the links after the next turn have something to do at once.
+    """
     links = sum(leg.links for leg in routes[0])
     members = sum(leg.members for leg in routes[0])
-    packets = len(routes) * (_PACKETS * members if links > 1 else 1)
+    packets = len(routes) * (_num_packets(schedule.torus, nbytes, members) if links > 1 else 1)
     for packet in range(packets):
+        progress = packet * _SCALE // packets
         at, waits, left = chip, (), links
         for leg in routes[packet % len(routes)]:
             for _ in range(leg.links):
-                rank = (_LONGEST - left) * _MOST_PACKETS + packet  # the farthest to go first
+                rank = progress if fair else progress - left * _SCALE
                 cargo = Cargo(nbytes / packets, packet, 1 << chip, rank)
                 index = schedule.send(
                     cargo, source=at, dim=leg.dim, step=leg.step, links=1, after=waits
                 )
                 at = schedule.torus.neighbour(at, dim=leg.dim, step=leg.step)
                 waits, left = (index,), left - 1
+
+
+def _num_packets(torus: Torus, nbytes: float, members: int) -> int:
+    """Enough to keep every link of a route busy; none so small that its sending is no time."""
+    hop_bytes = torus.dims[0].link_bytes_per_s * torus.dims[0].hop_s
+    return max(1, min(_PACKETS * members, math.ceil(2 * _PACKETS * nbytes / hop_bytes)))
 
 
 def point_to_point_schedule(torus: Torus, nbytes: float, source: int, target: int) -> Schedule:
@@ -92,7 +105,7 @@ def point_to_point_schedule(torus: Torus, nbytes: float, source: int, target: in
         legs = [w[side] for w in ways]
         routes += [[*legs[i:], *legs[:i]] for i in range(len(legs))]
     if routes:
-        _stream(schedule, nbytes, source, routes)
+        _stream(schedule, nbytes, source, routes, fair=True)
     return schedule
 
 

@@ -7,13 +7,14 @@ has checked that each chip ends with exactly the payload it should.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from rooflight.errors import ModelError, UnknownNameError, UsageError
-from rooflight.netsim.check import check_links, check_moves
+from rooflight.netsim.check import bits, check_links, check_moves
 from rooflight.netsim.collectives import COLLECTIVES, streams
-from rooflight.netsim.engine import Flight, end_of, run
+from rooflight.netsim.engine import Flight, busiest, end_of, run
 from rooflight.netsim.shift import point_to_point_schedule
-from rooflight.netsim.torus import TICKS_PER_S, torus_of
+from rooflight.netsim.torus import TICKS_PER_S, Torus, torus_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import Slice
 
@@ -61,7 +62,7 @@ def simulate(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> SimRe
             hint="choose mesh axes that lie on x, y or z",
         )
     rings = tuple(r for r in group.rings if r.size > 1)
-    return _result(kind, nbytes, COLLECTIVES[kind](torus, nbytes, rings) if rings else [])
+    return _result(kind, nbytes, torus, COLLECTIVES[kind](torus, nbytes, rings) if rings else [])
 
 
 def simulate_send(
@@ -70,11 +71,11 @@ def simulate_send(
     """Simulates one chip sending to another by every shortest way that starts on its own port."""
     torus = torus_of(on)
     first, last = (
-        sum(c * torus.pitch(dim) for dim, c in enumerate(chip)) for chip in (source, target)
+        sum(c * torus.pitches[dim] for dim, c in enumerate(chip)) for chip in (source, target)
     )
     flights = run(point_to_point_schedule(torus, nbytes, first, last))
     check_moves(flights, *streams(flights, {first: last}))
-    return _result("permute", nbytes, flights)
+    return _result("permute", nbytes, torus, flights)
 
 
 def trace_json(result: SimResult) -> dict[str, object]:
@@ -82,27 +83,29 @@ def trace_json(result: SimResult) -> dict[str, object]:
     return {"schema": 1, **asdict(result)}
 
 
-def _result(kind: str, nbytes: float, flights: Sequence[Flight]) -> SimResult:
+def _result(kind: str, nbytes: float, torus: Torus, flights: Sequence[Flight]) -> SimResult:
     check_links(flights)
-    loads, busy = defaultdict[int, float](float), defaultdict[int, int](int)
+    loads = defaultdict[int, float](float)
     for flight in flights:
         loads[flight.message.link] += flight.message.nbytes
-        busy[flight.message.link] += flight.message.send_ticks
     end = end_of(flights)
-    utilisation = max(busy.values(), default=0) / max(end, 1)
+    utilisation = busiest(flights) / max(end, 1)
     if utilisation > 1:
         raise ModelError(f"a link is busy {utilisation:.2f} of the time")
     return SimResult(
         kind=kind,
         nbytes=nbytes,
         seconds=end / TICKS_PER_S,
-        hops=tuple(_hop(f) for f in sorted(flights, key=lambda f: (f.start, f.message.link))),
+        hops=tuple(
+            _hop(f, kind, torus.num_chips)
+            for f in sorted(flights, key=lambda f: (f.start, f.message.link))
+        ),
         max_link_bytes=max(loads.values(), default=0.0),
         utilisation=utilisation,
     )
 
 
-def _hop(flight: Flight) -> Hop:
+def _hop(flight: Flight, kind: str, num_chips: int) -> Hop:
     message = flight.message
     return Hop(
         start_s=flight.start / TICKS_PER_S,
@@ -110,5 +113,18 @@ def _hop(flight: Flight) -> Hop:
         source=message.source,
         target=message.target,
         nbytes=message.nbytes,
-        label=f"piece {message.piece}",
+        label=f"{_cargo(kind, message.units, num_chips)} piece {message.piece}",
     )
+
+
+@lru_cache(maxsize=65536)
+def _cargo(kind: str, units: int, num_chips: int) -> str:
+    """What a message carries, in words: `shard 3`, `16 shards from 0`, `chunk 0>5`, `chip 2`."""
+    if kind == "permute":
+        return f"chip {units.bit_length() - 1}"
+    chunks = sorted({unit // 2 for unit in bits(units)})
+    first, word = str(chunks[0]), "shard"
+    if kind == "all_to_all":
+        origin, target = divmod(chunks[0], num_chips)
+        first, word = f"{origin}>{target}", "chunk"
+    return f"{word} {first}" if len(chunks) == 1 else f"{len(chunks)} {word}s from {first}"

@@ -24,27 +24,21 @@ class Torus:
     """
 
     dims: tuple[TorusDim, ...]
-
-    @property
-    def num_chips(self) -> int:
-        return math.prod(d.size for d in self.dims)
+    pitches: tuple[int, ...]  # how far apart the numbers of neighbours along a dim are
+    num_chips: int
 
     def dim_of(self, ring: Ring) -> int:
-        return [d.name for d in self.dims].index(ring.dim)
-
-    def pitch(self, dim: int) -> int:
-        """How far apart the numbers of two neighbours along `dim` are."""
-        return math.prod(d.size for d in self.dims[dim + 1 :])
+        return next(i for i, d in enumerate(self.dims) if d.name == ring.dim)
 
     def position(self, chip: int, *, dim: int) -> int:
-        return chip // self.pitch(dim) % self.dims[dim].size
+        return chip // self.pitches[dim] % self.dims[dim].size
 
     def neighbour(self, chip: int, *, dim: int, step: int) -> int:
         """The chip `step` links away along `dim`, around the end where the axis wraps."""
         here, size = self.position(chip, dim=dim), self.dims[dim].size
         there = (here + step) % size
         assert there == here + step or self.dims[dim].wraps, "a route leaves the slice"
-        return chip + (there - here) * self.pitch(dim)
+        return chip + (there - here) * self.pitches[dim]
 
     def link(self, chip: int, *, dim: int, step: int) -> int:
         """The number of the directed link that leaves a chip this way."""
@@ -69,4 +63,5 @@ def torus_of(target: Slice) -> Torus:
             f"{target} has no torus, and only torus links are simulated",
             hint="name a slice of a torus, such as v5e:4x4",
         )
-    return Torus(dims)
+    pitches = tuple(math.prod(d.size for d in dims[i + 1 :]) for i in range(len(dims)))
+    return Torus(dims, pitches, math.prod(d.size for d in dims))

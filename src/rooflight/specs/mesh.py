@@ -111,7 +111,8 @@ class Mesh:
     def group(self, axes: Sequence[str]) -> Group:
         """The group of a set of axes (a string of one-letter names or a list)."""
         dims = {d.name: d for d in self.slice.dims}
-        merged = _merge([s for axis in axes for s in self._parts(axis)])
+        switched = {d.name for d in self.slice.dims if isinstance(d, SwitchDim)}
+        merged = _merge([s for axis in axes for s in self._parts(axis)], switched)
         shared = {name: sum(s.dim == name for s in merged) for name in dims}
         rings: list[Ring] = []
         fans: list[Fan] = []
@@ -130,12 +131,16 @@ class Mesh:
         return self.segments[axis]
 
 
-def _merge(segments: list[Segment]) -> list[Segment]:
-    """Joins segments of one dim that are each other's continuation, so X and Y on x become x."""
+def _merge(segments: list[Segment], switched: set[str]) -> list[Segment]:
+    """Joins segments of one dim that are each other's continuation, so X and Y on x become x.
+
+    Behind a switch every chip is as near as any other, so there all segments of a dim are one.
+    """
     merged: list[Segment] = []
     for segment in sorted(segments, key=lambda s: (s.dim, -s.stride)):
         last = merged[-1] if merged else None
-        if last and last.dim == segment.dim and last.stride == segment.stride * segment.size:
+        follows = last and last.stride == segment.stride * segment.size
+        if last and last.dim == segment.dim and (follows or segment.dim in switched):
             merged[-1] = Segment(segment.dim, last.size * segment.size, segment.stride)
         else:
             merged.append(segment)

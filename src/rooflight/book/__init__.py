@@ -1,0 +1,31 @@
+"""The book's worked problems and numbers, each derived again through this library.
+
+from rooflight.book import find, solve
+solve(find("3.2").entries[0]).answers
+"""
+
+from rooflight.book.derivation import Derivation, Line
+from rooflight.book.entry import Chapter, Entry, Erratum, Expected, Input, Kind, Problem, Value
+from rooflight.book.read import chapters, entries, find
+from rooflight.book.solve import Answer, Solution, Status, count, solve
+
+__all__ = [
+    "Answer",
+    "Chapter",
+    "Derivation",
+    "Entry",
+    "Erratum",
+    "Expected",
+    "Input",
+    "Kind",
+    "Line",
+    "Problem",
+    "Solution",
+    "Status",
+    "Value",
+    "chapters",
+    "count",
+    "entries",
+    "find",
+    "solve",
+]

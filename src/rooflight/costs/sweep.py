@@ -1,0 +1,287 @@
+"""One derivation, many meshes: the price of a strategy on every placement of its axes at once.
+
+In: a `Strategy` derived once for its pattern, and a `MeshSweep` of M meshes as numpy arrays. Out:
+arrays of M times. The formulas are those of `torus` and `switched`; a test holds every element
+against the scalar price.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.algebra import Step, Strategy, Tensor
+from rooflight.dtypes import Dtype
+from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSweep:
+    """M meshes with the same axis names on one slice: sizes[axis][dim] is an array of M."""
+
+    slice: Slice
+    sizes: Mapping[str, Mapping[str, Ints]]
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(next(iter(self.sizes.values())).values())))
+
+    def ways(self, axis: str) -> Ints:
+        """Size of an axis in every mesh."""
+        return math.prod(self.sizes[axis].values(), start=np.ones(self.count, np.int64))
+
+    def stride(self, axis: str, dim: str) -> Ints:
+        """Chips between neighbours: what the axes nested inside this one take of the dim."""
+        names = list(self.sizes)
+        inner = names[names.index(axis) + 1 :]
+        return math.prod((self.sizes[a][dim] for a in inner), start=np.ones(self.count, np.int64))
+
+    def axis_sizes(self, index: int) -> dict[str, dict[str, int]]:
+        """One of the meshes: axis -> dim -> size."""
+        return {a: {d: int(n[index]) for d, n in row.items()} for a, row in self.sizes.items()}
+
+
+def every_mesh(axes: Sequence[str], on: Slice) -> MeshSweep:
+    """Every way to share out each physical dim among the axes, outer axes first.
+
+    >>> from rooflight.specs import parse_slice
+    >>> every_mesh(("X", "Y", "Z"), parse_slice("v5p:16x20x28")).count
+    4860
+    """
+    dims = [d for d in on.dims if d.size > 1]
+    choices = list(product(*(list(_factorings(d.size, len(axes))) for d in dims)))
+    table = np.array(choices, np.int64).reshape(len(choices), len(dims), len(axes))
+    return MeshSweep(
+        on,
+        {a: {d.name: table[:, j, i] for j, d in enumerate(dims)} for i, a in enumerate(axes)},
+    )
+
+
+def _factorings(size: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every ordered product of `parts` whole numbers that is `size`."""
+    if parts == 1:
+        yield (size,)
+        return
+    for first in range(1, size + 1):
+        if size % first == 0:
+            for rest in _factorings(size // first, parts - 1):
+                yield (first, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTimes:
+    """Seconds of one strategy on every mesh; infinite where the dims do not divide."""
+
+    local_s: Floats
+    network_s: Floats
+    expected_s: Floats
+
+
+def sweep(
+    strategy: Strategy, meshes: MeshSweep, *, dims: Mapping[str, int], dtype: Dtype
+) -> SweepTimes:
+    """Prices one strategy on every mesh, by the rules of `choose.price`."""
+    ways = {axis: meshes.ways(axis) for axis in meshes.sizes}
+    times = [_step_seconds(s, meshes, ways, dims, dtype) for s in strategy.steps]
+    einsum = next(s for s in strategy.steps if s.op == "einsum")
+    zero = np.zeros(meshes.count)
+    local_s = sum((t for s, t in zip(strategy.steps, times, strict=True) if s is einsum), zero)
+    network_s = sum(
+        (t for s, t in zip(strategy.steps, times, strict=True) if s is not einsum), zero
+    )
+    streamed = sum(
+        (t for s, t in zip(strategy.steps, times, strict=True) if _streams(s, einsum)), zero
+    )
+    expected_s = np.maximum(local_s, streamed) + network_s - streamed
+    tensors = {t for s in strategy.steps for t in (*s.inputs, s.output)}
+    divides = np.all([_divides(t, dims, ways) for t in tensors], axis=0)
+    expected_s = np.where(divides, expected_s, np.inf)
+    return SweepTimes(local_s, network_s, expected_s)
+
+
+def _streams(step: Step, einsum: Step) -> bool:
+    touches = step.output in einsum.inputs or step.inputs[0] == einsum.output
+    return step.op in ("all_gather", "reduce_scatter") and touches
+
+
+def _divides(
+    tensor: Tensor, dims: Mapping[str, int], ways: Mapping[str, Ints]
+) -> npt.NDArray[np.bool_]:
+    one = np.ones_like(next(iter(ways.values())))
+    checks = [
+        dims[d] % math.prod((ways[a] for a in axes), start=one) == 0
+        for d, axes in zip(tensor.dims, tensor.axes, strict=True)
+    ]
+    return np.all([one == 1, *checks], axis=0)
+
+
+def _step_seconds(
+    step: Step,
+    meshes: MeshSweep,
+    ways: Mapping[str, Ints],
+    dims: Mapping[str, int],
+    dtype: Dtype,
+) -> Floats:
+    zero = np.zeros(meshes.count)
+    if step.op == "slice":
+        return zero
+    bytes_each = dtype.bits_per_element / 8
+    if step.op == "einsum":
+        return zero + _product_seconds(step, meshes, ways, dims, dtype)
+    nbytes = zero + _elements(step, dims, ways) * bytes_each
+    if step.op == "permute":  # priced as an exchange of everything, as `choose` does
+        nbytes = nbytes * math.prod(ways[a] for a in step.axes)
+    return _collective_seconds(step.op, nbytes, _group(meshes, step.axes), meshes)
+
+
+def _elements(step: Step, dims: Mapping[str, int], ways: Mapping[str, Ints]) -> Floats:
+    """`Step.elements` with arrays of axis sizes."""
+    if step.op == "einsum":
+        names = {d for t in step.inputs for d in t.dims}
+        axes = {a for t in step.inputs for a in t.sharded_over}
+        return math.prod(dims[d] for d in names) / _product(axes, ways)
+    larger = step.output if step.op == "all_gather" else step.inputs[0]
+    local = math.prod(dims[d] for d in larger.dims) / _product(larger.sharded_over, ways)
+    return local * _product(step.axes, ways) if step.op == "all_to_all" else local
+
+
+def _product(axes: Sequence[str] | set[str], ways: Mapping[str, Ints]) -> Floats:
+    result = np.ones(len(next(iter(ways.values()))))
+    for axis in axes:
+        result = result * ways[axis]
+    return result
+
+
+def _product_seconds(
+    step: Step,
+    meshes: MeshSweep,
+    ways: Mapping[str, Ints],
+    dims: Mapping[str, int],
+    dtype: Dtype,
+) -> Floats:
+    """The roofline of the local product: FLOPs or HBM, whichever is slower."""
+    chip = meshes.slice.chip
+    flops_s = 2 * _elements(step, dims, ways) / chip.peak_flops(chip.matmul_dtype(dtype.name))
+    moved = sum(
+        math.prod(dims[d] for d in t.dims) / _product(t.sharded_over, ways)
+        for t in (*step.inputs, step.output)
+    )
+    if not chip.hbm_bytes_per_s:
+        return flops_s
+    return np.maximum(flops_s, moved * dtype.bits_per_element / 8 / chip.hbm_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """A group's extent along one physical dim in every mesh, 1 where it has none."""
+
+    dim: PhysicalDim
+    size: Floats
+    stride: Floats
+    shared: Floats  # extents of the group on this dim, which share its links
+
+    @property
+    def wraps(self) -> npt.NDArray[np.bool_]:
+        whole = self.size * self.stride == self.dim.size
+        return whole & (isinstance(self.dim, TorusDim) and self.dim.wraps)
+
+
+def _group(meshes: MeshSweep, axes: Sequence[str]) -> list[_Extent]:
+    """The extents of a set of axes: parts of a dim that continue each other are one."""
+    names = [a for a in meshes.sizes if a in axes]
+    extents: list[_Extent] = []
+    for dim in meshes.slice.dims:
+        if dim.size > 1:
+            parts = _joined(meshes, names, dim)
+            shared = np.maximum(1, sum((size > 1).astype(float) for size, _ in parts))
+            extents += [_Extent(dim, size, stride, shared) for size, stride in parts]
+    return [e for e in extents if (e.size > 1).any()]
+
+
+def _joined(meshes: MeshSweep, names: list[str], dim: PhysicalDim) -> list[tuple[Floats, Floats]]:
+    """Sizes and strides along one dim, outer first, each part joined to the next where it can."""
+    parts: list[tuple[Floats, Floats]] = []
+    for name in names:
+        size = meshes.sizes[name][dim.name].astype(float)
+        stride = meshes.stride(name, dim.name).astype(float)
+        if parts:
+            before, before_stride = parts[-1]
+            empty = size == 1
+            follows = before_stride == stride * size
+            joins = empty | (before == 1) | follows | isinstance(dim, SwitchDim)
+            stride = np.where(empty, before_stride, stride)
+            size = np.where(joins, size * before, size)
+            parts[-1] = (np.where(joins, 1.0, before), before_stride)
+        parts.append((size, stride))
+    return parts
+
+
+def _collective_seconds(
+    op: str, nbytes: Floats, extents: list[_Extent], meshes: MeshSweep
+) -> Floats:
+    rings = [e for e in extents if isinstance(e.dim, TorusDim)]
+    fans = [e for e in extents if isinstance(e.dim, SwitchDim)]
+    twice = 2 if op == "all_reduce" else 1
+    exchange = op in ("all_to_all", "permute")
+    inside = nbytes
+    if exchange:
+        inside = nbytes / math.prod((f.size for f in fans), start=np.ones_like(nbytes))
+    torus = (_exchange if exchange else _gather)(inside, rings) if rings else np.zeros_like(nbytes)
+    latency = sum((_flight(r) for r in rings), np.zeros_like(nbytes))
+    tiers = [_tier(nbytes, f, extents, exchange=exchange) for f in fans]
+    latency += sum((np.where(f.size > 1, f.dim.hop_s, 0.0) for f in fans), np.zeros_like(nbytes))
+    if meshes.slice.chip.torus:
+        return twice * (torus + sum(tiers, np.zeros_like(nbytes)) + latency)
+    slowest = np.max(tiers, axis=0) if tiers else np.zeros_like(nbytes)
+    return twice * (slowest + latency)
+
+
+def _rate(ring: _Extent) -> Floats:
+    assert isinstance(ring.dim, TorusDim)
+    return (1 + ring.wraps) * ring.dim.link_bytes_per_s / ring.shared / ring.stride
+
+
+def _flight(ring: _Extent) -> Floats:
+    hops = np.where(ring.wraps, ring.size // 2, ring.size - 1)
+    return hops * ring.stride * ring.dim.hop_s
+
+
+def _gather(nbytes: Floats, rings: list[_Extent]) -> Floats:
+    chips = math.prod(r.size for r in rings)
+    worst = np.zeros_like(nbytes)
+    for count in range(1, len(rings) + 1):
+        for chosen in combinations(rings, count):
+            # an extent of one chip carries nothing and must lend no bandwidth
+            rate = sum(np.where(r.size > 1, _rate(r), 0.0) for r in chosen)
+            gathered = math.prod(r.size for r in chosen) - 1
+            seconds = nbytes * gathered / chips / np.where(rate > 0, rate, 1.0)
+            worst = np.maximum(worst, seconds)
+    return worst
+
+
+def _exchange(nbytes: Floats, rings: list[_Extent]) -> Floats:
+    chips = math.prod(r.size for r in rings)
+    loads = [nbytes * (r.size**2 // 4) / (r.size * chips * _rate(r)) for r in rings]
+    return np.max(loads, axis=0)
+
+
+def _tier(nbytes: Floats, fan: _Extent, extents: list[_Extent], *, exchange: bool) -> Floats:
+    assert isinstance(fan.dim, SwitchDim)
+    below = [e for e in extents if _unit(e.dim) < fan.dim.unit_chips]
+    members = math.prod((e.size for e in below), start=np.ones_like(nbytes))
+    rate = fan.dim.egress_bytes_per_s * members / fan.dim.unit_chips
+    if not exchange:
+        return nbytes * (fan.size - 1) / fan.size / rate
+    outer = [e for e in extents if _unit(e.dim) >= fan.dim.unit_chips]
+    units = math.prod((e.size for e in outer), start=np.ones_like(nbytes))
+    return np.where(fan.size > 1, nbytes / (units * rate) * (1 - 1 / units), 0.0)
+
+
+def _unit(dim: PhysicalDim) -> int:
+    return dim.unit_chips if isinstance(dim, SwitchDim) else 0

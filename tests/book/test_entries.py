@@ -1,0 +1,101 @@
+"""Every number of the book is derived again, and none of them would pass by accident."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from rooflight.book import Entry, Value, chapters, entries, solve
+from rooflight.book.read import find
+from rooflight.book.solve import RECIPES, agrees
+
+ENTRIES = {entry.id: entry for entry in entries()}
+REVISED = [e.id for e in ENTRIES.values() if any(x.later is not None for x in e.expected.values())]
+THREE_DIGITS = 0.003
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_entry_is_reproduced(name: str) -> None:
+    solution = solve(ENTRIES[name])
+    wrong = [(a.name, a.value, a.expected.truth) for a in solution.answers if not a.is_reproduced]
+    assert not wrong
+    assert solution.derivation.lines, "an answer shows how it came about"
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_another_value_in_place_of_the_book_would_be_noticed(name: str) -> None:
+    entry = ENTRIES[name]
+    for value_name in entry.expected:
+        altered = _with_other_truth(entry, value_name)
+        assert solve(altered).status == "unexplained", value_name
+
+
+def _with_other_truth(entry: Entry, name: str) -> Entry:
+    expected = entry.expected[name]
+    other = replace(expected, truth=_other(expected.truth, entry.tolerance))
+    return replace(entry, expected={**entry.expected, name: other})
+
+
+def _other(value: Value, tolerance: float) -> Value:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, tuple):
+        return (*value[:-1], value[-1] + 1)
+    return value * (1 + 4 * tolerance + 1e-6)
+
+
+@pytest.mark.parametrize("name", REVISED)
+def test_the_newer_edition_is_reproduced_from_its_own_inputs(name: str) -> None:
+    entry = ENTRIES[name]
+    answers = {a.name: a.value for a in solve(entry.as_printed_later()).answers}
+    for value_name, expected in entry.expected.items():
+        if expected.later is not None:
+            tolerance = max(entry.tolerance, THREE_DIGITS)
+            assert agrees(answers[value_name], expected.later, tolerance), value_name
+
+
+def test_the_book_has_its_144_numbers() -> None:
+    kinds = Counter(entry.kind for entry in entries())
+    assert kinds == {"hardware": 72, "roofline": 30, "collective": 42}
+    assert len(ENTRIES) == 144, "ids are unique"
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_has_units_sources_and_a_tolerance(name: str) -> None:
+    entry = ENTRIES[name]
+    assert all(i.unit for i in (*entry.inputs.values(), *entry.later_inputs.values()))
+    assert entry.expected and all(x.unit for x in entry.expected.values())
+    assert entry.editions
+    for source in entry.editions.values():
+        assert source.title and source.checked
+    assert 0 <= entry.tolerance < 0.5
+    assert entry.title and not entry.title.endswith(".")
+    assert set(entry.later_inputs) <= set(entry.inputs)
+
+
+def test_an_erratum_corrects_something_the_edition_says() -> None:
+    for entry in entries():
+        for erratum in entry.errata:
+            assert set(erratum.wrong_in) <= set(entry.editions), entry.id
+            assert erratum.why.endswith("."), entry.id
+            for name, correct in erratum.correct.items():
+                assert entry.expected[name].printed != correct, (entry.id, name)
+
+
+def test_every_value_is_either_looked_up_or_derived_and_every_recipe_is_used() -> None:
+    looked_up = {e.id for e in entries() if all(x.fact for x in e.expected.values())}
+    assert set(RECIPES) == set(ENTRIES) - looked_up
+
+
+def test_every_entry_of_a_problem_belongs_to_it() -> None:
+    for chapter in chapters():
+        named = {e.problem for e in chapter.entries} - {""}
+        assert named == {p.name for p in chapter.problems}
+        assert all(p.name.startswith(f"{chapter.name}.") for p in chapter.problems)
+        assert all(p.entries and p.question for p in chapter.problems)
+
+
+def test_problems_entries_and_chapters_are_found_by_name() -> None:
+    assert [e.id for e in find("2.4").entries] == ["tpus.q4_matmul_hbm", "tpus.q4_matmul_vmem"]
+    assert find("tpus.chip_v5p").entries == (ENTRIES["tpus.chip_v5p"],)
+    assert len(find("12").entries) == 50

@@ -1,0 +1,142 @@
+"""Formulas against the link-level simulator, which shares no line with them.
+
+`disagreements` prices and simulates a table of cases. Bandwidth-bound and latency-bound, every
+collective must agree within 1 %; in between, one axis must, and several must keep the bounds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from rooflight.costs.network import (
+    KINDS,
+    CollectiveKind,
+    NetworkTime,
+    collective_time,
+    permute_time,
+)
+from rooflight.netsim import simulate, simulate_send
+from rooflight.specs import Group, parse_mesh, parse_slice
+
+TOLERANCE = 0.01
+SMALL, MIDDLE, LARGE = 1.0, 2e5, 1e13  # bytes: latency binds, neither, bandwidth binds
+
+ONE_AXIS = [
+    ("v5e:2x1", "X=2", "X"),
+    ("v5e:3x2", "X=3,Y=2", "X"),
+    ("v5e:4x4", "X=4,Y=4", "Y"),
+    ("v5e:15x1", "X=15", "X"),
+    ("v5e:16x1", "X=16", "X"),
+    ("v5e:16x2", "X=4,A=4,Y=2", "X"),  # every fourth chip of a ring: itself a ring
+    ("v5e:16x2", "X=4,A=4,Y=2", "A"),  # four neighbours of a ring: a line
+    ("v5e:16x1", "X=2,A=2,B=4", "A"),  # a part from the middle
+    ("v5e:12x1", "X=3,A=4", "X"),  # every fourth chip of a line
+    ("v5p:4x4x4", "X=4,Y=4,Z=4", "Y"),
+    ("v5p:4x4x4", "X=2,A=2,Y=4,Z=4", "X"),  # a ring of two
+    ("v3:32x1", "X=32", "X"),
+    ("v3:32x1", "X=8,A=4", "X"),
+]
+SEVERAL_AXES = [
+    ("v5e:2x2", "X=2,Y=2", "XY"),
+    ("v5e:4x4", "X=4,Y=4", "XY"),
+    ("v5e:3x5", "X=3,Y=5", "XY"),
+    ("v5e:8x2", "X=8,Y=2", "XY"),
+    ("v5e:16x2", "X=16,Y=2", "XY"),
+    ("v5e:16x4", "X=4,A=4,Y=4", "AY"),
+    ("v5e:8x2", "X=2,A=4,Y=2", "XY"),
+    ("v5p:4x4x4", "X=4,Y=4,Z=4", "XZ"),
+    ("v5p:4x4x4", "X=4,Y=4,Z=4", "XYZ"),
+    ("v5p:4x2x2", "X=4,Y=2,Z=2", "XYZ"),
+    ("v5p:2x3x4", "X=2,Y=3,Z=4", "XYZ"),
+    ("v5p:4x4x4", "X=2,A=2,Y=2,B=2,Z=4", "XBZ"),
+]
+
+Case = tuple[str, str, str]
+Pricing = Callable[[CollectiveKind, float, Group], NetworkTime]
+
+
+@cache
+def simulated_seconds(kind: CollectiveKind, nbytes: float, case: Case) -> float:
+    on, axes, names = case
+    return simulate(kind, nbytes, parse_mesh(axes, on=on), names).seconds
+
+
+def disagreements(
+    pricing: Pricing, case: Case, sizes: Sequence[float], kinds: Sequence[CollectiveKind] = KINDS
+) -> list[str]:
+    """Every collective whose formula and simulation are too far apart, as text."""
+    on, axes, names = case
+    group = parse_mesh(axes, on=on).group(names)
+    found: list[str] = []
+    for nbytes, kind in product(sizes, kinds):
+        seconds = simulated_seconds(kind, nbytes, case)
+        priced = pricing(kind, nbytes, group)
+        if nbytes != MIDDLE or (len(group.rings) == 1 and kind != "all_to_all"):
+            off = seconds / priced.expected_s - 1
+            if abs(off) > TOLERANCE:
+                found.append(f"{kind} of {nbytes:g} B: simulated {off:+.1%}")
+        elif not priced.lower_s * (1 - 1e-9) <= seconds <= priced.upper_s * (1 + 1e-9):
+            found.append(f"{kind} of {nbytes:g} B: {seconds} s is out of bounds")
+    return found
+
+
+@pytest.mark.parametrize("case", ONE_AXIS, ids=" ".join)
+def test_one_axis_agrees_in_every_regime(case: Case) -> None:
+    assert not disagreements(collective_time, case, (SMALL, MIDDLE, LARGE))
+
+
+@pytest.mark.parametrize("case", SEVERAL_AXES, ids=" ".join)
+def test_several_axes_agree_when_bandwidth_or_latency_binds(case: Case) -> None:
+    assert not disagreements(collective_time, case, (SMALL, LARGE))
+
+
+@pytest.mark.parametrize("case", [SEVERAL_AXES[i] for i in (0, 6)], ids=" ".join)
+def test_several_axes_keep_the_bounds_in_between(case: Case) -> None:
+    assert not disagreements(collective_time, case, (MIDDLE,))
+
+
+@pytest.mark.parametrize(
+    ("on", "source", "target"),
+    [
+        ("v5e:4x4", (0, 0), (3, 3)),
+        ("v5e:4x4", (1, 0), (1, 3)),
+        ("v5e:16x2", (1, 0), (15, 1)),
+        ("v5p:4x4x4", (0, 0, 0), (2, 2, 2)),
+        ("v5p:4x4x4", (0, 0, 0), (1, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("nbytes", [SMALL, MIDDLE, LARGE])
+def test_sending_between_two_chips_agrees(
+    on: str, source: tuple[int, ...], target: tuple[int, ...], nbytes: float
+) -> None:
+    place = parse_slice(on)
+    priced = permute_time(nbytes, place, source=source, target=target)
+    seconds = simulate_send(nbytes, place, source=source, target=target).seconds
+    assert abs(seconds / priced.expected_s - 1) <= TOLERANCE
+
+
+# A check that cannot fail proves nothing: each term of each formula, 5 % wrong, must be found.
+
+
+def planted(bandwidth: float, latency: float) -> Pricing:
+    """The true formulas with a factor on their bandwidth or latency term."""
+
+    def pricing(kind: CollectiveKind, nbytes: float, group: Group) -> NetworkTime:
+        true = collective_time(kind, nbytes, group)
+        extra_s = (bandwidth - 1) * true.bandwidth_s + (latency - 1) * true.latency_s
+        return replace(true, expected_s=true.expected_s + extra_s)
+
+    return pricing
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", [ONE_AXIS[2], SEVERAL_AXES[1]], ids=" ".join)
+def test_a_term_five_percent_wrong_is_found(
+    case: Case, kind: CollectiveKind, factor: float
+) -> None:
+    assert disagreements(planted(factor, 1.0), case, (LARGE,), [kind])
+    assert disagreements(planted(1.0, factor), case, (SMALL,), [kind])

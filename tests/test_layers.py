@@ -1,0 +1,89 @@
+"""The layer table of ARCHITECTURE.md, enforced: every import in src is one that its row allows."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "rooflight"
+_ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
+LINES_A_FILE = 400
+LINES_IN_ALL = 10_000  # raise it in a commit that says why
+
+
+def layer_table() -> dict[str, tuple[set[str], set[str]]]:
+    """Layer -> (layers it may import, packages it may import)."""
+    rows = _ROW.findall((ROOT / "ARCHITECTURE.md").read_text())
+    return {name: (_words(layers), _words(packages)) for name, layers, packages in rows}
+
+
+def _words(text: str) -> set[str]:
+    return {w.strip() for w in text.split(",") if w.strip()}
+
+
+def layer_of(path: Path) -> str:
+    part = path.relative_to(SOURCE).parts[0]
+    return part.removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import at line {node.lineno}"
+            found.append((node.lineno, node.module or ""))
+    return found
+
+
+def offences(path: Path, source: str) -> list[str]:
+    """Imports of one module that its layer may not have."""
+    table = layer_table()
+    layer = layer_of(path)
+    if layer in ("__init__", "__main__"):
+        return []
+    if layer not in table:
+        return [f"{path}: layer {layer} is not in the table of ARCHITECTURE.md"]
+    layers, packages = table[layer]
+    found: list[str] = []
+    for line, name in imports(ast.parse(source)):
+        top, _, rest = name.partition(".")
+        if top == "rooflight":
+            target = rest.split(".")[0]
+            if target and target != layer and target not in layers:
+                found.append(f"{path}:{line}: {layer} imports {name}")
+        elif top not in sys.stdlib_module_names and top not in packages:
+            found.append(f"{path}:{line}: {layer} imports the package {top}")
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def test_imports_go_down_the_layer_table_only() -> None:
+    found = [o for path in modules() for o in offences(path, path.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_an_offending_import_is_named() -> None:
+    path = SOURCE / "algebra" / "steps.py"
+    assert offences(path, "from rooflight.costs import price") == [
+        f"{path}:1: algebra imports rooflight.costs"
+    ]
+    assert offences(path, "def f():\n    import jax") == [
+        f"{path}:2: algebra imports the package jax"
+    ]
+
+
+def test_the_table_has_every_folder() -> None:
+    present = {layer_of(p) for p in modules()} - {"__init__", "__main__"}
+    assert present == set(layer_table())
+
+
+def test_files_stay_within_the_line_budget() -> None:
+    lengths = {p: len(p.read_text().splitlines()) for p in modules()}
+    assert {p.name: n for p, n in lengths.items() if n > LINES_A_FILE} == {}
+    assert sum(lengths.values()) <= LINES_IN_ALL

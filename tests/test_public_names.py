@@ -1,0 +1,18 @@
+"""The face of every package: what `__all__` lists is what is there."""
+
+import importlib
+import types
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["specs", "algebra", "costs", "netsim", "book"])
+def test_all_lists_exactly_the_re_exported_names(name: str) -> None:
+    module = importlib.import_module(f"rooflight.{name}")
+    present = {
+        n
+        for n, value in vars(module).items()
+        if not n.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert present == set(module.__all__)
+    assert list(module.__all__) == sorted(module.__all__, key=lambda n: (n.upper() != n, n))
