@@ -1,6 +1,7 @@
 """Reshards: every path is a chain, none is longer than the naive one, patterns carry over."""
 
 import random
+import sys
 from collections.abc import Mapping
 
 import pytest
@@ -80,6 +81,20 @@ def test_a_path_found_for_the_pattern_is_near_the_best_for_any_sizes(
     assert sent(exact, sizes) <= sent(pattern, sizes) + 1e-12
     # a swap of equal axes is one permute once the sizes are known, else three exchanges
     assert sent(pattern, sizes) <= 3 * sent(exact, sizes) + 1e-12
+
+
+@settings(max_examples=150, deadline=None)
+@given(tensors(pending=True), tensors(pending=False))
+def test_leaving_right_axes_alone_costs_no_bytes(source: Tensor, target: Tensor) -> None:
+    """The search never disturbs the outer axes that are already right; a search that may agrees."""
+    sizes = {"X": 4, "Y": 2, "Z": 3}
+    start, goal = (source.axes, source.unreduced), (target.axes, target.unreduced)
+    module = sys.modules["rooflight.algebra.reshard"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "right_prefix", lambda axes, wanted: 0)  # pyright: ignore
+        free = module._search.__wrapped__(start, goal, tuple(sizes.items()), exact=True)
+    least = sum(move.sent for move in free)
+    assert sent(reshard(source, target, sizes), sizes) <= least + 1e-12
 
 
 @pytest.mark.parametrize(

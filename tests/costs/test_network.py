@@ -1,15 +1,12 @@
 """Network times against the book's own numbers, and the properties every formula must have."""
 
 import math
-import time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.costs.network import KINDS, CollectiveKind, collective_time, permute_time
-from rooflight.costs.sweep_network import sweep_seconds
 from rooflight.errors import UsageError
 from rooflight.specs import Fan, Group, Ring, parse_mesh, parse_slice
 
@@ -326,35 +323,3 @@ def test_faster_links_are_never_slower(
     before = collective_time(kind, nbytes, Group(tuple(axes), ()))
     after = collective_time(kind, nbytes, Group((faster, *rest), ()))
     assert after.expected_s <= before.expected_s * (1 + 1e-12)
-
-
-# The vectorised path
-
-SWEPT = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-
-
-@given(st.sampled_from(SWEPT), sizes_in_bytes, st.lists(rings, min_size=1, max_size=3))
-def test_a_sweep_gives_what_one_call_gives(
-    kind: CollectiveKind, nbytes: float, axes: list[Ring]
-) -> None:
-    assert kind != "permute"
-    unused = [1.0] * (3 - len(axes))
-    swept = sweep_seconds(
-        kind,
-        np.array([nbytes]),
-        sizes=np.array([[float(r.size) for r in axes] + unused]),
-        rates=np.array([[r.bytes_per_s for r in axes] + unused]),
-        flight_s=np.array([[r.hops * r.stride * r.hop_s for r in axes] + [0 * u for u in unused]]),
-    )
-    one = collective_time(kind, nbytes, Group(tuple(axes), ()))
-    assert math.isclose(swept[0], one.expected_s, rel_tol=1e-12)
-
-
-def test_a_sweep_prices_far_more_than_a_hundred_thousand_layouts_a_second() -> None:
-    layouts = 100_000
-    sizes = np.full((layouts, 3), 4.0)
-    began = time.process_time()
-    sweep_seconds(
-        "all_gather", np.full(layouts, GB), sizes=sizes, rates=sizes * 1e9, flight_s=sizes * HOP
-    )
-    assert time.process_time() - began < 0.5

@@ -4,6 +4,8 @@
 collective must agree within 1 %; in between, one axis must, and several must keep the bounds.
 """
 
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -61,7 +63,11 @@ Pricing = Callable[[CollectiveKind, float, Group], NetworkTime]
 @cache
 def simulated_seconds(kind: CollectiveKind, nbytes: float, case: Case) -> float:
     on, axes, names = case
-    return simulate(kind, nbytes, parse_mesh(axes, on=on), names).seconds
+    return simulate(kind, nbytes, parse_mesh(axes, on=on), _names(names)).seconds
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",") if "," in text or len(text) > 3 or text[-1].isdigit() else list(text)
 
 
 def disagreements(
@@ -69,7 +75,7 @@ def disagreements(
 ) -> list[str]:
     """Every collective whose formula and simulation are too far apart, as text."""
     on, axes, names = case
-    group = parse_mesh(axes, on=on).group(names)
+    group = parse_mesh(axes, on=on).group(_names(names))
     found: list[str] = []
     for nbytes, kind in product(sizes, kinds):
         seconds = simulated_seconds(kind, nbytes, case)
@@ -116,6 +122,35 @@ def test_sending_between_two_chips_agrees(
     priced = permute_time(nbytes, place, source=source, target=target)
     seconds = simulate_send(nbytes, place, source=source, target=target).seconds
     assert abs(seconds / priced.expected_s - 1) <= TOLERANCE
+
+
+def random_case(rng: random.Random) -> Case:
+    """A mesh of 2 to 64 chips on a 2D or 3D slice, some axes cut in two, one to three in use."""
+    chip, dims = rng.choice((("v5e", 2), ("v5p", 3), ("v3", 2)))
+    while True:
+        shape = [rng.choice((1, 2, 3, 4, 5, 6, 8, 12, 16)) for _ in range(dims)]
+        if 2 <= math.prod(shape) <= 64:
+            break
+    parts: list[str] = []
+    used: list[str] = []
+    for dim, size in zip("xyz", shape, strict=False):
+        if size == 1:
+            continue
+        outer = rng.choice([n for n in range(1, size + 1) if size % n == 0])
+        pair = [(n, f"{dim.upper()}{i}") for i, n in enumerate((outer, size // outer)) if n > 1]
+        parts += [f"{name}={n}@{dim}" for n, name in pair]
+        used.append(rng.choice(pair)[1])
+    names = rng.sample(used, rng.randint(1, len(used)))
+    return f"{chip}:{'x'.join(map(str, shape))}", ",".join(parts), ",".join(sorted(names))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(12))
+def test_random_meshes_of_up_to_64_chips_agree(seed: int) -> None:
+    rng = random.Random(seed)
+    cases = [random_case(rng) for _ in range(10)]
+    found = {case: disagreements(collective_time, case, (SMALL, LARGE)) for case in cases}
+    assert not {case: texts for case, texts in found.items() if texts}
 
 
 # A check that cannot fail proves nothing: each term of each formula, 5 % wrong, must be found.

@@ -18,7 +18,8 @@ from itertools import product
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=16 --xla_backend_optimization_level=0"
+    "--xla_force_host_platform_device_count=16"
+    " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # compile 3x faster
 )
 
 import jax
@@ -32,17 +33,17 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 # Mesh and its weight: a case of four axes has ten times the strategies of a case of one.
 MESHES = (
-    ({"X": 2}, 10),
-    ({"X": 4}, 12),
+    ({"X": 2}, 12),
+    ({"X": 4}, 16),
     ({"X": 3}, 8),
-    ({"X": 2, "Y": 2}, 14),
-    ({"X": 4, "Y": 2}, 14),
+    ({"X": 2, "Y": 2}, 16),
+    ({"X": 4, "Y": 2}, 16),
     ({"X": 2, "Y": 3}, 10),
     ({"X": 4, "Y": 4}, 12),
-    ({"X": 2, "Y": 2, "Z": 2}, 8),
-    ({"X": 2, "Y": 4, "Z": 2}, 6),
-    ({"X": 2, "Y": 2, "Z": 3}, 3),
-    ({"X": 2, "Y": 2, "Z": 2, "W": 2}, 3),
+    ({"X": 2, "Y": 2, "Z": 2}, 5),
+    ({"X": 2, "Y": 4, "Z": 2}, 3),
+    ({"X": 2, "Y": 2, "Z": 3}, 1),
+    ({"X": 2, "Y": 2, "Z": 2, "W": 2}, 1),
 )
 BATCH = 48  # programs compiled together; one compile each would take five times as long
 

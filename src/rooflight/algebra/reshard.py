@@ -79,14 +79,15 @@ def _as_steps(tensor: Tensor, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
 def _search(
     start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
 ) -> tuple[_Move, ...]:
-    """Dijkstra; the queue is ordered by bytes, then by arrival."""
+    """A*: what a device lacks of its goal block must still be sent to it by gathers."""
     shards = dict(sizes)
+    needed = _local(goal[0], shards)
     best: dict[State, float] = {start: 0.0}
     came: dict[State, tuple[State, _Move]] = {}
-    queue: list[tuple[float, int, State]] = [(0.0, 0, start)]
+    queue: list[tuple[float, int, float, State]] = [(0.0, 0, 0.0, start)]
     pushed = 0
     while queue:
-        length, _, state = heapq.heappop(queue)
+        _, _, length, state = heapq.heappop(queue)
         if state == goal:
             return _trace(start, goal, came)
         if length > best[state]:
@@ -97,7 +98,8 @@ def _search(
                 best[move.state] = reached
                 came[move.state] = (state, move)
                 pushed += 1
-                heapq.heappush(queue, (reached, pushed, move.state))
+                lacking = max(0.0, needed - _local(move.state[0], shards))
+                heapq.heappush(queue, (reached + lacking, pushed, reached, move.state))
     raise AssertionError(f"every sharding is reachable: {start} -> {goal}")
 
 
@@ -111,14 +113,33 @@ def _trace(start: State, goal: State, came: dict[State, tuple[State, _Move]]) ->
 
 def _moves(state: State, goal: State, sizes: dict[str, int], exact: bool) -> Iterator[_Move]:
     dims, unreduced = state
-    local = 1.0
-    for axes in dims:
-        local /= _product(axes, sizes)
-    yield from _gathers(dims, unreduced, sizes, local)
-    yield from _exchanges(dims, unreduced, sizes, local)
-    yield from _slices(dims, unreduced, goal, sizes)
+    local = _local(dims, sizes)
+    right = [right_prefix(axes, wanted) for axes, wanted in zip(dims, goal[0], strict=True)]
+    yield from _gathers(dims, unreduced, right, sizes, local)
+    yield from _exchanges(dims, unreduced, right, sizes, local)
+    yield from _slices(dims, unreduced, goal)
     yield from _reductions(dims, unreduced, goal, sizes, local)
-    yield from _permutes(dims, unreduced, goal, sizes, local, exact)
+    yield from _permutes(dims, unreduced, right, sizes, local)
+    if exact and unreduced == goal[1]:
+        yield from _swaps(dims, goal, sizes, local)
+
+
+def right_prefix(axes: Axes, wanted: Axes) -> int:
+    """How many outer axes of a dim are already as wanted; no shortest path disturbs those."""
+    count = 0
+    for axis, other in zip(axes, wanted, strict=False):
+        if axis != other:
+            break
+        count += 1
+    return count
+
+
+def _local(dims: tuple[Axes, ...], sizes: dict[str, int]) -> float:
+    """The part of the tensor that one device holds."""
+    ways = 1
+    for axes in dims:
+        ways *= _product(axes, sizes)
+    return 1 / ways
 
 
 def _product(axes: Axes, sizes: dict[str, int]) -> int:
@@ -133,21 +154,29 @@ def _put(dims: tuple[Axes, ...], at: int, axes: Axes) -> tuple[Axes, ...]:
 
 
 def _gathers(
-    dims: tuple[Axes, ...], unreduced: Axes, sizes: dict[str, int], local: float
+    dims: tuple[Axes, ...],
+    unreduced: Axes,
+    right: list[int],
+    sizes: dict[str, int],
+    local: float,
 ) -> Iterator[_Move]:
     """Only the innermost axes of a dim can be gathered: the result must be one block."""
     for at, axes in enumerate(dims):
-        for keep in range(len(axes)):
+        for keep in range(right[at], len(axes)):
             gone = axes[keep:]
             sent = local * (_product(gone, sizes) - 1)
             yield _Move("all_gather", gone, at, -1, (_put(dims, at, axes[:keep]), unreduced), sent)
 
 
 def _exchanges(
-    dims: tuple[Axes, ...], unreduced: Axes, sizes: dict[str, int], local: float
+    dims: tuple[Axes, ...],
+    unreduced: Axes,
+    right: list[int],
+    sizes: dict[str, int],
+    local: float,
 ) -> Iterator[_Move]:
     for at, axes in enumerate(dims):
-        for keep in range(len(axes)):
+        for keep in range(right[at], len(axes)):
             moved = axes[keep:]
             shards = _product(moved, sizes)
             for to in range(len(dims)):
@@ -157,10 +186,11 @@ def _exchanges(
                     yield _Move("all_to_all", moved, at, to, (after, unreduced), sent)
 
 
-def _slices(
-    dims: tuple[Axes, ...], unreduced: Axes, goal: State, sizes: dict[str, int]
-) -> Iterator[_Move]:
-    """A replicated axis that the goal splits over may be sliced in, free of traffic."""
+def _slices(dims: tuple[Axes, ...], unreduced: Axes, goal: State) -> Iterator[_Move]:
+    """A replicated axis that the goal splits over may be sliced in, free of traffic.
+
+    On any dim: it may have to travel with another axis to where the goal has both.
+    """
     used = {a for axes in dims for a in axes} | set(unreduced)
     free = [a for axes in goal[0] for a in axes if a not in used]
     for to, axes in enumerate(dims):
@@ -197,25 +227,24 @@ def _reductions(
 def _permutes(
     dims: tuple[Axes, ...],
     unreduced: Axes,
-    goal: State,
+    right: list[int],
     sizes: dict[str, int],
     local: float,
-    exact: bool,
 ) -> Iterator[_Move]:
-    """Blocks may change places when both shardings cut the tensor into the same blocks.
-
-    Reordering the axes of one dim always does; with known sizes, so does any sharding with as
-    many blocks along every dim.
-    """
+    """The axes of one dim may change their order: the blocks stay the same and change places."""
     for at, axes in enumerate(dims):
-        for order in permutations(axes):
-            if order != axes:
-                state = (_put(dims, at, order), unreduced)
-                yield _Move("permute", tuple(sorted(axes)), at, -1, state, local)
-    if exact and unreduced == goal[1] and dims != goal[0]:
-        same = all(
-            _product(a, sizes) == _product(b, sizes) for a, b in zip(dims, goal[0], strict=True)
-        )
-        if same:
-            axes = sorted({a for d in (*dims, *goal[0]) for a in d})
-            yield _Move("permute", tuple(axes), -1, -1, goal, local)
+        kept, loose = axes[: right[at]], axes[right[at] :]
+        for order in permutations(loose):
+            if order != loose:
+                state = (_put(dims, at, kept + order), unreduced)
+                yield _Move("permute", tuple(sorted(loose)), at, -1, state, local)
+
+
+def _swaps(
+    dims: tuple[Axes, ...], goal: State, sizes: dict[str, int], local: float
+) -> Iterator[_Move]:
+    """With known sizes, one permute reaches any goal with as many blocks along every dim."""
+    pairs = list(zip(dims, goal[0], strict=True))
+    if dims != goal[0] and all(_product(a, sizes) == _product(b, sizes) for a, b in pairs):
+        axes = sorted({a for before, after in pairs if before != after for a in before + after})
+        yield _Move("permute", tuple(axes), -1, -1, goal, local)
