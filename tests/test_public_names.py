@@ -6,7 +6,7 @@ import types
 import pytest
 
 
-@pytest.mark.parametrize("name", ["specs", "algebra", "costs", "netsim", "book"])
+@pytest.mark.parametrize("name", ["specs", "algebra", "graph", "costs", "netsim", "book", "plan"])
 def test_all_lists_exactly_the_re_exported_names(name: str) -> None:
     module = importlib.import_module(f"rooflight.{name}")
     present = {

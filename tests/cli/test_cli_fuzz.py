@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.cli.main import VERBS
+from rooflight.cli.verbs import VERBS
 from rooflight.errors import RooflightError
 from rooflight.specs import Mesh, Slice, parse_mesh, parse_slice
 
@@ -70,6 +70,12 @@ PLAUSIBLE = {
         *("--dims", "I=8192,J=8192,K=32768"),
     ],
     "shard": ["A[I_X,J]", "--on", "v5e:4x4", "--mesh", "X=4,Y=4", "--dims", "I=64,J=64"],
+    "model": ["llama3-8b", "--seq", "4096"],
+    "mfu": ["llama3-8b", "--on", "v5e:4x4", "--tokens-per-s", "20k", "--seq", "4096"],
+    "explain": [
+        *("gpt3-175b", "--layout", "fsdp=X,tp=Y", "--on", "v5p:4x4x4", "--mesh", "X=16,Y=4"),
+        *("--batch", "128Ki", "--seq", "2048", "--part", "mlp"),
+    ],
     "book": ["3.2"],
     "completion": ["bash"],
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.cli.completion import candidates
-from rooflight.cli.main import VERBS
+from rooflight.cli.verbs import VERBS
 from rooflight.dtypes import DTYPES
 from rooflight.specs import chip_names
 

@@ -13,8 +13,8 @@ import pytest
 
 from rooflight import __version__
 from rooflight.cli import main as frame
-from rooflight.cli.main import VERBS, load_verb, verb_parser
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.verbs import VERBS, load_verb, verb_parser
 
 from .command import Outcome, run
 

@@ -5,6 +5,7 @@ import pytest
 from rooflight.algebra import parse_contraction, strategies
 from rooflight.costs import Choice, choose
 from rooflight.dtypes import DTYPES
+from rooflight.errors import ShardingError
 from rooflight.specs import parse_mesh
 
 BF16 = DTYPES["bf16"]
@@ -93,3 +94,17 @@ def test_narrow_dtypes_move_fewer_bytes() -> None:
 def test_gpus_are_priced_by_the_same_call() -> None:
     choice = pick(FSDP, "h100:8x4", "X=4,Y=8", I=8192, J=8192, K=32768)
     assert choice.best.steps[0].binds == "leaf bandwidth"
+
+
+def test_a_strategy_that_would_cut_a_block_in_two_is_not_considered() -> None:
+    """G = 2 cannot take X = 4, so moving X there is no alternative; the others are."""
+    text = "x[B_X,D] * W[D_X,G,F] -> y[B_X,G,F]"
+    choice = pick(text, "v5e:4x4", "X=4,Y=4", B=64, D=64, G=2, F=64)
+    for priced in (choice.best, *choice.losers):
+        for part in priced.steps:
+            assert part.step.output.axes_of("G") == ()
+
+
+def test_what_was_asked_for_must_divide() -> None:
+    with pytest.raises(ShardingError, match="dim B=6 does not split 4 ways"):
+        pick("x[B_X,D] * W[D,F] -> y[B_X,F]", "v5e:4x4", "X=4,Y=4", B=6, D=8, F=8)

@@ -34,6 +34,19 @@ class Strategy:
         return tuple(s for s in self.steps if s.is_collective)
 
     @property
+    def product(self) -> Step:
+        """The local product, which every strategy has once."""
+        return next(s for s in self.steps if s.op == "einsum")
+
+    def streams(self, step: Step) -> bool:
+        """Whether a collective hands its pieces straight to the product, or takes them from it.
+
+        Such a collective can run piece by piece under the product: the collective matmul.
+        """
+        touches = step.output in self.product.inputs or step.inputs[0] == self.product.output
+        return step.op in ("all_gather", "reduce_scatter") and touches
+
+    @property
     def reroutes(self) -> int:
         """How often a mesh axis moves one tensor more, permutes aside.
 

@@ -13,8 +13,8 @@ from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.specs.chip import Source
 
 Value = bool | int | float | tuple[float, ...]
-Kind = Literal["hardware", "roofline", "collective"]
-KINDS: tuple[Kind, ...] = ("hardware", "roofline", "collective")
+Kind = Literal["hardware", "roofline", "collective", "params", "flops"]
+KINDS: tuple[Kind, ...] = ("hardware", "roofline", "collective", "params", "flops")
 LATER = "2026-07"  # the edition whose values and inputs are called `later`
 
 

@@ -15,7 +15,10 @@ from rooflight.errors import UnknownNameError
 from rooflight.specs.chip import Source
 
 _FOLDER = Path(__file__).parent
-_FILES = ("chapter1", "chapter2", "chapter3", "chapter4", "chapter7", "gpus", "slides")
+_FILES = (
+    *("chapter1", "chapter2", "chapter3", "chapter4", "chapter5", "chapter6", "chapter7"),
+    *("gpus", "slides"),
+)
 
 Row = Mapping[str, Any]  # a TOML table: its values are of any TOML type until read
 

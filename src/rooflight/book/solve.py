@@ -17,6 +17,8 @@ from rooflight.book import (
     chapter3_problems,
     gpu_network,
     gpus,
+    model_flops,
+    models,
     serving,
 )
 from rooflight.book.derivation import Derivation, Recipe
@@ -36,6 +38,8 @@ _MODULES = (
     serving,
     gpus,
     gpu_network,
+    models,
+    model_flops,
 )
 RECIPES: Mapping[str, Recipe] = {
     name: recipe for module in _MODULES for name, recipe in module.RECIPES.items()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from rooflight.cli.flags import add_choice
-from rooflight.cli.main import VERBS, load_verb, verb_parser
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.verbs import VERBS, load_verb, verb_parser
 
 HELP = "a completion script for bash, zsh or fish"
 
@@ -131,6 +131,7 @@ def _values(dest: str, choices: Iterable[object] | None) -> Iterable[str]:
         "chip": _chips,
         "slice": _chips,
         "dtype": _dtypes,
+        "model": _models,
     }
     return catalogs[dest]() if dest in catalogs else ()
 
@@ -139,6 +140,12 @@ def _chips() -> Iterable[str]:
     from rooflight.specs.catalog import chip_names
 
     return chip_names()
+
+
+def _models() -> Iterable[str]:
+    from rooflight.specs.presets import model_names
+
+    return model_names()
 
 
 def _dtypes() -> Iterable[str]:

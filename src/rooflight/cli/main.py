@@ -1,41 +1,17 @@
 """The `rooflight` command: finds the verb, runs it, turns every failure into words and a code.
 
-Exit 0 good, 1 a finding, 2 usage, 70 a bug of ours, 130 interrupted. A verb is one module of this
-folder with `HELP`, `configure(parser)` and `run(args) -> int`; it is imported only when used,
-because `rooflight --help` must start about as fast as the interpreter itself.
+Exit 0 good, 1 a finding, 2 usage, 70 a bug of ours, 130 interrupted.
 """
 
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Protocol, cast
 
 from rooflight import __version__
-from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.verbs import VERBS, load_verb, verb_parser
 from rooflight.errors import RooflightError, UnknownNameError
 
-VERBS = {
-    "chips": "the hardware catalog: every chip, or every fact of one chip with its source",
-    "slice": "a slice of chips: hosts, wraparound, totals, and how a mesh lies on it",
-    "roofline": "ridge point, critical batch and log-log plot of a chip; matmuls as points on it",
-    "collective": "seconds of one collective on a slice, and what binds it",
-    "matmul": "a sharded matmul: derived steps, time of each, and the alternatives that lost",
-    "shard": "a picture of which device holds what of an array",
-    "book": "worked problems of the book, line by line, against its printed answers",
-    "completion": "a completion script for bash, zsh or fish",
-}
-
 _BUG_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
-
-
-class Verb(Protocol):
-    """What the frame needs of a verb's module."""
-
-    HELP: str
-
-    def configure(self, parser: Parser) -> None: ...
-    def run(self, args: Namespace) -> int: ...
 
 
 def entry() -> None:
@@ -85,21 +61,6 @@ def _dispatch(argv: list[str]) -> int:
     verb = load_verb(name)
     args = verb_parser(name, verb).parse(words)
     return 0 if args is None else verb.run(args)
-
-
-def load_verb(name: str) -> Verb:
-    """Imports a verb's module; unknown names get a did-you-mean."""
-    if name not in VERBS:
-        raise UnknownNameError("verb", name, VERBS)
-    return cast(Verb, import_module(f"rooflight.cli.{name}"))
-
-
-def verb_parser(name: str, verb: Verb) -> Parser:
-    """The parser of one verb, with the flags that every verb has."""
-    parser = Parser(name, description=verb.HELP)
-    verb.configure(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    return parser
 
 
 def _overview() -> str:

@@ -17,6 +17,7 @@ from rooflight.algebra import (
     Strategy,
     Tensor,
     device_bytes,
+    local_shape,
     reshard,
 )
 from rooflight.costs.choose import Price, StepPrice, price_step
@@ -165,10 +166,10 @@ def _options(
         assert source is not None and target is not None
         try:
             nbytes = device_bytes(stored, question.dims, question.mesh.axes, question.dtype)
-            steps = tuple(
-                price_step(s, question.dims, question.mesh, question.dtype)
-                for s in reshard(source, target, question.mesh.axes)
-            )
+            path = reshard(source, target, question.mesh.axes)
+            for step in path:
+                local_shape(step.output, question.dims, question.mesh.axes)
+            steps = tuple(price_step(s, question.dims, question.mesh, question.dtype) for s in path)
         except ShardingError:
             continue
         options.append(_Stored(stored, steps, nbytes))

@@ -9,13 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rooflight.algebra import Step, Strategy, Tensor, device_bytes, local_shape
+from rooflight.algebra import Step, Strategy, Tensor, device_bytes, local_shape, ways
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.costs.roofline import OpTime, contraction_time
 from rooflight.dtypes import Dtype
 from rooflight.specs.mesh import Mesh
-
-_STREAMS = ("all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Price:
     @property
     def expected_s(self) -> float:
         """What touches the product streams through it; the rest waits its turn."""
-        streamed = sum(s.expected_s for s in self.steps if s.network and _streams(self, s))
+        streamed = sum(s.expected_s for s in self.steps if self.strategy.streams(s.step))
         return max(self.local_s, streamed) + self.network_s - streamed
 
     @property
@@ -125,7 +123,14 @@ def choose(
     >>> choose(strategies(fsdp), dims=sizes, mesh=mesh, dtype=DTYPES["bf16"]).best.summary
     'gather B over X'
     """
-    prices = [price(s, dims=dims, mesh=mesh, dtype=dtype) for s in candidates]
+    first = candidates[0].contraction
+    for tensor in (*first.operands, first.result):
+        local_shape(tensor, dims, mesh.axes)  # what was asked for must divide
+    prices = [
+        price(s, dims=dims, mesh=mesh, dtype=dtype)
+        for s in candidates
+        if _divides(s, dims, mesh.axes)
+    ]
     ranked = sorted(prices, key=lambda p: (p.expected_s, p.network_bytes, len(p.steps)))
     best = min(ranked, key=lambda p: p.strategy.reroutes)  # the first, so the fastest, of those
     losers = tuple(p for p in ranked if p is not best)
@@ -137,13 +142,21 @@ def price(strategy: Strategy, *, dims: Mapping[str, int], mesh: Mesh, dtype: Dty
     return Price(strategy, tuple(price_step(s, dims, mesh, dtype) for s in strategy.steps))
 
 
+def _divides(strategy: Strategy, dims: Mapping[str, int], axis_sizes: Mapping[str, int]) -> bool:
+    """Whether every block on the way is whole; a strategy that cuts a row in two is none."""
+    tensors = {t for step in strategy.steps for t in (*step.inputs, step.output)}
+    return all(
+        dims[dim] % ways(axes, axis_sizes) == 0
+        for tensor in tensors
+        for dim, axes in zip(tensor.dims, tensor.axes, strict=True)
+    )
+
+
 def price_step(step: Step, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> StepPrice:
     """The time of one step on the mesh."""
     axes = mesh.axes
     if step.op == "einsum":
         return _price_product(step, dims, mesh, dtype)
-    for tensor in (*step.inputs, step.output):
-        local_shape(tensor, dims, axes)  # refuses what does not divide
     nbytes = dtype.nbytes(math.ceil(step.elements(dims, axes)))
     if step.op == "slice":
         return StepPrice(step, nbytes, 0.0)
@@ -163,14 +176,6 @@ def _price_product(step: Step, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
     compute = chip.matmul_dtype(dtype.name)
     op = contraction_time(chip, flops=flops, bytes_moved=moved, compute=compute)
     return StepPrice(step, moved, flops, op=op)
-
-
-def _streams(price: Price, part: StepPrice) -> bool:
-    """Whether a collective hands its pieces straight to the product, or takes them from it."""
-    product = next(s.step for s in price.steps if s.op)
-    if part.step.op not in _STREAMS:
-        return False
-    return part.step.output in product.inputs or part.step.inputs[0] == product.output
 
 
 _VERBS = {

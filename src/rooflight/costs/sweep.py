@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from rooflight.algebra import Step, Strategy, Tensor
+from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import Dtype
 from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim
 
@@ -88,26 +90,19 @@ def sweep(
 ) -> SweepTimes:
     """Prices one strategy on every mesh, by the rules of `choose.price`."""
     ways = {axis: meshes.ways(axis) for axis in meshes.sizes}
-    times = [_step_seconds(s, meshes, ways, dims, dtype) for s in strategy.steps]
-    einsum = next(s for s in strategy.steps if s.op == "einsum")
-    zero = np.zeros(meshes.count)
-    local_s = sum((t for s, t in zip(strategy.steps, times, strict=True) if s is einsum), zero)
-    network_s = sum(
-        (t for s, t in zip(strategy.steps, times, strict=True) if s is not einsum), zero
-    )
-    streamed = sum(
-        (t for s, t in zip(strategy.steps, times, strict=True) if _streams(s, einsum)), zero
-    )
-    expected_s = np.maximum(local_s, streamed) + network_s - streamed
+    local_s, network_s, streamed_s = (np.zeros(meshes.count) for _ in range(3))
+    for step in strategy.steps:
+        seconds = _step_seconds(step, meshes, ways, dims, dtype)
+        if step.op == "einsum":
+            local_s = local_s + seconds
+        else:
+            network_s = network_s + seconds
+        if strategy.streams(step):
+            streamed_s = streamed_s + seconds
+    expected_s = np.maximum(local_s, streamed_s) + network_s - streamed_s
     tensors = {t for s in strategy.steps for t in (*s.inputs, s.output)}
     divides = np.all([_divides(t, dims, ways) for t in tensors], axis=0)
-    expected_s = np.where(divides, expected_s, np.inf)
-    return SweepTimes(local_s, network_s, expected_s)
-
-
-def _streams(step: Step, einsum: Step) -> bool:
-    touches = step.output in einsum.inputs or step.inputs[0] == einsum.output
-    return step.op in ("all_gather", "reduce_scatter") and touches
+    return SweepTimes(local_s, network_s, np.where(divides, expected_s, np.inf))
 
 
 def _divides(
@@ -141,14 +136,8 @@ def _step_seconds(
 
 
 def _elements(step: Step, dims: Mapping[str, int], ways: Mapping[str, Ints]) -> Floats:
-    """`Step.elements` with arrays of axis sizes."""
-    if step.op == "einsum":
-        names = {d for t in step.inputs for d in t.dims}
-        axes = {a for t in step.inputs for a in t.sharded_over}
-        return math.prod(dims[d] for d in names) / _product(axes, ways)
-    larger = step.output if step.op == "all_gather" else step.inputs[0]
-    local = math.prod(dims[d] for d in larger.dims) / _product(larger.sharded_over, ways)
-    return local * _product(step.axes, ways) if step.op == "all_to_all" else local
+    """`Step.elements` needs only products and quotients, so it takes arrays of sizes as well."""
+    return np.asarray(step.elements(dims, cast(Mapping[str, int], ways)), np.float64)
 
 
 def _product(axes: Sequence[str] | set[str], ways: Mapping[str, Ints]) -> Floats:
@@ -172,9 +161,7 @@ def _product_seconds(
         math.prod(dims[d] for d in t.dims) / _product(t.sharded_over, ways)
         for t in (*step.inputs, step.output)
     )
-    if not chip.hbm_bytes_per_s:
-        return flops_s
-    return np.maximum(flops_s, moved * dtype.bits_per_element / 8 / chip.hbm_bytes_per_s)
+    return np.maximum(flops_s, moved * dtype.bits_per_element / 8 / memory_bytes_per_s(chip))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,143 @@
+"""`rooflight explain`: the forward and backward algorithm of a layer under a layout."""
+
+from rooflight.cli.axes import mesh_of
+from rooflight.cli.flags import add_dtype, add_mesh, add_on
+from rooflight.cli.output import print_json, suggest
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.dtypes import parse_dtype
+from rooflight.errors import UsageError
+from rooflight.graph import dim_sizes, model_graph
+from rooflight.graph.layout import SCHEMES, parse_layout
+from rooflight.graph.ops import Graph, Op
+from rooflight.plan import Algorithm, Line, derive_algorithm
+from rooflight.report.table import table
+from rooflight.specs.mesh import Mesh
+from rooflight.specs.presets import load_model
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_seconds, parse_count
+
+HELP = "the forward and backward algorithm of a layer under a layout, in the notation"
+
+_MARKS = {"critical": "on the critical path", "ahead": "can run ahead", "async": "can run async"}
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("model", help="a preset such as llama3-70b (see `rooflight model`)")
+    schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
+    parser.add_argument("--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}")
+    add_on(parser)
+    add_mesh(parser)
+    parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens a step: 4Mi")
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4096")
+    parser.add_argument("--part", help="one part of the layer only: attention, mlp, experts")
+    parser.add_argument("--block", default="0", help="which kind of layer, counted from 0")
+    add_dtype(parser)
+    parser.set_examples(
+        "rooflight explain gpt3-175b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
+        " --batch 128Ki --seq 2048 --part mlp",
+        "rooflight explain mixtral-8x7b --layout fsdp=X,ep=X --on v5e:4x4 --mesh X=8,Y=2"
+        " --batch 64Ki --seq 4096 --part experts",
+    )
+
+
+def run(args: Namespace) -> int:
+    model = load_model(args.model)
+    graph = model_graph(model)
+    ops = _chosen(graph, args)
+    mesh = mesh_of(args.mesh, parse_slice(args.on))
+    algorithm = derive_algorithm(
+        graph,
+        ops,
+        parse_layout(args.layout),
+        mesh=mesh,
+        dims=dim_sizes(graph, batch=_sequences(args), seq=parse_count(args.seq, what="--seq")),
+        dtype=parse_dtype(args.dtype),
+    )
+    if args.json:
+        print_json("explain", _document(model.name, mesh, algorithm))
+        return 0
+    print(_text(model.name, mesh, algorithm))
+    suggest(f"rooflight slice {mesh.slice} --mesh {mesh}")
+    return 0
+
+
+def _sequences(args: Namespace) -> int:
+    tokens, seq = parse_count(args.batch, what="--batch"), parse_count(args.seq, what="--seq")
+    if seq < 1 or tokens < seq or tokens % seq:
+        raise UsageError(
+            f"--batch {tokens} is not a whole number of sequences of {seq} tokens",
+            hint=f"write --batch {max(1, tokens // max(seq, 1)) * max(seq, 1)}",
+        )
+    return tokens // seq
+
+
+def _chosen(graph: Graph, args: Namespace) -> list[Op]:
+    block = parse_count(args.block, what="--block")
+    layer = [op for op in graph.ops if op.block == block]
+    if not layer:
+        blocks = {op.block for op in graph.ops if op.block is not None}
+        raise UsageError(
+            f"{args.model} has {len(blocks)} kinds of layer; there is no number {block}",
+            hint=f"write --block {min(blocks)}",
+        )
+    parts = list(dict.fromkeys(op.part for op in layer))
+    ops = [op for op in layer if args.part in (None, op.part)]
+    if not ops:
+        raise UsageError(
+            f"a layer of {args.model} has no part {args.part!r}",
+            hint=f"choose one of {', '.join(parts)}",
+        )
+    return ops
+
+
+def _document(name: str, mesh: Mesh, algorithm: Algorithm) -> dict[str, object]:
+    return {
+        "model": name,
+        "on": str(mesh.slice),
+        "mesh": str(mesh),
+        "layout": algorithm.layout.text,
+        "forward": [_line_document(line) for line in algorithm.forward],
+        "backward": [_line_document(line) for line in algorithm.backward],
+    }
+
+
+def _line_document(line: Line) -> dict[str, object]:
+    return {
+        "op": line.op,
+        "step": str(line.step),
+        "collective": line.step.op if line.step.is_collective else None,
+        "waits": line.waits,
+        "kept": line.kept,
+        "nbytes": line.price.nbytes,
+        "flops": line.price.flops,
+        "expected_s": line.price.expected_s,
+        "binds": line.price.binds,
+    }
+
+
+def _text(name: str, mesh: Mesh, algorithm: Algorithm) -> str:
+    lines = (*algorithm.forward, *algorithm.backward)
+    return (
+        f"{name} under {algorithm.layout.text}: a layer takes {_sum(lines, '')} of products,"
+        f" {_sum(lines, 'critical')} of collectives on the critical path,"
+        f" {_sum(lines, 'ahead')} that can run ahead, {_sum(lines, 'async')} async\n"
+        f"on {mesh.slice}, mesh {mesh}; nothing is overlapped in these sums\n\n"
+        f"forward\n{_table(algorithm.forward)}\n\nbackward\n{_table(algorithm.backward)}"
+    )
+
+
+def _sum(lines: tuple[Line, ...], waits: str) -> str:
+    return format_seconds(sum(x.price.expected_s for x in lines if x.waits == waits and not x.kept))
+
+
+def _table(lines: tuple[Line, ...]) -> str:
+    rows = [
+        [str(i), str(x.step), format_seconds(x.price.expected_s), x.price.binds, _mark(x)]
+        for i, x in enumerate(lines, 1)
+    ]
+    return table(("", "step", "time", "bound by", "what waits"), rows, align="rlrll")
+
+
+def _mark(line: Line) -> str:
+    mark = _MARKS.get(line.waits, "")
+    return f"{mark}; or kept from the forward pass" if line.kept else mark

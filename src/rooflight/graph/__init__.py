@@ -1,0 +1,64 @@
+"""The model as contractions over named dims: one graph, off which everything is counted.
+
+from rooflight.graph import count_params, model_graph
+count_params(model_graph(load_model("llama3-70b")))
+"""
+
+from rooflight.graph.build import model_graph
+from rooflight.graph.count import (
+    activation_elements,
+    backward_flops,
+    count_params,
+    dim_sizes,
+    elements,
+    forward_flops,
+    kv_bytes,
+    kv_bytes_per_token,
+    op_flops,
+    param_bytes,
+    param_count,
+    training_flops,
+)
+from rooflight.graph.ops import HAS_FLOPS, KINDS, Cache, Graph, Kind, Mask, Op, Param
+from rooflight.graph.summary import Component, Summary, summarize
+from rooflight.graph.utilisation import (
+    CONVENTIONS,
+    REMATS,
+    Convention,
+    Utilisation,
+    six_nd,
+    utilisation,
+)
+
+__all__ = [
+    "CONVENTIONS",
+    "HAS_FLOPS",
+    "KINDS",
+    "REMATS",
+    "Cache",
+    "Component",
+    "Convention",
+    "Graph",
+    "Kind",
+    "Mask",
+    "Op",
+    "Param",
+    "Summary",
+    "Utilisation",
+    "activation_elements",
+    "backward_flops",
+    "count_params",
+    "dim_sizes",
+    "elements",
+    "forward_flops",
+    "kv_bytes",
+    "kv_bytes_per_token",
+    "model_graph",
+    "op_flops",
+    "param_bytes",
+    "param_count",
+    "six_nd",
+    "summarize",
+    "training_flops",
+    "utilisation",
+]

@@ -1,0 +1,109 @@
+"""One function a family of Hugging Face models with experts: which keys make which sizes.
+
+In: an `HfConfig`. Out: a `ModelSpec` without its name.
+"""
+
+from rooflight.specs.hf_config import HfConfig
+from rooflight.specs.hf_parts import decoder, heads_of, qwen3_attention, qwen_windows, windows_of
+from rooflight.specs.model import Attention, Block, Latent, Mlp, ModelSpec, Moe
+
+
+def mixtral(config: HfConfig) -> ModelSpec:
+    attention = Attention(
+        *heads_of(config, kv_heads=8), window=config.maybe_whole("sliding_window")
+    )
+    experts = config.whole("num_local_experts", 8)
+    expert = Mlp(config.whole("intermediate_size"))
+    moe = Moe(experts, config.whole("num_experts_per_tok", 2), expert)
+    return decoder(config, [Block(attention, moe)] * config.whole("num_hidden_layers"))
+
+
+def _qwen_mlps(config: HfConfig, moe: Moe) -> list[Mlp | Moe]:
+    """Experts in every `decoder_sparse_step`-th layer, less the layers listed as dense."""
+    step, dense = config.whole("decoder_sparse_step", 1), config.indices("mlp_only_layers")
+    mlp = Mlp(config.whole("intermediate_size"))
+    layers = range(config.whole("num_hidden_layers"))
+    return [moe if i not in dense and (i + 1) % step == 0 else mlp for i in layers]
+
+
+def qwen3_moe(config: HfConfig) -> ModelSpec:
+    expert = Mlp(config.whole("moe_intermediate_size"))
+    moe = Moe(config.whole("num_experts"), config.whole("num_experts_per_tok"), expert)
+    pairs = zip(qwen_windows(config), _qwen_mlps(config, moe), strict=True)
+    blocks = [
+        Block(qwen3_attention(config, window, kv_heads=4, head_dim=None), mlp)
+        for window, mlp in pairs
+    ]
+    return decoder(config, blocks)
+
+
+def qwen2_moe(config: HfConfig) -> ModelSpec:
+    expert = Mlp(config.whole("moe_intermediate_size"))
+    shared = Mlp(config.whole("shared_expert_intermediate_size"))
+    experts = config.whole("num_experts"), config.whole("num_experts_per_tok")
+    moe = Moe(*experts, expert, shared=shared, has_shared_gate=True)
+    heads = heads_of(config, kv_heads=16)
+    biased = config.flag("qkv_bias", default=True)
+    pairs = zip(qwen_windows(config), _qwen_mlps(config, moe), strict=True)
+    blocks = [Block(Attention(*heads, window=w, qkv_bias=biased), mlp) for w, mlp in pairs]
+    return decoder(config, blocks)
+
+
+def _latent_attention(config: HfConfig) -> Attention:
+    """One latent for keys and values; each head has a part with and one without positions."""
+    heads = config.whole("num_attention_heads")
+    config.used |= {"num_key_value_heads", "head_dim"}  # always one kv head a query head
+    query_rank = config.maybe_whole("q_lora_rank") if "q_lora_rank" in config.values else 1536
+    config.used.add("q_lora_rank")
+    latent = Latent(
+        query_rank=query_rank,
+        kv_rank=config.whole("kv_lora_rank", 512),
+        rope_dim=config.whole("qk_rope_head_dim", 64),
+        value_dim=config.whole("v_head_dim", 128),
+    )
+    biased = config.flag("attention_bias", default=False)
+    size = config.whole("qk_nope_head_dim", 128)
+    return Attention(heads, heads, size, latent=latent, qkv_bias=biased, out_bias=biased)
+
+
+def deepseek_v2(config: HfConfig) -> ModelSpec:
+    return _deepseek(config, num_shared=2, num_dense=0)
+
+
+def deepseek_v3(config: HfConfig) -> ModelSpec:
+    if config.get("num_nextn_predict_layers"):
+        config.notes.append("num_nextn_predict_layers (the extra prediction layer is left out)")
+    return _deepseek(config, num_shared=1, num_dense=3)
+
+
+def _deepseek(config: HfConfig, *, num_shared: int, num_dense: int) -> ModelSpec:
+    """Dense layers first, then shared and routed experts; a null means no shared expert."""
+    attention, width = _latent_attention(config), config.whole("moe_intermediate_size")
+    if "n_shared_experts" in config.values:
+        num_shared = config.layer("n_shared_experts", 0)
+    shared = Mlp(width * num_shared) if num_shared else None
+    config.used.add("n_shared_experts")
+    experts = config.whole("n_routed_experts"), config.whole("num_experts_per_tok")
+    moe = Moe(*experts, Mlp(width), shared=shared)
+    dense = config.layer("first_k_dense_replace", num_dense)
+    step = config.whole("moe_layer_freq", 1)
+    mlp = Mlp(config.whole("intermediate_size"))
+    layers = range(config.whole("num_hidden_layers"))
+    mlps = [moe if i >= dense and i % step == 0 else mlp for i in layers]
+    return decoder(config, [Block(attention, m) for m in mlps])
+
+
+def gpt_oss(config: HfConfig) -> ModelSpec:
+    """Sinks, biases everywhere, local and global layers in turn."""
+    biased = config.flag("attention_bias", default=True)
+    heads = heads_of(config, head_dim=64, kv_heads=8)
+    config.used |= {"experts_per_token"}  # the same as num_experts_per_tok
+    expert = Mlp(config.whole("intermediate_size"), has_bias=True)
+    experts = config.whole("num_local_experts"), config.whole("num_experts_per_tok", 4)
+    moe = Moe(*experts, expert, has_router_bias=True)
+    windows = windows_of(config, lambda i: i % 2 == 0, config.whole("sliding_window", 128))
+    blocks = [
+        Block(Attention(*heads, window=w, qkv_bias=biased, out_bias=biased, has_sinks=True), moe)
+        for w in windows
+    ]
+    return decoder(config, blocks)

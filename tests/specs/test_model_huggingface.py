@@ -1,0 +1,99 @@
+"""Configs from Hugging Face: every key is understood, known to be irrelevant, or named."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.errors import UsageError
+from rooflight.graph import count_params, model_graph
+from rooflight.specs import model_from_hf, read_hf_config
+
+from .hf_configs import CONFIGS
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@pytest.mark.parametrize("name", [n for n in CONFIGS if n != "deepseek-v3"])
+def test_nothing_of_a_published_config_is_left_over(name: str) -> None:
+    assert model_from_hf(CONFIGS[name]).not_understood == ()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_key_nobody_knows_is_named(name: str) -> None:
+    config = CONFIGS[name] | {"frobnication_rank": 7}
+    assert "frobnication_rank" in model_from_hf(config).not_understood
+
+
+def test_what_is_left_out_on_purpose_is_named() -> None:
+    assert "num_nextn_predict_layers" in model_from_hf(CONFIGS["deepseek-v3"]).not_understood[0]
+    config = CONFIGS["gpt-oss-20b"] | {"quantization_config": {"quant_method": "mxfp4"}}
+    assert model_from_hf(config).not_understood == ("quantization_config",)
+
+
+def test_the_text_model_inside_one_that_sees_is_read_and_the_rest_named() -> None:
+    # The published file gives only these sizes: the others are defaults of its family.
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    }
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {}, "mystery": 1}
+    model = model_from_hf(config)
+    assert model.layers == model_from_hf(CONFIGS["gemma3-4b"]).layers
+    assert [gap.split()[0] for gap in model.not_understood] == ["vision_config", "mystery"]
+
+
+def test_a_file_and_its_folder_read_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS["llama3-8b"]))
+    model = read_hf_config(folder)
+    assert model == read_hf_config(folder / "config.json")
+    assert (model.name, model.dtype) == ("my-model", "bf16")
+    assert count_params(model_graph(model)) == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "cannot read"),
+        ("[]", "no JSON object"),
+        ("{}", "no 'model_type'"),
+        ('{"model_type": "mamba"}', "unknown model_type"),
+        ('{"model_type": "llama"}', "has no 'num_attention_heads'"),
+        ('{"model_type": "llama", "attention_bias": 3}', "attention_bias = 3"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_a_hint(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_hf_config(path)
+    assert problem in str(caught.value) and str(path) in str(caught.value) and caught.value.hint
+
+
+def test_a_kind_of_layer_that_is_not_modelled_is_refused() -> None:
+    config = CONFIGS["qwen3-8b"] | {"layer_types": ["linear_attention"] * 36}
+    with pytest.raises(UsageError, match="linear_attention"):
+        model_from_hf(config)
+
+
+@given(st.sampled_from(sorted(CONFIGS)), st.data())
+def test_no_value_of_any_key_breaks_the_reader(name: str, data: st.DataObject) -> None:
+    config = CONFIGS[name]
+    key = data.draw(st.sampled_from(sorted(config)))
+    try:
+        model = model_from_hf(config | {key: data.draw(_JSON)})
+    except UsageError as error:
+        assert error.hint
+        return
+    assert model.num_layers >= 1 and model.d_model >= 1
