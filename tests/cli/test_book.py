@@ -43,16 +43,16 @@ def test_the_list_names_every_problem_and_the_chapters_the_rest() -> None:
     text = run(["book"]).out
     assert all(p["title"] in text for p in listed)
     chapter = json.loads(run(["book", "3", "--json"]).out)
-    assert len(chapter["entries"]) == 20
+    assert len(chapter["entries"]) == 27
     assert "sharding.q2_1" in run(["book", "3"]).out
 
 
 def test_the_check_reproduces_everything() -> None:
     outcome = run(["book", "--check"])
     assert outcome.code == 0
-    assert outcome.out.startswith("187 of 187 reproduced\n")
+    assert outcome.out.startswith("229 of 229 reproduced\n")
     document = json.loads(run(["book", "--check", "--json"]).out)
-    assert document["reproduced"] == document["entries"] == 187
+    assert document["reproduced"] == document["entries"] == 229
     assert run(["book", "3.2", "--check"]).out.startswith("4 of 4 reproduced\n")
 
 
@@ -63,7 +63,7 @@ def test_an_altered_value_makes_the_check_exit_with_one(
     monkeypatch.setattr(book, "entries", lambda: tuple(altered))
     outcome = run(["book", "--check"])
     assert outcome.code == 1
-    assert outcome.out.startswith("186 of 187 reproduced\n")
+    assert outcome.out.startswith("228 of 229 reproduced\n")
     assert "sharding.q2_1: t is" in outcome.out
 
 

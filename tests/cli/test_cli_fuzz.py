@@ -72,10 +72,20 @@ PLAUSIBLE = {
     "shard": ["A[I_X,J]", "--on", "v5e:4x4", "--mesh", "X=4,Y=4", "--dims", "I=64,J=64"],
     "model": ["llama3-8b", "--seq", "4096"],
     "mfu": ["llama3-8b", "--on", "v5e:4x4", "--tokens-per-s", "20k", "--seq", "4096"],
+    "plan": ["train", "llama3.2-1b", "--on", "v5e:2x2", "--batch", "16Ki", "--seq", "4096"],
     "explain": [
         *("gpt3-175b", "--layout", "fsdp=X,tp=Y", "--on", "v5p:4x4x4", "--mesh", "X=16,Y=4"),
         *("--batch", "128Ki", "--seq", "2048", "--part", "mlp"),
     ],
+    "fit": [
+        *("llama3-8b", "--layout", "fsdp=X,tp=Y", "--on", "v5e:4x4", "--mesh", "X=4,Y=4"),
+        *("--batch", "128Ki", "--seq", "4096", "--remat", "dots", "--zero", "1"),
+    ],
+    "budget": [
+        *("llama3-8b", "--on", "v5e:4x4", "--tokens", "15T", "--mfu", "40%", "--seq", "4096"),
+        *("--price", "1.2", "--mtbf-hours", "50k"),
+    ],
+    "pipeline": ["1f1b", "--stages", "4", "--microbatches", "8", "--times", "1,1,1", "--compare"],
     "book": ["3.2"],
     "completion": ["bash"],
 }

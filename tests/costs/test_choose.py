@@ -4,6 +4,7 @@ import pytest
 
 from rooflight.algebra import parse_contraction, strategies
 from rooflight.costs import Choice, choose
+from rooflight.costs import pick as pick_best
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
 from rooflight.specs import parse_mesh
@@ -108,3 +109,12 @@ def test_a_strategy_that_would_cut_a_block_in_two_is_not_considered() -> None:
 def test_what_was_asked_for_must_divide() -> None:
     with pytest.raises(ShardingError, match="dim B=6 does not split 4 ways"):
         pick("x[B_X,D] * W[D,F] -> y[B_X,F]", "v5e:4x4", "X=4,Y=4", B=6, D=8, F=8)
+
+
+@pytest.mark.parametrize("tokens", [64, 8192, 2**20])
+def test_pick_is_the_best_of_choose(tokens: int) -> None:
+    mesh = parse_mesh("X=4,Y=4", on="v5e:4x4")
+    found = strategies(parse_contraction("A[B_X,D_Y] * W[D_X,F_Y] -> C[B_X,F_Y]"), mesh.axes)
+    dims = {"B": tokens, "D": 2048, "F": 8192}
+    chosen = choose(found, dims=dims, mesh=mesh, dtype=BF16).best
+    assert pick_best(found, dims=dims, mesh=mesh, dtype=BF16) == chosen

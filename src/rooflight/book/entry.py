@@ -13,8 +13,11 @@ from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.specs.chip import Source
 
 Value = bool | int | float | tuple[float, ...]
-Kind = Literal["hardware", "roofline", "collective", "params", "flops"]
-KINDS: tuple[Kind, ...] = ("hardware", "roofline", "collective", "params", "flops")
+Kind = Literal["hardware", "roofline", "collective", "params", "flops", "memory", "cost"]
+KINDS: tuple[Kind, ...] = (
+    *("hardware", "roofline", "collective", "params", "flops"),
+    *("memory", "cost"),
+)
 LATER = "2026-07"  # the edition whose values and inputs are called `later`
 
 

@@ -21,6 +21,8 @@ _UNITS = {
     "_hz": "Hz",
     "flops": "FLOP/s",
     "flops_sparse": "FLOP/s",
+    "watts": "W",
+    "dollars_per_hour": "USD/h",
 }
 
 

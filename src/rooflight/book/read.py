@@ -17,7 +17,7 @@ from rooflight.specs.chip import Source
 _FOLDER = Path(__file__).parent
 _FILES = (
     *("chapter1", "chapter2", "chapter3", "chapter4", "chapter5", "chapter6", "chapter7"),
-    *("gpus", "slides"),
+    *("chapter8", "chapter9", "chapter10", "gpus", "slides"),
 )
 
 Row = Mapping[str, Any]  # a TOML table: its values are of any TOML type until read
@@ -51,7 +51,7 @@ def find(name: str) -> Problem | Chapter:
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:
-    """The usual did-you-mean, or the list of problems: 190 names are too many to print."""
+    """The usual did-you-mean, or the list of problems: 230 names are too many to print."""
     hint = UnknownNameError("problem", name, known).hint
     return hint if hint.startswith("did you mean") else "`rooflight book` lists the problems"
 

@@ -17,9 +17,12 @@ from rooflight.book import (
     chapter3_problems,
     gpu_network,
     gpus,
+    kv_cache,
     model_flops,
     models,
     serving,
+    shards,
+    training,
 )
 from rooflight.book.derivation import Derivation, Recipe
 from rooflight.book.entry import KINDS, Entry, Expected, Kind, Value
@@ -40,6 +43,9 @@ _MODULES = (
     gpu_network,
     models,
     model_flops,
+    shards,
+    training,
+    kv_cache,
 )
 RECIPES: Mapping[str, Recipe] = {
     name: recipe for module in _MODULES for name, recipe in module.RECIPES.items()

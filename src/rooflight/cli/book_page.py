@@ -11,7 +11,7 @@ from rooflight.report.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
 _WIDTH = 96
-_SCALED = ("B", "B/s", "FLOP", "FLOP/s", "OP", "OP/s", "MAC/s", "Hz")
+_SCALED = ("B", "B/s", "FLOP", "FLOP/s", "OP", "OP/s", "MAC/s", "Hz", "FLOP/USD", "W")
 _PLAIN = ("", "1", "bool", "slice", "mesh", "chip", "tensor", "contraction", "axes", "dtype")
 
 

@@ -1,7 +1,9 @@
 """`rooflight explain`: the forward and backward algorithm of a layer under a layout."""
 
 from rooflight.cli.axes import mesh_of
+from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
+from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
@@ -42,15 +44,17 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     model = load_model(args.model)
+    warn_of_gaps(model)
     graph = model_graph(model)
     ops = _chosen(graph, args)
     mesh = mesh_of(args.mesh, parse_slice(args.on))
+    seq = parse_seq(args.seq)
     algorithm = derive_algorithm(
         graph,
         ops,
         parse_layout(args.layout),
         mesh=mesh,
-        dims=dim_sizes(graph, batch=_sequences(args), seq=parse_count(args.seq, what="--seq")),
+        dims=dim_sizes(graph, batch=whole_sequences(args.batch, seq), seq=seq),
         dtype=parse_dtype(args.dtype),
     )
     if args.json:
@@ -59,16 +63,6 @@ def run(args: Namespace) -> int:
     print(_text(model.name, mesh, algorithm))
     suggest(f"rooflight slice {mesh.slice} --mesh {mesh}")
     return 0
-
-
-def _sequences(args: Namespace) -> int:
-    tokens, seq = parse_count(args.batch, what="--batch"), parse_count(args.seq, what="--seq")
-    if seq < 1 or tokens < seq or tokens % seq:
-        raise UsageError(
-            f"--batch {tokens} is not a whole number of sequences of {seq} tokens",
-            hint=f"write --batch {max(1, tokens // max(seq, 1)) * max(seq, 1)}",
-        )
-    return tokens // seq
 
 
 def _chosen(graph: Graph, args: Namespace) -> list[Op]:

@@ -2,8 +2,9 @@
 
 from dataclasses import asdict
 
+from rooflight.cli.batch import parse_seq
 from rooflight.cli.flags import add_choice, add_dtype, add_on
-from rooflight.cli.model import parse_seq, warn_of_gaps
+from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype

@@ -3,21 +3,20 @@
 import sys
 from dataclasses import asdict
 
+from rooflight.cli.batch import parse_seq
 from rooflight.cli.flags import add_dtype
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import Dtype, parse_dtype
-from rooflight.errors import UsageError
 from rooflight.graph import Component, Summary, count_params, model_graph, summarize
 from rooflight.report.table import table
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model, model_names
-from rooflight.units import format_count, format_si, parse_count
+from rooflight.units import format_count, format_si
 
 HELP = "a model's parameters, FLOPs and KV cache by component; all presets if left out"
 
 _DEFAULT_SEQ = 8192
-_LONGEST_SEQ = 10**9
 
 
 def configure(parser: Parser) -> None:
@@ -47,14 +46,6 @@ def run(args: Namespace) -> int:
         return 0
     print(_text(model, summary, dtype))
     return 0
-
-
-def parse_seq(text: str) -> int:
-    """A context length from the command line."""
-    seq = parse_count(text, what="--seq")
-    if not 1 <= seq <= _LONGEST_SEQ:
-        raise UsageError(f"--seq {text} is not a context", hint="write a length such as 8192")
-    return seq
 
 
 def warn_of_gaps(model: ModelSpec) -> None:

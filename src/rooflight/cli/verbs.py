@@ -19,7 +19,11 @@ VERBS = {
     "shard": "a picture of which device holds what of an array",
     "model": "a model's parameters, FLOPs and KV cache by component; all presets if left out",
     "mfu": "utilisation of a training run under each convention, and who uses which",
+    "plan": "the fastest layouts of a model on a slice that fit, and what binds them",
     "explain": "the forward and backward algorithm of a layer under a layout, in the notation",
+    "fit": "whether a training step fits into a chip's memory, by component, and what would help",
+    "budget": "FLOPs, days, dollars and kWh of a training run, or the best model for a budget",
+    "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
     "book": "worked problems of the book, line by line, against its printed answers",
     "completion": "a completion script for bash, zsh or fish",
 }

@@ -1,7 +1,7 @@
 """Seconds and bytes: rooflines of local ops, network time of collectives, choice of strategies."""
 
 from rooflight.costs.best import Layout, best_layouts
-from rooflight.costs.choose import Choice, Price, StepPrice, choose, price, price_step
+from rooflight.costs.choose import Choice, Price, StepPrice, choose, pick, price, price_step
 from rooflight.costs.network import (
     KINDS,
     CollectiveKind,
@@ -55,6 +55,7 @@ __all__ = [
     "memory_bytes_per_s",
     "moe_critical_batch",
     "permute_time",
+    "pick",
     "price",
     "price_step",
     "ragged_share",

@@ -123,18 +123,32 @@ def choose(
     >>> choose(strategies(fsdp), dims=sizes, mesh=mesh, dtype=DTYPES["bf16"]).best.summary
     'gather B over X'
     """
-    first = candidates[0].contraction
-    for tensor in (*first.operands, first.result):
-        local_shape(tensor, dims, mesh.axes)  # what was asked for must divide
-    prices = [
-        price(s, dims=dims, mesh=mesh, dtype=dtype)
-        for s in candidates
-        if _divides(s, dims, mesh.axes)
-    ]
-    ranked = sorted(prices, key=lambda p: (p.expected_s, p.network_bytes, len(p.steps)))
+    legal = _legal(candidates, dims, mesh)
+    ranked = sorted((price(s, dims=dims, mesh=mesh, dtype=dtype) for s in legal), key=_order)
     best = min(ranked, key=lambda p: p.strategy.reroutes)  # the first, so the fastest, of those
     losers = tuple(p for p in ranked if p is not best)
     return Choice(best, losers, _because(best, losers))
+
+
+def pick(
+    candidates: Sequence[Strategy], *, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
+) -> Price:
+    """The best of `choose`, without pricing the strategies that have more reroutes."""
+    legal = _legal(candidates, dims, mesh)
+    fewest = min(s.reroutes for s in legal)
+    direct = [s for s in legal if s.reroutes == fewest]
+    return min((price(s, dims=dims, mesh=mesh, dtype=dtype) for s in direct), key=_order)
+
+
+def _legal(candidates: Sequence[Strategy], dims: Mapping[str, int], mesh: Mesh) -> list[Strategy]:
+    first = candidates[0].contraction
+    for tensor in (*first.operands, first.result):
+        local_shape(tensor, dims, mesh.axes)  # what was asked for must divide
+    return [s for s in candidates if _divides(s, dims, mesh.axes)]
+
+
+def _order(price: Price) -> tuple[float, int, int]:
+    return price.expected_s, price.network_bytes, len(price.steps)
 
 
 def price(strategy: Strategy, *, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> Price:

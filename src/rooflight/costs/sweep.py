@@ -6,7 +6,7 @@ against the scalar price.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import cast
@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.algebra import Step, Strategy, Tensor
+from rooflight.algebra import Step, Strategy
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import Dtype
 from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim
@@ -43,6 +43,11 @@ class MeshSweep:
         names = list(self.sizes)
         inner = names[names.index(axis) + 1 :]
         return math.prod((self.sizes[a][dim] for a in inner), start=np.ones(self.count, np.int64))
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> "MeshSweep":
+        """The meshes at which `chosen` is true."""
+        rows = self.sizes.items()
+        return MeshSweep(self.slice, {a: {d: n[chosen] for d, n in r.items()} for a, r in rows})
 
     def axis_sizes(self, index: int) -> dict[str, dict[str, int]]:
         """One of the meshes: axis -> dim -> size."""
@@ -89,10 +94,9 @@ def sweep(
     strategy: Strategy, meshes: MeshSweep, *, dims: Mapping[str, int], dtype: Dtype
 ) -> SweepTimes:
     """Prices one strategy on every mesh, by the rules of `choose.price`."""
-    ways = {axis: meshes.ways(axis) for axis in meshes.sizes}
     local_s, network_s, streamed_s = (np.zeros(meshes.count) for _ in range(3))
     for step in strategy.steps:
-        seconds = _step_seconds(step, meshes, ways, dims, dtype)
+        seconds = sweep_step(step, meshes, dims=dims, dtype=dtype)
         if step.op == "einsum":
             local_s = local_s + seconds
         else:
@@ -100,29 +104,30 @@ def sweep(
         if strategy.streams(step):
             streamed_s = streamed_s + seconds
     expected_s = np.maximum(local_s, streamed_s) + network_s - streamed_s
-    tensors = {t for s in strategy.steps for t in (*s.inputs, s.output)}
-    divides = np.all([_divides(t, dims, ways) for t in tensors], axis=0)
-    return SweepTimes(local_s, network_s, np.where(divides, expected_s, np.inf))
+    whole = divides(strategy.steps, meshes, dims=dims)
+    return SweepTimes(local_s, network_s, np.where(whole, expected_s, np.inf))
 
 
-def _divides(
-    tensor: Tensor, dims: Mapping[str, int], ways: Mapping[str, Ints]
+def divides(
+    steps: Iterable[Step], meshes: MeshSweep, *, dims: Mapping[str, int]
 ) -> npt.NDArray[np.bool_]:
-    one = np.ones_like(next(iter(ways.values())))
-    checks = [
-        dims[d] % math.prod((ways[a] for a in axes), start=one) == 0
-        for d, axes in zip(tensor.dims, tensor.axes, strict=True)
-    ]
-    return np.all([one == 1, *checks], axis=0)
+    """On which meshes every block of every tensor is whole."""
+    splits = {
+        (d, axes)
+        for step in steps
+        for t in (*step.inputs, step.output)
+        for d, axes in zip(t.dims, t.axes, strict=True)
+        if axes
+    }
+    whole = np.ones(meshes.count, np.bool_)
+    for dim, axes in splits:
+        whole &= dims[dim] % math.prod(meshes.ways(a) for a in axes) == 0
+    return whole
 
 
-def _step_seconds(
-    step: Step,
-    meshes: MeshSweep,
-    ways: Mapping[str, Ints],
-    dims: Mapping[str, int],
-    dtype: Dtype,
-) -> Floats:
+def sweep_step(step: Step, meshes: MeshSweep, *, dims: Mapping[str, int], dtype: Dtype) -> Floats:
+    """Seconds of one step on every mesh: a product by its roofline, a collective as expected."""
+    ways = {axis: meshes.ways(axis) for axis in meshes.sizes}
     zero = np.zeros(meshes.count)
     if step.op == "slice":
         return zero

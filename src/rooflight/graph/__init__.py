@@ -20,6 +20,14 @@ from rooflight.graph.count import (
     training_flops,
 )
 from rooflight.graph.ops import HAS_FLOPS, KINDS, Cache, Graph, Kind, Mask, Op, Param
+from rooflight.graph.pipeline import (
+    Schedule,
+    Slot,
+    SlotKind,
+    check_schedule,
+    run_order,
+)
+from rooflight.graph.schedules import SCHEDULES, make_schedule
 from rooflight.graph.summary import Component, Summary, summarize
 from rooflight.graph.utilisation import (
     CONVENTIONS,
@@ -35,6 +43,7 @@ __all__ = [
     "HAS_FLOPS",
     "KINDS",
     "REMATS",
+    "SCHEDULES",
     "Cache",
     "Component",
     "Convention",
@@ -43,20 +52,26 @@ __all__ = [
     "Mask",
     "Op",
     "Param",
+    "Schedule",
+    "Slot",
+    "SlotKind",
     "Summary",
     "Utilisation",
     "activation_elements",
     "backward_flops",
+    "check_schedule",
     "count_params",
     "dim_sizes",
     "elements",
     "forward_flops",
     "kv_bytes",
     "kv_bytes_per_token",
+    "make_schedule",
     "model_graph",
     "op_flops",
     "param_bytes",
     "param_count",
+    "run_order",
     "six_nd",
     "summarize",
     "training_flops",

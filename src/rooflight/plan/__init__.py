@@ -1,5 +1,57 @@
 """From a model, a layout and a mesh to what will run. Records in, records out."""
 
 from rooflight.plan.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.budget import (
+    Allocation,
+    Budget,
+    Terms,
+    affordable_flops,
+    allocations,
+    optimal_params,
+    petaflop_days,
+    run_flops,
+)
+from rooflight.plan.fixes import UNKNOWNS, Fix, fixes, sized, solve, together
+from rooflight.plan.in_flight import Part
+from rooflight.plan.job import Job
+from rooflight.plan.memory import Memory, memory, usable_hbm_bytes
+from rooflight.plan.pipeline import PipelineRun, SlotTimes, TimedGroup, simulate_pipeline
+from rooflight.plan.recipe import RECIPES, Recipe, parse_recipe
+from rooflight.plan.remat import REMATS, Kept, Remat, keep, parse_remat
 
-__all__ = ["Algorithm", "Line", "derive_algorithm"]
+__all__ = [
+    "RECIPES",
+    "REMATS",
+    "UNKNOWNS",
+    "Algorithm",
+    "Allocation",
+    "Budget",
+    "Fix",
+    "Job",
+    "Kept",
+    "Line",
+    "Memory",
+    "Part",
+    "PipelineRun",
+    "Recipe",
+    "Remat",
+    "SlotTimes",
+    "Terms",
+    "TimedGroup",
+    "affordable_flops",
+    "allocations",
+    "derive_algorithm",
+    "fixes",
+    "keep",
+    "memory",
+    "optimal_params",
+    "parse_recipe",
+    "parse_remat",
+    "petaflop_days",
+    "run_flops",
+    "simulate_pipeline",
+    "sized",
+    "solve",
+    "together",
+    "usable_hbm_bytes",
+]

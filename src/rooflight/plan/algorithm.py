@@ -2,7 +2,7 @@
 
 In: the ops of a graph, a `Layout`, a mesh and sizes. Out: an `Algorithm`: lines, each a derived
 step, each collective marked by what waits for it. Nothing here knows any parallelism: every line
-comes from `algebra` and `costs.choose`.
+comes from `algebra` and `costs.pick`.
 
 What waits for a collective (the book's chapter 5 marks the same):
 
@@ -14,19 +14,22 @@ What waits for a collective (the book's chapter 5 marks the same):
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from rooflight.algebra import (
     Contraction,
     Step,
+    Strategy,
     Tensor,
     backward,
     device_bytes,
     gradient_of,
     reshard,
     strategies,
+    ways,
 )
-from rooflight.costs import StepPrice, choose, contraction_time, price_step
+from rooflight.costs import StepPrice, contraction_time, pick, price_step
 from rooflight.dtypes import Dtype
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import HAS_FLOPS, Graph, Op
@@ -43,6 +46,7 @@ class Line:
     price: StepPrice
     waits: Waits
     kept: bool = False  # the forward pass has made this already; a program may keep it
+    visible: float = 1.0  # the part of the query-key pairs that an attention kernel computes
 
     @property
     def step(self) -> Step:
@@ -58,6 +62,12 @@ class Algorithm:
     backward: tuple[Line, ...]
 
 
+@lru_cache(maxsize=8192)
+def _strategies(contraction: Contraction) -> tuple[Strategy, ...]:
+    """Derived once for a pattern of shardings, whatever the sizes: a search asks many times."""
+    return strategies(contraction)
+
+
 @dataclass(frozen=True, slots=True)
 class _Setting:
     """What the whole derivation shares."""
@@ -69,9 +79,9 @@ class _Setting:
     dtype: Dtype
 
     def best_steps(self, op: Op, contraction: Contraction) -> list[StepPrice]:
-        found = strategies(contraction, self.mesh.axes)
-        choice = choose(found, dims=self.dims, mesh=self.mesh, dtype=self.dtype)
-        return [_as_kernel(p, op, self) if p.op and op.mask else p for p in choice.best.steps]
+        found = _strategies(contraction)
+        best = pick(found, dims=self.dims, mesh=self.mesh, dtype=self.dtype)
+        return [_as_kernel(p, op, self) if p.op and op.mask else p for p in best.steps]
 
     def path(self, source: Tensor, target: Tensor) -> list[StepPrice]:
         steps = reshard(source, target, self.mesh.axes)
@@ -100,7 +110,9 @@ class _Pass:
         for price in prices:
             if price.step not in skipped:
                 self.made.add(price.step.output)
-                self.lines.append(Line(op.name, price, _waits(price.step, setting)))
+                waits = _waits(price.step, setting)
+                visible = _visible(op, setting.dims) if price.op else 1.0
+                self.lines.append(Line(op.name, price, waits, visible=visible))
 
 
 def derive_algorithm(
@@ -115,10 +127,13 @@ def derive_algorithm(
     """Derives the steps of `ops`, in order, and of their gradients, in reverse.
 
     Matrix products and the exchange of routed tokens only: elementwise ops are local in every
-    layout. Norms over a split D need a sum of one number a token, which is not listed.
+    layout. Norms over a split D need a sum of one number a token, which is not listed. The tokens
+    of an expert are padded to a multiple of the ways that tokens are split.
     """
     weights = frozenset(p.tensor.name for p in graph.params)
-    setting = _Setting(weights, layout, mesh, dims, dtype)
+    tokens = (*layout.stream.get("B", ()), *layout.stream.get("T", ()))
+    padded = pad_routed(dims, ways(tokens, mesh.axes))
+    setting = _Setting(weights, layout, mesh, padded, dtype)
     forward = _Pass()
     placed: dict[str, Tensor] = {}
     products = [op for op in ops if op.kind in HAS_FLOPS or op.kind == "route"]
@@ -126,6 +141,18 @@ def derive_algorithm(
     back = _Pass()
     _backward(done, setting, back, forward.made)
     return Algorithm(layout, tuple(forward.lines), tuple(_marked(back.lines, setting)))
+
+
+def pad_routed(dims: Mapping[str, int], multiple: int) -> dict[str, int]:
+    """Rounds the tokens an expert receives (dims C, C2...) up to a multiple.
+
+    >>> pad_routed({"B": 3, "C": 2458}, 16)
+    {'B': 3, 'C': 2464}
+    """
+    return {
+        d: -(-n // multiple) * multiple if d.rstrip("0123456789") == "C" else n
+        for d, n in dims.items()
+    }
 
 
 def _forward(op: Op, setting: _Setting, run: _Pass, placed: dict[str, Tensor]) -> _Done | None:
@@ -155,15 +182,20 @@ def _route(
     return _Done(op, moved=(source, target))
 
 
+def _visible(op: Op, dims: Mapping[str, int]) -> float:
+    """The part of all query-key pairs that a causal mask and a window let through."""
+    if op.mask is None:
+        return 1.0
+    queries, keys = dims["T"], dims["S"]
+    return op.mask.pairs(queries, keys, causal=True) / (queries * keys)
+
+
 def _as_kernel(price: StepPrice, op: Op, setting: _Setting) -> StepPrice:
     """An attention kernel skips masked pairs and never writes the scores to memory."""
-    assert op.mask
-    queries, keys = setting.dims["T"], setting.dims["S"]
-    visible = op.mask.pairs(queries, keys, causal=True) / (queries * keys)
     step, chip, axes = price.step, setting.mesh.slice.chip, setting.mesh.axes
     stored = [t for t in (*step.inputs, step.output) if not {"T", "S"} <= set(t.dims)]
     moved = sum(device_bytes(t, setting.dims, axes, setting.dtype) for t in stored)
-    flops = price.flops * visible
+    flops = price.flops * _visible(op, setting.dims)
     compute = chip.matmul_dtype(setting.dtype.name)
     kernel = contraction_time(chip, flops=flops, bytes_moved=moved, compute=compute)
     return replace(price, nbytes=moved, flops=flops, op=kernel)

@@ -15,6 +15,13 @@ from rooflight.specs.model import (
     Repeat,
 )
 from rooflight.specs.presets import load_model, model_names
+from rooflight.specs.scaling_laws import (
+    FittedRange,
+    Ratio,
+    ScalingLaw,
+    ScalingLaws,
+    load_scaling_laws,
+)
 from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse_slice
 
 __all__ = [
@@ -22,6 +29,7 @@ __all__ = [
     "Block",
     "Chip",
     "Fan",
+    "FittedRange",
     "Group",
     "Latent",
     "MatrixUnit",
@@ -31,8 +39,11 @@ __all__ = [
     "Moe",
     "Norm",
     "PhysicalDim",
+    "Ratio",
     "Repeat",
     "Ring",
+    "ScalingLaw",
+    "ScalingLaws",
     "Segment",
     "Slice",
     "Source",
@@ -43,6 +54,7 @@ __all__ = [
     "chip_names",
     "load_chip",
     "load_model",
+    "load_scaling_laws",
     "model_from_hf",
     "model_names",
     "parse_mesh",

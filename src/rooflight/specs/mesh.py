@@ -14,7 +14,10 @@ from itertools import combinations
 from rooflight.errors import ParseError, PlacementError, UnknownNameError
 from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse_slice
 
-_AXIS = re.compile(r"\s*([A-Za-z]\w*)\s*=\s*(\d{1,9})\s*(?:@\s*([a-z+]+))?\s*")
+_AXIS = re.compile(r"\s*([A-Za-z]\w*)\s*=\s*(\d{1,9})\s*(?:@\s*([a-z0-9+]+))?\s*")
+_PLACE = re.compile(r"([a-z]+)(\d{0,9})")
+
+Place = tuple[str, int | None]  # a physical dim, and how much of it; None is all that is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,14 @@ class Mesh:
     segments: Mapping[str, tuple[Segment, ...]]
 
     def __str__(self) -> str:
+        """Text that `parse_mesh` reads back; a part of a dim has its size: `X=8@x+y2`."""
+        whole = {d.name: d.size for d in self.slice.dims}
+
+        def place(part: Segment) -> str:
+            return part.dim if part.size == whole[part.dim] else f"{part.dim}{part.size}"
+
         return ",".join(
-            f"{name}={self.size(name)}" + ("@" + "+".join(s.dim for s in parts) if parts else "")
+            f"{name}={self.size(name)}" + ("@" + "+".join(map(place, parts)) if parts else "")
             for name, parts in self.segments.items()
         )
 
@@ -181,7 +190,7 @@ def parse_mesh(text: str, *, on: str | Slice) -> Mesh:
     """
     target = parse_slice(on) if isinstance(on, str) else on
     sizes: dict[str, int] = {}
-    wanted: dict[str, tuple[str, ...]] = {}
+    wanted: dict[str, tuple[Place, ...]] = {}
     for part in text.split(","):
         match = _AXIS.fullmatch(part)
         if match is None or int(match[2]) < 1:
@@ -190,12 +199,19 @@ def parse_mesh(text: str, *, on: str | Slice) -> Mesh:
             raise ParseError(f"mesh axis {match[1]} is named twice", hint="give each axis one size")
         sizes[match[1]] = int(match[2])
         if match[3]:
-            wanted[match[1]] = tuple(match[3].split("+"))
+            wanted[match[1]] = tuple(_parse_place(p) for p in match[3].split("+"))
     return place(sizes, target, wanted=wanted)
 
 
+def _parse_place(text: str) -> Place:
+    match = _PLACE.fullmatch(text)
+    if match is None or match[2] == "0":
+        raise ParseError(f"{text!r} is not a place on a slice", hint="write X=16@x+y or X=8@x+y2")
+    return match[1], int(match[2]) if match[2] else None
+
+
 def place(
-    sizes: Mapping[str, int], on: Slice, *, wanted: Mapping[str, tuple[str, ...]] | None = None
+    sizes: Mapping[str, int], on: Slice, *, wanted: Mapping[str, tuple[Place, ...]] | None = None
 ) -> Mesh:
     """Places mesh axes on physical dims: as wanted, else on whole dims, else split in order."""
     chips = math.prod(sizes.values())
@@ -246,21 +262,21 @@ def _place_split(
 ) -> dict[str, tuple[Segment, ...]]:
     """Row-major over the dims in order; an axis may take the outer part of a dim."""
     left = {d.name: d.size for d in dims}
-    order = [d.name for d in dims]
+    order = [(d.name, None) for d in dims]
     return {axis: _take(axis, size, order, left, on) for axis, size in sizes.items()}
 
 
 def _place_wanted(
-    sizes: Mapping[str, int], on: Slice, wanted: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int], on: Slice, wanted: Mapping[str, tuple[Place, ...]]
 ) -> dict[str, tuple[Segment, ...]]:
     """Axes that name their dims first, in order; the others share what is left."""
     left = {d.name: d.size for d in on.dims}
-    for names in wanted.values():
-        for name in names:
+    for places in wanted.values():
+        for name, _ in places:
             if name not in left:
                 raise UnknownNameError(f"physical dim of {on}", name, left)
-    placed = {a: _take(a, sizes[a], list(names), left, on) for a, names in wanted.items()}
-    order = [d.name for d in on.dims]
+    placed = {a: _take(a, sizes[a], places, left, on) for a, places in wanted.items()}
+    order = [(d.name, None) for d in on.dims]
     for axis, size in sizes.items():
         if axis not in placed:
             placed[axis] = _take(axis, size, order, left, on)
@@ -268,13 +284,15 @@ def _place_wanted(
 
 
 def _take(
-    axis: str, size: int, order: Sequence[str], left: dict[str, int], on: Slice
+    axis: str, size: int, order: Sequence[Place], left: dict[str, int], on: Slice
 ) -> tuple[Segment, ...]:
     """Takes `size` chips from the outer end of the dims in `order`, updating what is left."""
     parts: list[Segment] = []
     need = size
-    for name in order:
+    for name, asked in order:
         part = math.gcd(need, left[name])
+        if asked is not None:
+            part = asked if part % asked == 0 else 0
         if part > 1:
             left[name] //= part
             need //= part

@@ -1,0 +1,120 @@
+"""The verb `fit`: the verdict first, exit 1 on overflow, and a next command that works."""
+
+import json
+import shlex
+
+import pytest
+
+from rooflight.graph import model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan import REMATS, Job, fixes, memory
+from rooflight.specs import load_chip, load_model
+from rooflight.units import format_si
+
+from .command import run
+
+WHERE = "fit llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --seq 8192"
+SMALL = "fit llama3-8b --layout dp=X --on v5e:4x4 --mesh X=16 --seq 4096 --recipe 18"
+
+
+def job(remat: str) -> Job:
+    graph = model_graph(load_model("llama3-70b"))
+    layout, chip = parse_layout("fsdp=X"), load_chip("v5p")
+    return Job(graph, layout, {"X": 512}, chip, batch=512, seq=8192, remat=REMATS[remat])
+
+
+def test_the_first_line_is_the_verdict_and_each_component_has_a_row() -> None:
+    outcome = run(f"{WHERE} --batch 4Mi".split())
+    found = memory(job("block"))
+    used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} a chip"
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"FITS: {used}, ")
+    for part in found.parts:
+        assert f"\n{part.name} " in outcome.out and part.because in outcome.out
+
+
+def test_json_has_what_the_library_has() -> None:
+    outcome = run(f"{WHERE} --batch 4Mi --remat none --json".split())
+    document, found = json.loads(outcome.out), memory(job("none"))
+    assert outcome.code == 1 and document["fits"] is False
+    assert document["total_bytes"] == found.total_bytes
+    assert {p["name"]: p["nbytes"] for p in document["parts"]} == {
+        p.name: p.nbytes for p in found.parts
+    }
+    assert [f["change"] for f in document["fixes"]] == [f.change for f in fixes(job("none"))]
+
+
+def test_overflow_exits_1_with_the_largest_terms_and_ranked_fixes() -> None:
+    outcome = run(f"{WHERE} --batch 4Mi --remat none".split())
+    assert outcome.code == 1 and outcome.out.startswith("DOES NOT FIT: 192 GB of 103 GB a chip")
+    assert "\nlargest: saved activations 180 GB, workspace 6.3 GB, gathered weights" in outcome.out
+    rows = outcome.out.partition("one change")[2].splitlines()[2:]
+    assert rows[0].startswith("remat block") and "+24% FLOPs" in rows[0]
+    verdicts = ["fits" in row for row in rows]
+    assert verdicts == sorted(verdicts, reverse=True)
+
+
+@pytest.mark.parametrize("line", (f"{WHERE} --batch 4Mi --remat none", f"{SMALL} --batch 512Ki"))
+def test_the_next_command_of_an_overflow_fits(line: str) -> None:
+    first = run(line.split())
+    assert first.code == 1
+    command = first.err.strip().removeprefix("next: rooflight ")
+    assert command.startswith("fit ")
+    assert run(shlex.split(command)).code == 0
+
+
+def test_where_no_change_is_enough_alone_those_that_are_enough_together_are_named() -> None:
+    out = run(f"{SMALL} --batch 512Ki".split()).out
+    assert "fits with all of: layout fsdp=X; batch 65536" in out
+
+
+def test_the_next_command_of_a_fit_explains_the_layout() -> None:
+    outcome = run(f"{WHERE} --batch 4Mi".split())
+    command = outcome.err.strip().removeprefix("next: rooflight ")
+    assert command.startswith("explain ") and run(shlex.split(command)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    (
+        ("--solve batch", "LARGEST BATCH: "),
+        ("--batch 4Mi --solve seq", "LONGEST SEQUENCES: "),
+    ),
+)
+def test_what_solve_finds_fits(asked: str, first: str) -> None:
+    outcome = run(f"{WHERE} {asked} --json".split())
+    document = json.loads(outcome.out)
+    assert outcome.code == 0 and document["fits"]
+    assert run(f"{WHERE} {asked}".split()).out.startswith(first)
+    again = WHERE.replace("--seq 8192", f"--seq {document['seq']} --batch {document['batch']}")
+    assert json.loads(run(f"{again} --json".split()).out)["parts"] == document["parts"]
+
+
+def test_what_fits_at_no_batch_exits_1_and_shows_the_smallest() -> None:
+    outcome = run(f"{SMALL} --solve batch".split())
+    assert outcome.code == 1 and outcome.out.startswith("DOES NOT FIT AT ANY BATCH: ")
+
+
+def test_offload_states_its_time_on_pcie() -> None:
+    out = run(f"{WHERE} --batch 4Mi --remat offload".split()).out
+    assert "PCIe time of 1.34 s a step for 10.7 GB a chip" in out
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        WHERE,
+        f"{WHERE} --batch 4Mi --solve batch",
+        f"{WHERE} --batch 4000",
+        f"{WHERE} --batch 1e20",
+        f"{WHERE} --batch 4Mi --remat gat+up",
+        f"{WHERE} --batch 4Mi --recipe 17",
+        f"{WHERE} --batch 4Mi --zero 3",
+        f"{WHERE} --batch 2Mi",
+        f"{WHERE} --batch 4Mi".replace("fsdp=X", "fsdp=Q"),
+        "fit llama3-8b --layout dp=X --on this-host --batch 4096 --seq 4096",
+    ),
+)
+def test_a_wrong_request_exits_2_with_a_hint(line: str) -> None:
+    outcome = run(line.split())
+    assert (outcome.code, outcome.out) == (2, "") and "\n\nhint: " in outcome.err

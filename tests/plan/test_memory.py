@@ -1,0 +1,355 @@
+"""Memory of a training step: by hand on a tiny model, the book's numbers, and properties."""
+
+from dataclasses import replace
+from itertools import pairwise
+from math import isclose
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.dtypes import DTYPES
+from rooflight.errors import ShardingError, UnknownNameError
+from rooflight.graph import count_params, model_graph
+from rooflight.graph.count import op_flops
+from rooflight.graph.layout import parse_layout
+from rooflight.graph.ops import Graph
+from rooflight.graph.utilisation import recomputed_flops_per_token
+from rooflight.plan import (
+    RECIPES,
+    REMATS,
+    Job,
+    Memory,
+    fixes,
+    keep,
+    memory,
+    parse_recipe,
+    parse_remat,
+    sized,
+    solve,
+    together,
+    usable_hbm_bytes,
+)
+from rooflight.specs import (
+    Attention,
+    Block,
+    Mlp,
+    ModelSpec,
+    Repeat,
+    load_chip,
+    load_model,
+    model_names,
+)
+
+POLICIES = ("none", "dots", "block", "offload")
+
+
+def dense(*, d: int, f: int, layers: int, heads: int, head: int, vocab: int) -> Graph:
+    block = Block(Attention(heads, heads, head), Mlp(f))
+    return model_graph(ModelSpec("toy", "Toy", d, vocab, (Repeat((block,), layers),)))
+
+
+TINY = dense(d=8, f=32, layers=3, heads=2, head=4, vocab=16)
+TINY_PARAMS = 3 * (4 * 8 * 8 + 3 * 8 * 32 + 2 * 8) + 2 * 16 * 8 + 8
+
+
+def job(
+    graph: Graph | str,
+    layout: str = "fsdp=X",
+    *,
+    axes: dict[str, int] | None = None,
+    on: str = "v5p",
+    batch: int = 4,
+    seq: int = 16,
+    recipe: str = "10",
+    remat: str = "block",
+) -> Job:
+    graph = model_graph(load_model(graph)) if isinstance(graph, str) else graph
+    return Job(
+        graph,
+        parse_layout(layout),
+        {"X": 1} if axes is None else axes,
+        load_chip(on),
+        batch,
+        seq,
+        recipe=parse_recipe(recipe),
+        remat=parse_remat(remat, graph),
+    )
+
+
+def sizes(found: Memory) -> dict[str, int]:
+    return {part.name: part.nbytes for part in found.parts}
+
+
+def saved(found: Memory) -> int:
+    return found.part("saved activations").nbytes
+
+
+def state(found: Memory) -> int:
+    names = ("weights", "gradients", "master weights", "optimizer moments")
+    return sum(found.part(name).nbytes for name in names)
+
+
+# By hand
+
+
+def test_one_chip_holds_what_a_hand_counts() -> None:
+    tokens = 4 * 16
+    layer = tokens * 2 * (3 * 8 + 8 + 8 + 8 + 8 + 3 * 32)  # all that block remat makes again
+    widest = tokens * 2 * (8 + 32)  # m and gate, or hidden and fed
+    assert sizes(memory(job(TINY))) == {
+        "weights": 2 * TINY_PARAMS,
+        "gradients": 0,
+        "master weights": 0,
+        "optimizer moments": 8 * TINY_PARAMS,
+        "saved activations": tokens * 2 * 8 * (3 + 2),  # x of 3 layers; x and h of the head
+        "gathered weights": 0,
+        "workspace": layer + widest,  # the logits take tokens * 16 * 6, which is less
+    }
+
+
+def test_two_chips_of_fsdp_hold_half_and_gather_two_weights_and_a_gradient() -> None:
+    one, two = (sizes(memory(job(TINY, axes={"X": x}))) for x in (1, 2))
+    gathered = two.pop("gathered weights")
+    assert one.pop("gathered weights") == 0
+    assert gathered == 3 * 2 * 8 * 32  # gate and in, and the gradient of one of them
+    assert all(two[name] * 2 == one[name] for name in one)
+
+
+def test_tensor_parallelism_gathers_activations_and_no_weight() -> None:
+    found = memory(job(TINY, "tp=Y", axes={"Y": 2}))
+    assert found.part("gathered weights").nbytes == 0
+    widest = 64 * 2 * (8 + 16)  # m whole, gate halved
+    halved = 64 * 2 * (20 - 1) * 8 // 2  # 20 times D, less the input that is kept
+    assert found.part("workspace").nbytes == halved + widest
+
+
+@pytest.mark.parametrize("layout", ("fsdp=X,tp=Y", "fsdp=X,sp=Y", "fsdp=X,mp=Y"))
+def test_a_weight_is_gathered_over_the_data_axis_only(layout: str) -> None:
+    found = memory(job(TINY, layout, axes={"X": 2, "Y": 2}))
+    assert found.part("gathered weights").nbytes == 3 * 2 * 8 * 32 // 2
+
+
+def test_the_workspace_is_the_loss_where_the_vocabulary_is_large() -> None:
+    ask = job(dense(d=8, f=32, layers=3, heads=2, head=4, vocab=1024))
+    logits = 4 * 16 * 1024
+    assert memory(ask).part("workspace").nbytes == 6 * logits
+    more = replace(ask, loss=(DTYPES["f32"], DTYPES["f32"], DTYPES["bf16"]))
+    assert memory(more).part("workspace").nbytes == 10 * logits
+
+
+def test_recipes_hold_the_bytes_of_their_names() -> None:
+    for name, recipe in RECIPES.items():
+        found = memory(job(TINY, recipe=name))
+        assert state(found) == recipe.bytes_per_param * TINY_PARAMS
+        assert name == "f32" or recipe.bytes_per_param == int(name)
+
+
+def test_a_batch_that_does_not_split_is_refused_by_the_algebra() -> None:
+    with pytest.raises(ShardingError, match="B=4 does not split 8 ways"):
+        memory(job(TINY, "dp=X", axes={"X": 8}))
+    with pytest.raises(ShardingError, match="K=2 does not split 4 ways"):
+        memory(job(TINY, "tp=X", axes={"X": 4}))
+
+
+def test_the_compilers_limit_stands_before_the_data_sheet() -> None:
+    v5p, h100 = load_chip("v5p"), load_chip("h100")
+    assert usable_hbm_bytes(v5p) == v5p.detail["hbm_usable_bytes"]
+    assert usable_hbm_bytes(h100) == h100.hbm_bytes
+
+
+# The book
+
+
+def book_layers(found: Memory, tokens: int, d: int) -> int:
+    """Saved bytes without the two tensors that the head keeps, which the book leaves out."""
+    return saved(found) - 2 * 2 * tokens * d
+
+
+def test_every_intermediate_is_twenty_tensors_a_layer_and_block_remat_is_one() -> None:
+    graph = dense(d=8192, f=4 * 8192, layers=64, heads=64, head=128, vocab=32000)
+    ask = job(graph, batch=1000, seq=4000, remat="none")
+    assert book_layers(memory(ask), 4_000_000, 8192) == 83_886_080_000_000
+    block = memory(replace(ask, remat=REMATS["block"]))
+    assert book_layers(block, 4_000_000, 8192) == 4_194_304_000_000
+
+
+def test_keeping_the_large_matmuls_is_seven_tensors_a_layer() -> None:
+    graph = model_graph(load_model("llama3-70b"))
+    layer = [op for op in graph.ops if op.block == 0]
+    assert len(keep(layer, REMATS["dots"]).tensors) == 7
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), ((16_000_000, 41_943_040_000_000), (3_000_000, 7_864_320_000_000))
+)
+def test_checkpoints_after_the_feed_forward_matmuls_are_d_and_twice_f(
+    tokens: int, expected: int
+) -> None:
+    found = memory(job("llama2-13b", batch=tokens // 4000, seq=4000, remat="gate+up"))
+    assert book_layers(found, tokens, 5120) == expected
+    assert isclose(state(found), 130e9, rel_tol=0.002)
+    if tokens == 3_000_000:
+        whole = book_layers(found, tokens, 5120) + state(found)
+        assert isclose(whole, 8e12, rel_tol=0.002)
+        assert isclose(whole / 4096, 1.95e9, rel_tol=0.002)
+
+
+def test_llama_70b_with_four_checkpoints_a_layer() -> None:
+    ask = job("llama3-70b", batch=1000, seq=4000, remat="q+attended_heads+attended")
+    found = memory(ask)
+    assert isclose(found.part("weights").nbytes, 140e9, rel_tol=0.01)
+    assert isclose(found.part("optimizer moments").nbytes, 560e9, rel_tol=0.01)
+    assert book_layers(found, ask.tokens, 8192) == 20_971_520_000_000
+    whole = book_layers(found, ask.tokens, 8192) + state(found)
+    assert isclose(whole, 21.6e12, rel_tol=0.005)
+    assert isclose(whole / (ask.chip.hbm_bytes or 0), 225, rel_tol=0.005)
+    assert isclose(whole / 8960, 2.4e9, rel_tol=0.01)
+
+
+def test_data_parallelism_on_one_v5p_ends_at_nine_billion_parameters() -> None:
+    hbm_bytes = load_chip("v5p").hbm_bytes or 0
+    most = hbm_bytes / RECIPES["10"].bytes_per_param
+    assert isclose(most, 9e9, rel_tol=0.07)
+    assert state(memory(job("llama3-8b"))) < hbm_bytes
+    assert state(memory(job("olmo2-13b"))) > hbm_bytes
+
+
+@pytest.mark.parametrize(
+    ("layout", "zero", "expected"),
+    (("dp=X", 0, 120e9), ("dp=X", 1, 31.4e9), ("dp=X", 2, 16.6e9), ("fsdp=X", 0, 1.9e9)),
+)
+def test_the_stages_of_zero(layout: str, zero: Literal[0, 1, 2], expected: float) -> None:
+    ask = job("llama3-8b", layout, axes={"X": 64}, batch=64, recipe="16")
+    found = memory(replace(ask, zero=zero))
+    per_param = state(found) / count_params(ask.graph)
+    assert isclose(7.5e9 * per_param, expected, rel_tol=0.015)
+
+
+# What is done again
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_keeping_matmuls_redoes_attention_and_nothing_else(name: str) -> None:
+    ask = job(name, batch=1, seq=1024, remat="dots")
+    again = recomputed_flops_per_token(ask.graph, 1024, "attention") * 1024
+    assert isclose(memory(ask).again_flops, again, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("name", ("llama3-70b", "qwen3-32b", "gpt3-175b", "phi-4"))
+def test_block_remat_redoes_a_forward_pass_less_the_product_that_nothing_reads(name: str) -> None:
+    ask = job(name, batch=1, seq=1024)
+    last = [op for op in ask.graph.ops if op.name == "mlp.out"]
+    unread = sum(op.count * op_flops(op, ask.sizes(), causal=True) for op in last)
+    full = recomputed_flops_per_token(ask.graph, 1024, "full") * 1024
+    assert isclose(memory(ask).again_flops, full - float(unread), rel_tol=1e-12)
+
+
+def test_offload_moves_what_block_keeps_to_the_host_and_back() -> None:
+    block, host = (memory(job("llama3-8b", batch=2, remat=r)) for r in ("block", "offload"))
+    assert host.host_bytes == saved(block) - saved(host) > 0
+    pcie = load_chip("v5p").pcie_bytes_per_s
+    assert pcie and host.offload_s == 2 * host.host_bytes / pcie
+    assert block.again_flops == host.again_flops and block.offload_s == 0
+    assert memory(job("llama3-8b", remat="offload", on="b200")).offload_s is None
+
+
+def test_a_tensor_that_no_layer_has_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="'gat'") as error:
+        parse_remat("up+gat", TINY)
+    assert "gate" in error.value.hint
+
+
+# Properties
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_policies_keep_less_and_redo_more_in_order(name: str) -> None:
+    found = [memory(job(name, batch=2, seq=256, remat=r)) for r in POLICIES]
+    for more, less in pairwise(found):
+        assert saved(more) > saved(less)
+        assert more.total_bytes >= less.total_bytes
+        assert more.again_flops <= less.again_flops
+
+
+@pytest.mark.parametrize("remat", POLICIES)
+def test_memory_is_additive_over_layers(remat: str) -> None:
+    graphs = [dense(d=64, f=256, layers=n, heads=4, head=16, vocab=128) for n in (1, 2, 3)]
+    found = [memory(job(g, remat=remat)) for g in graphs]
+    for name in sizes(found[0]):
+        one, two, three = (f.part(name).nbytes for f in found)
+        assert three - two == two - one
+    one, two, three = (f.host_bytes for f in found)
+    assert three - two == two - one == one
+
+
+LAYOUTS = st.sampled_from(
+    ("dp=X,tp=Y", "fsdp=X,tp=Y", "fsdp=XY", "fsdp=X,sp=Y", "fsdp=X,cp=Y", "dp=X,mp=Y")
+)
+MODELS = st.sampled_from(("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gemma2-9b"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    MODELS,
+    LAYOUTS,
+    st.sampled_from(POLICIES),
+    st.sampled_from(list(RECIPES)),
+    st.sampled_from(("X", "Y")),
+    st.sampled_from((1, 2)),
+    st.sampled_from((1, 2)),
+)
+def test_more_shards_and_smaller_batches_never_need_more(
+    model: str, layout: str, remat: str, recipe: str, axis: str, x: int, zero: Literal[1, 2]
+) -> None:
+    ask = job(model, layout, axes={"X": x, "Y": 2}, batch=16, seq=64, remat=remat, recipe=recipe)
+    now = memory(replace(ask, zero=zero))
+    more = memory(replace(ask, zero=zero, axes={**ask.axes, axis: 2 * ask.axes[axis]}))
+    half = memory(replace(ask, zero=zero, batch=8))
+    unsplit = memory(ask)
+    stored = set(sizes(now)) - {"gathered weights"}  # splitting first makes gathers
+    assert all(more.part(n).nbytes <= now.part(n).nbytes for n in stored)
+    assert half.total_bytes < now.total_bytes <= unsplit.total_bytes
+
+
+@settings(max_examples=20, deadline=None)
+@given(MODELS, LAYOUTS, st.sampled_from(POLICIES), st.sampled_from(list(RECIPES)))
+def test_every_fix_saves_what_it_says_and_sufficient_ones_come_first(
+    model: str, layout: str, remat: str, recipe: str
+) -> None:
+    ask = job(model, layout, axes={"X": 4, "Y": 2}, batch=16, on="v5e", remat=remat, recipe=recipe)
+    before, found = memory(ask), fixes(ask)
+    assert found
+    for fix in found:
+        after = memory(fix.job)
+        assert after == fix.memory
+        assert before.total_bytes - after.total_bytes == fix.saves_bytes > 0
+    fits = [fix.memory.fits for fix in found]
+    assert fits == sorted(fits, reverse=True)
+
+
+def test_changes_made_together_end_in_a_job_that_fits_on_the_same_chips() -> None:
+    ask = job("llama3-8b", "dp=X", axes={"X": 16}, batch=128, seq=4096, on="v5e", recipe="18")
+    steps = together(ask)
+    assert not any(f.memory.fits for f in fixes(ask) if f.job.axes == ask.axes)
+    assert len(steps) > 1 and memory(steps[-1].job).fits
+    assert steps[-1].job.axes == ask.axes
+    assert together(replace(ask, graph=model_graph(load_model("gpt3-175b")))) == ()
+
+
+@pytest.mark.parametrize("unknown", ("batch", "seq"))
+@pytest.mark.parametrize("layout", ("fsdp=X,tp=Y", "fsdp=X,cp=Y", "fsdp=X,sp=Y"))
+def test_the_solution_fits_and_the_next_size_does_not(
+    unknown: Literal["batch", "seq"], layout: str
+) -> None:
+    ask = job("llama3-8b", layout, axes={"X": 8, "Y": 2}, batch=8, seq=4096, on="v5e")
+    found = solve(ask, unknown)
+    assert found is not None and memory(found).fits
+    size, step = (getattr(at, unknown) for at in (found, sized(ask, unknown, 1)))
+    assert size % step == 0
+    assert not memory(sized(ask, unknown, size // step + 1)).fits
+
+
+def test_a_model_that_does_not_fit_at_any_batch_has_no_solution() -> None:
+    assert solve(job("gpt3-175b", on="v5e"), "batch") is None

@@ -1,0 +1,67 @@
+"""The training planner: what it recommends fits, divides, and recomputes no more than it must."""
+
+import random
+import re
+
+import pytest
+
+from rooflight.algebra import local_shape
+from rooflight.dtypes import DTYPES
+from rooflight.errors import RooflightError, UsageError
+from rooflight.graph import model_graph
+from rooflight.plan.recipe import RECIPES
+from rooflight.plan.search import Question
+from rooflight.plan.training import plan_training
+from rooflight.specs import load_model, parse_slice
+
+
+def ask(model: str, on: str, batch: int, seq: int) -> Question:
+    return Question(model_graph(load_model(model)), parse_slice(on), batch, seq, DTYPES["bf16"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_recommendation_is_too_large_or_does_not_divide(seed: int) -> None:
+    rng = random.Random(seed)
+    model = rng.choice(["llama3-8b", "mixtral-8x7b", "gemma2-9b", "qwen3-8b"])
+    on = rng.choice(["v5p:4x4x4", "v5p:2x4x4", "v6e:4x8", "h100:8x4"])
+    question = ask(model, on, 2 ** rng.randint(6, 9), 2 ** rng.randint(9, 12))
+    try:
+        found = plan_training(question, recipe=RECIPES[rng.choice(["10", "16", "18"])])
+    except RooflightError as error:
+        assert error.hint
+        return
+    for candidate in found.candidates:
+        assert candidate.memory and candidate.memory.fits
+        for param in question.graph.params:
+            local_shape(
+                candidate.layout.of_weight(param.tensor), question.dims, candidate.mesh.axes
+            )
+
+
+def test_memory_to_spare_means_nothing_is_recomputed() -> None:
+    """A small model on a large slice keeps everything; a tight one recomputes its layers."""
+    roomy = plan_training(ask("llama3-8b", "v5p:4x4x4", 64, 1024), recipe=RECIPES["10"])
+    tight = plan_training(ask("llama3-70b", "v5p:8x8x8", 512, 8192), recipe=RECIPES["10"])
+    assert roomy.candidates[0].remat == "none"
+    assert tight.candidates[0].remat == "block"
+    assert tight.candidates[0].time.mfu() < 0.81 < roomy.candidates[0].time.mfu()
+
+
+def test_the_textbook_answer_for_70b_on_512_chips_is_plain_fsdp() -> None:
+    best = plan_training(ask("llama3-70b", "v5p:8x8x8", 512, 8192), recipe=RECIPES["10"])
+    assert best.candidates[0].layout.text == "fsdp=X"
+
+
+def test_a_batch_that_nothing_divides_is_told_the_nearest_that_works() -> None:
+    with pytest.raises(UsageError, match="no layout divides 1024 sequences") as caught:
+        plan_training(ask("llama3-70b", "v5p:16x20x28", 1024, 4096), recipe=RECIPES["10"])
+    found = re.search(r"a batch of (\d+) sequences", caught.value.hint)
+    assert found
+    again = ask("llama3-70b", "v5p:16x20x28", int(found[1]), 4096)
+    assert plan_training(again, recipe=RECIPES["10"]).candidates
+
+
+def test_what_cannot_fit_at_all_says_so() -> None:
+    with pytest.raises(RooflightError, match="even recomputing every layer") as caught:
+        plan_training(ask("llama3-70b", "v5e:4x4", 16, 4096), recipe=RECIPES["10"])
+    assert caught.value.exit_code == 1  # a finding, not a wrong request
