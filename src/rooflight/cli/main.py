@@ -68,7 +68,7 @@ def _overview() -> str:
     return f"""\
 usage: rooflight VERB [options]
 
-How fast can it be, and what binds it: rooflines, collectives and sharded matmuls on real slices.
+Which layout, how fast, what binds it and will it fit: large models on slices of TPUs or GPUs.
 
 verbs:
 {verbs}
