@@ -7,9 +7,9 @@ import pytest
 
 from rooflight.algebra import parse_contraction, strategies
 from rooflight.costs import price
-from rooflight.costs.sweep import MeshSweep, every_mesh, sweep
+from rooflight.costs.sweep import every_mesh, sweep
 from rooflight.dtypes import DTYPES
-from rooflight.specs import Mesh, Segment, parse_slice
+from rooflight.specs import parse_slice
 
 BF16 = DTYPES["bf16"]
 DIMS = {"B": 2**12 * 35, "D": 2**9 * 35, "F": 2**9 * 35, "E": 2**9 * 35}
@@ -22,19 +22,6 @@ CASES = (
 )
 
 
-def mesh_at(meshes: MeshSweep, index: int) -> Mesh:
-    """One mesh of the sweep as the record that the scalar price takes."""
-    segments = {
-        axis: tuple(
-            Segment(dim, size, int(meshes.stride(axis, dim)[index]))
-            for dim, size in parts.items()
-            if size > 1
-        )
-        for axis, parts in meshes.axis_sizes(index).items()
-    }
-    return Mesh(meshes.slice, segments)
-
-
 @pytest.mark.parametrize("on", ["v5p:16x20x28", "v5e:16x16", "2*v5e:8x16", "h100:8x64"])
 @pytest.mark.parametrize("text", CASES)
 def test_every_element_of_a_sweep_is_the_scalar_price(text: str, on: str) -> None:
@@ -45,7 +32,7 @@ def test_every_element_of_a_sweep_is_the_scalar_price(text: str, on: str) -> Non
         times = sweep(strategy, meshes, dims=DIMS, dtype=BF16)
         finite = [i for i in range(meshes.count) if times.expected_s[i] != float("inf")]
         for index in rng.sample(finite, min(12, len(finite))):
-            exact = price(strategy, dims=DIMS, mesh=mesh_at(meshes, index), dtype=BF16)
+            exact = price(strategy, dims=DIMS, mesh=meshes.mesh(index), dtype=BF16)
             assert times.network_s[index] == pytest.approx(exact.network_s, rel=1e-9)
             assert times.expected_s[index] == pytest.approx(exact.expected_s, rel=1e-9)
             compared += 1

@@ -12,7 +12,6 @@ from rooflight.plan.search import (
     Candidate,
     Question,
     exact_candidate,
-    mesh_of,
     search_training,
     space,
 )
@@ -30,7 +29,7 @@ def brute_force(question: Question) -> float:
     times: list[float] = []
     for layout, meshes in space(question):
         for index in range(meshes.count):
-            candidate = exact_candidate(question, layout, mesh_of(meshes, index))
+            candidate = exact_candidate(question, layout, meshes.mesh(index))
             if candidate:
                 times.append(candidate.time.expected_s(question.overlap))
     return min(times)
@@ -78,6 +77,6 @@ def test_the_candidates_come_in_order_and_differ() -> None:
 def test_a_mesh_is_printed_so_that_it_can_be_typed_back(on: str) -> None:
     meshes = every_mesh(("Z", "X", "Y"), parse_slice(on))
     for index in random.Random(0).sample(range(meshes.count), 60):
-        mesh = mesh_of(meshes, index)
+        mesh = meshes.mesh(index)
         again = parse_mesh(str(mesh), on=on)
         assert {a: again.group([a]) for a in "XYZ"} == {a: mesh.group([a]) for a in "XYZ"}

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rooflight.algebra import Step, Strategy
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import Dtype
+from rooflight.specs.mesh import Mesh, Segment
 from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim
 
 Floats = npt.NDArray[np.float64]
@@ -49,9 +50,17 @@ class MeshSweep:
         rows = self.sizes.items()
         return MeshSweep(self.slice, {a: {d: n[chosen] for d, n in r.items()} for a, r in rows})
 
-    def axis_sizes(self, index: int) -> dict[str, dict[str, int]]:
-        """One of the meshes: axis -> dim -> size."""
-        return {a: {d: int(n[index]) for d, n in row.items()} for a, row in self.sizes.items()}
+    def mesh(self, index: int) -> Mesh:
+        """One of the meshes as a record."""
+        segments = {
+            axis: tuple(
+                Segment(dim, int(sizes[index]), int(self.stride(axis, dim)[index]))
+                for dim, sizes in parts.items()
+                if sizes[index] > 1
+            )
+            for axis, parts in self.sizes.items()
+        }
+        return Mesh(self.slice, segments)
 
 
 def every_mesh(axes: Sequence[str], on: Slice) -> MeshSweep:

@@ -27,7 +27,7 @@ from rooflight.graph.layout import Layout, parse_layout
 from rooflight.plan.algorithm import Line, derive_algorithm, pad_routed
 from rooflight.plan.memory import Memory
 from rooflight.plan.step_time import Overlap, StepTime, layer_runs, spent, training_step
-from rooflight.specs.mesh import Mesh, Segment
+from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import Slice
 
 PATTERNS = (
@@ -141,7 +141,7 @@ def _exact(
     found: dict[tuple[str, str], Candidate] = {}
     derived = unfit = 0
     for row in rows:
-        mesh = mesh_of(row.meshes, row.index)
+        mesh = row.meshes.mesh(row.index)
         key = (row.layout.text, _shape(mesh))
         if key in found:
             continue
@@ -199,19 +199,6 @@ def _axes(layout: Layout) -> tuple[str, ...]:
     return tuple(sorted({a for rule in rules for axes in rule.values() for a in axes}))
 
 
-def mesh_of(meshes: MeshSweep, index: int) -> Mesh:
-    """One mesh of a sweep as a record."""
-    segments = {
-        axis: tuple(
-            Segment(dim, size, int(meshes.stride(axis, dim)[index]))
-            for dim, size in parts.items()
-            if size > 1
-        )
-        for axis, parts in meshes.axis_sizes(index).items()
-    }
-    return Mesh(meshes.slice, segments)
-
-
 def sweep_layout(question: Question, layout: Layout, meshes: MeshSweep) -> tuple[Floats, Floats]:
     """Expected seconds of a step on every mesh, and of its collectives alone.
 
@@ -221,7 +208,7 @@ def sweep_layout(question: Question, layout: Layout, meshes: MeshSweep) -> tuple
     best, hidden = np.full(meshes.count, np.inf), np.full(meshes.count, np.inf)
     seen: set[tuple[str, ...]] = set()
     for index in _samples(meshes, _may_divide(question, layout, meshes)):
-        lines = _lines(question, layout, mesh_of(meshes, index))
+        lines = _lines(question, layout, meshes.mesh(index))
         steps = tuple(str(line.step) for line, _ in lines)
         if lines and steps not in seen:
             seen.add(steps)
