@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.algebra import Step, Tensor, parse_tensor, reshard
-from rooflight.algebra.reshard import NOMINAL
 from rooflight.errors import ShardingError
 
 AXES: tuple[str, ...] = ("X", "Y", "Z")
@@ -128,7 +127,3 @@ def test_a_pending_sum_cannot_appear_from_nothing() -> None:
 def test_other_dims_are_refused() -> None:
     with pytest.raises(ShardingError, match="the dims differ"):
         reshard(parse_tensor("A[I]"), parse_tensor("A[J]"))
-
-
-def test_the_nominal_size_is_one_a_torus_axis_can_have() -> None:
-    assert NOMINAL == 4

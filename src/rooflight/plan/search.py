@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -272,19 +273,13 @@ def _product_seconds(question: Question, line: Line, meshes: MeshSweep) -> Float
     chip, dims = meshes.slice.chip, question.dims
     ways = {a: meshes.ways(a) for a in meshes.sizes}
     dtype = question.dtype
-    flops = 2 * _ratio(dims, {d for t in line.step.inputs for d in t.dims}, ways, line)
+    sizes = cast(Mapping[str, int], ways)  # `Step.elements` takes arrays of sizes as well
+    flops = 2 * np.asarray(line.step.elements(dims, sizes), np.float64)
     rate = chip.peak_flops(chip.matmul_dtype(dtype.name))
     stored = [t for t in (*line.step.inputs, line.step.output) if not {"T", "S"} <= set(t.dims)]
     moved = sum(math.prod(dims[d] for d in t.dims) / _split(t.sharded_over, ways) for t in stored)
     hbm_s = moved * dtype.bits_per_element / 8 / memory_bytes_per_s(chip)
     return np.maximum(flops * line.visible / rate, hbm_s)
-
-
-def _ratio(
-    dims: Mapping[str, int], names: set[str], ways: Mapping[str, npt.NDArray[np.int64]], line: Line
-) -> Floats:
-    axes = {a for t in line.step.inputs for a in t.sharded_over}
-    return math.prod(dims[d] for d in names) / _split(sorted(axes), ways)
 
 
 def _split(axes: Sequence[str], ways: Mapping[str, npt.NDArray[np.int64]]) -> Floats:
