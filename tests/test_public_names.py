@@ -6,7 +6,9 @@ import types
 import pytest
 
 
-@pytest.mark.parametrize("name", ["specs", "algebra", "graph", "costs", "netsim", "book", "plan"])
+@pytest.mark.parametrize(
+    "name", ["specs", "records", "algebra", "graph", "costs", "plan", "interop", "netsim", "book"]
+)
 def test_all_lists_exactly_the_re_exported_names(name: str) -> None:
     module = importlib.import_module(f"rooflight.{name}")
     present = {

@@ -2,21 +2,27 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
-from rooflight.book import Entry, Value, chapters, entries, solve
+from rooflight.book import Solution, Value, chapters, entries, solve
 from rooflight.book.read import find
 from rooflight.book.solve import RECIPES, agrees
 
 ENTRIES = {entry.id: entry for entry in entries()}
 REVISED = [e.id for e in ENTRIES.values() if any(x.later is not None for x in e.expected.values())]
-THREE_DIGITS = 0.003
+THREE_DIGITS = 0.005  # rounding to the third digit moves 1.00 by half a hundredth
+
+
+@cache
+def solved(name: str) -> Solution:
+    return solve(ENTRIES[name])
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_entry_is_reproduced(name: str) -> None:
-    solution = solve(ENTRIES[name])
+    solution = solved(name)
     wrong = [(a.name, a.value, a.expected.truth) for a in solution.answers if not a.is_reproduced]
     assert not wrong
     assert solution.derivation.lines, "an answer shows how it came about"
@@ -24,16 +30,18 @@ def test_the_entry_is_reproduced(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_another_value_in_place_of_the_book_would_be_noticed(name: str) -> None:
-    entry = ENTRIES[name]
-    for value_name in entry.expected:
-        altered = _with_other_truth(entry, value_name)
-        assert solve(altered).status == "unexplained", value_name
+    tolerance = ENTRIES[name].tolerance
+    for answer in solved(name).answers:
+        other = _other(answer.expected.truth, tolerance)
+        assert not agrees(answer.value, other, tolerance), answer.name
 
 
-def _with_other_truth(entry: Entry, name: str) -> Entry:
-    expected = entry.expected[name]
-    other = replace(expected, truth=_other(expected.truth, entry.tolerance))
-    return replace(entry, expected={**entry.expected, name: other})
+def test_an_answer_that_differs_leaves_its_entry_unexplained() -> None:
+    entry = ENTRIES["tpus.q5_corner_transfer"]
+    for name, expected in entry.expected.items():
+        other = replace(expected, truth=_other(expected.truth, entry.tolerance))
+        altered = replace(entry, expected={**entry.expected, name: other})
+        assert solve(altered).status == "unexplained", name
 
 
 def _other(value: Value, tolerance: float) -> Value:
@@ -41,6 +49,8 @@ def _other(value: Value, tolerance: float) -> Value:
         return not value
     if isinstance(value, tuple):
         return (*value[:-1], value[-1] + 1)
+    if not value:
+        return 1e-6
     return value * (1 + 4 * tolerance + 1e-6)
 
 
@@ -54,7 +64,7 @@ def test_the_newer_edition_is_reproduced_from_its_own_inputs(name: str) -> None:
             assert agrees(answers[value_name], expected.later, tolerance), value_name
 
 
-def test_the_book_has_its_229_numbers() -> None:
+def test_the_book_has_its_292_numbers() -> None:
     kinds = Counter(entry.kind for entry in entries())
     assert kinds == {
         "hardware": 72,
@@ -62,10 +72,11 @@ def test_the_book_has_its_229_numbers() -> None:
         "collective": 42,
         "params": 19,
         "flops": 24,
-        "memory": 37,
+        "memory": 38,
+        "train_plan": 62,
         "cost": 5,
     }
-    assert len(ENTRIES) == 229, "ids are unique"
+    assert len(ENTRIES) == 292, "ids are unique"
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -106,4 +117,4 @@ def test_every_entry_of_a_problem_belongs_to_it() -> None:
 def test_problems_entries_and_chapters_are_found_by_name() -> None:
     assert [e.id for e in find("2.4").entries] == ["tpus.q4_matmul_hbm", "tpus.q4_matmul_vmem"]
     assert find("tpus.chip_v5p").entries == (ENTRIES["tpus.chip_v5p"],)
-    assert len(find("12").entries) == 54
+    assert len(find("12").entries) == 73

@@ -86,6 +86,11 @@ PLAUSIBLE = {
         *("--price", "1.2", "--mtbf-hours", "50k"),
     ],
     "pipeline": ["1f1b", "--stages", "4", "--microbatches", "8", "--times", "1,1,1", "--compare"],
+    "export": ["--to", "megatron"],
+    "import": [
+        *("model.flavor=8B", "parallelism.tensor_parallel_degree=4", "training.seq_len=4096"),
+        *("--from", "torchtitan", "--on", "h100:8x4", "--model", "llama3-8b"),
+    ],
     "book": ["3.2"],
     "completion": ["bash"],
 }

@@ -16,6 +16,11 @@ from .command import run
 WHERE = "fit llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --seq 8192"
 SMALL = "fit llama3-8b --layout dp=X --on v5e:4x4 --mesh X=16 --seq 4096 --recipe 18"
 
+PIPE = (
+    "fit llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4 --batch 2Mi --seq 8192"
+    " --microbatches 16"
+)
+
 
 def job(remat: str) -> Job:
     graph = model_graph(load_model("llama3-70b"))
@@ -65,7 +70,7 @@ def test_the_next_command_of_an_overflow_fits(line: str) -> None:
 
 def test_where_no_change_is_enough_alone_those_that_are_enough_together_are_named() -> None:
     out = run(f"{SMALL} --batch 512Ki".split()).out
-    assert "fits with all of: layout fsdp=X; batch 65536" in out
+    assert "fits with all of: layout fsdp=X; microbatches 8" in out
 
 
 def test_the_next_command_of_a_fit_explains_the_layout() -> None:
@@ -95,6 +100,37 @@ def test_what_fits_at_no_batch_exits_1_and_shows_the_smallest() -> None:
     assert outcome.code == 1 and outcome.out.startswith("DOES NOT FIT AT ANY BATCH: ")
 
 
+def test_a_pipeline_names_the_stage_that_needs_most_and_lists_all() -> None:
+    out = run(f"{PIPE} --by-stage".split()).out
+    assert "16 microbatches through 4 stages, 1f1b; stage 0 with 20 layers needs most" in out
+    rows = out.partition("\nstage ")[2].splitlines()[2:]
+    assert [row.split()[:2] for row in rows] == [[str(stage), "20"] for stage in range(4)]
+    document = json.loads(run(f"{PIPE} --json".split()).out)
+    totals = [stage["total_bytes"] for stage in document["stages"]]
+    assert document["total_bytes"] == max(totals) and totals.index(max(totals)) == 0
+
+
+def test_the_next_command_of_a_pipeline_that_overflows_fits() -> None:
+    first = run(f"{PIPE} --remat none --schedule interleaved".split())
+    assert first.code == 1
+    command = first.err.strip().removeprefix("next: rooflight ")
+    assert "--schedule interleaved --virtual 2" in command
+    assert run(shlex.split(command)).code == 0
+
+
+def test_the_fewest_chips_fit_and_fewer_do_not() -> None:
+    ask = "fit llama3-70b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=8,Y=8 --batch 4Mi --seq 8192"
+    document = json.loads(run(f"{ask} --remat dots --solve chips --json".split()).out)
+    assert document["fits"] and document["chips"] == 8 * document["axes"]["X"]
+    assert run(f"{ask} --remat dots --solve chips".split()).out.startswith("FEWEST CHIPS: ")
+    assert run(f"{ask} --remat dots".split()).code == 1  # 64 are fewer
+
+
+def test_a_framework_adds_its_own_components() -> None:
+    out = run(f"{PIPE} --framework torchtitan --recipe f32".split()).out
+    assert "recipe f32 as in torchtitan" in out and "\nallocator " in out
+
+
 def test_offload_states_its_time_on_pcie() -> None:
     out = run(f"{WHERE} --batch 4Mi --remat offload".split()).out
     assert "PCIe time of 1.34 s a step for 10.7 GB a chip" in out
@@ -109,7 +145,14 @@ def test_offload_states_its_time_on_pcie() -> None:
         f"{WHERE} --batch 1e20",
         f"{WHERE} --batch 4Mi --remat gat+up",
         f"{WHERE} --batch 4Mi --recipe 17",
-        f"{WHERE} --batch 4Mi --zero 3",
+        f"{WHERE} --batch 4Mi --zero 4",
+        f"{WHERE} --batch 4Mi --microbatches 3",
+        f"{WHERE} --batch 4Mi --microbatches 0",
+        f"{WHERE} --batch 4Mi --virtual 2",
+        f"{WHERE} --batch 4Mi --schedule 1f2b",
+        f"{WHERE} --batch 4Mi --framework megatorn",
+        f"{PIPE.replace('Y=4', 'Y=128').replace('X=16', 'X=4').replace('4x4x4', '8x8x8')}",
+        f"{WHERE} --batch 4Mi --solve chips".replace("fsdp=X", "tp=X"),
         f"{WHERE} --batch 2Mi",
         f"{WHERE} --batch 4Mi".replace("fsdp=X", "fsdp=Q"),
         "fit llama3-8b --layout dp=X --on this-host --batch 4096 --seq 4096",

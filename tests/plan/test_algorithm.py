@@ -135,7 +135,90 @@ def test_context_parallelism_gathers_keys_and_values() -> None:
     assert gathered == {"k", "v"}
 
 
-@pytest.mark.parametrize("layout", [*BOOK, "fsdp=X,sp=Y", "dp=X,mp=Y", "fsdp=X,cp=Y"])
+@pytest.mark.parametrize("layout", ["ws=X,tp=Y", "tp=Y,ws=X"])
+@pytest.mark.parametrize("tokens", [512, 2**20])
+def test_2d_weight_stationary_moves_activations_only(layout: str, tokens: int) -> None:
+    """Chapter 7: gather over Y, sum over X, scatter over Y; no weight ever leaves its chip."""
+    algorithm = derive("gpt3-175b", layout, ("mlp",), batch=tokens // 512, seq=512)
+    assert shown(algorithm.forward) == [
+        "AllGather_Y m critical",
+        "AllReduce_X up critical",
+        "ReduceScatter_{Y,D} fed critical",
+    ]
+    assert shown(algorithm.backward) == [
+        "AllGather_Y dfed critical",
+        "AllReduce_X dhidden critical",
+        "AllGather_Y m async kept",
+        "ReduceScatter_{Y,D} dm critical",
+    ]
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "gpt3-175b", "gemma2-27b"])
+def test_ulysses_exchanges_queries_keys_values_and_the_result(model: str) -> None:
+    """Four all-to-alls each way; gradients of weights, replicated over Y, are summed besides."""
+    algorithm = derive(model, "fsdp=X,ulysses=Y", ("attention", "mlp"), seq=8192)
+    over_y = [
+        [x for x in lines if "Y" in x.step.axes and x.waits == "critical" and not x.kept]
+        for lines in (algorithm.forward, algorithm.backward)
+    ]
+    assert [shown(tuple(lines)) for lines in over_y] == [
+        [
+            "AllToAll_{Y,K} q critical",
+            "AllToAll_{Y,K} k critical",
+            "AllToAll_{Y,K} v critical",
+            "AllToAll_{Y,T} attended_heads critical",
+        ],
+        [
+            "AllToAll_{Y,K} dattended_heads critical",
+            "AllToAll_{Y,S} dv critical",
+            "AllToAll_{Y,T} dq critical",
+            "AllToAll_{Y,S} dk critical",
+        ],
+    ]
+
+
+def test_ulysses_on_a_latent_gathers_only_the_rotary_key_that_all_heads_share() -> None:
+    forward = derive("deepseek-v3", "fsdp=X,ulysses=Y", ("attention",), seq=8192).forward
+    moved = {x.step.output.name: x.step.op for x in forward if "Y" in x.step.axes}
+    assert moved.pop("k_rope") == "all_gather"
+    assert moved == dict.fromkeys(("q", "k", "q_rope", "v", "attended_heads"), "all_to_all")
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "palm-540b"])
+@pytest.mark.parametrize("scheme", ["tp", "sp", "mp", "ulysses"])
+def test_more_ways_than_kv_heads_are_refused_and_the_hint_says_how_many(
+    model: str, scheme: str
+) -> None:
+    kv_heads = model_graph(load_model(model)).sizes["K"]
+    with pytest.raises(RooflightError, match=f"K={kv_heads} does not split 16 ways") as caught:
+        derive(model, f"fsdp=X,{scheme}=Y", ("attention",), mesh="X=4@z,Y=16@x+y", seq=8192)
+    assert caught.value.hint.endswith(f"split it by {kv_heads}")
+
+
+@pytest.mark.parametrize("model", ["palm-540b", "deepseek-v3"])
+@pytest.mark.parametrize("layout", ["fsdp=X,cp=Y", "fsdp=X,ws=Y", "ws=XY"])
+def test_layouts_that_split_no_heads_serve_one_kv_head_and_a_latent(
+    model: str, layout: str
+) -> None:
+    algorithm = derive(model, layout, ("attention",), mesh="X=4@z,Y=16@x+y", seq=8192)
+    assert all(x.price.expected_s > 0 for x in algorithm.forward if x.price.op)
+
+
+@pytest.mark.parametrize("layout", ["fsdp=X,tp=Y", "ws=X,tp=Y", "fsdp=X,ulysses=Y"])
+def test_a_stage_derives_its_layers_as_if_it_were_alone(layout: str) -> None:
+    alone = derive("llama3-8b", layout, ("attention", "mlp"))
+    mesh = "P=2@dcn,X=16,Y=4"
+    staged = derive(
+        "llama3-8b", f"pp=P,{layout}", ("attention", "mlp"), on="2*v5p:4x4x4", mesh=mesh
+    )
+    assert [x.price for x in staged.forward] == [x.price for x in alone.forward]
+    assert [x.price for x in staged.backward] == [x.price for x in alone.backward]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [*BOOK, "fsdp=X,sp=Y", "dp=X,mp=Y", "fsdp=X,cp=Y", "ws=X,tp=Y", "ws=Y", "fsdp=X,ulysses=Y"],
+)
 def test_every_gradient_arrives_in_its_tensors_own_sharding(layout: str) -> None:
     rules = parse_layout(layout)
     graph = model_graph(load_model("gpt3-175b"))
@@ -167,10 +250,11 @@ def test_attention_is_priced_as_a_kernel_that_keeps_its_scores() -> None:
     assert scores.price.binds == "MXU bf16"
 
 
-def test_the_products_of_a_layer_are_the_flops_of_the_graph() -> None:
+@pytest.mark.parametrize("layout", ["fsdp=X,sp=Y", "fsdp=X,cp=Y", "fsdp=X,ulysses=Y"])
+def test_the_products_of_a_layer_are_the_flops_of_the_graph(layout: str) -> None:
     """Three times the forward FLOPs, causal, spread over all chips."""
     graph = model_graph(load_model("llama3-8b"))
-    algorithm = derive("llama3-8b", "fsdp=X,sp=Y", ("attention", "mlp"), seq=4096)
+    algorithm = derive("llama3-8b", layout, ("attention", "mlp"), seq=4096)
     sizes = dim_sizes(graph, batch=64, seq=4096)
     layer = [op for op in graph.ops if op.part in ("attention", "mlp")]
     wanted = 3 * sum(op_flops(op, sizes, causal=True) for op in layer) / 64

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import isclose
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
-from rooflight.errors import ShardingError, UnknownNameError
+from rooflight.errors import ShardingError, UnknownNameError, UsageError
 from rooflight.graph import count_params, model_graph
 from rooflight.graph.count import op_flops
 from rooflight.graph.layout import parse_layout
@@ -21,9 +21,12 @@ from rooflight.plan import (
     REMATS,
     Job,
     Memory,
+    Microbatching,
     fixes,
     keep,
     memory,
+    memory_by_stage,
+    parse_framework,
     parse_recipe,
     parse_remat,
     sized,
@@ -135,7 +138,8 @@ def test_the_workspace_is_the_loss_where_the_vocabulary_is_large() -> None:
     ask = job(dense(d=8, f=32, layers=3, heads=2, head=4, vocab=1024))
     logits = 4 * 16 * 1024
     assert memory(ask).part("workspace").nbytes == 6 * logits
-    more = replace(ask, loss=(DTYPES["f32"], DTYPES["f32"], DTYPES["bf16"]))
+    loss = (DTYPES["f32"], DTYPES["f32"], DTYPES["bf16"])
+    more = replace(ask, framework=replace(ask.framework, loss=loss))
     assert memory(more).part("workspace").nbytes == 10 * logits
 
 
@@ -336,6 +340,144 @@ def test_changes_made_together_end_in_a_job_that_fits_on_the_same_chips() -> Non
     assert len(steps) > 1 and memory(steps[-1].job).fits
     assert steps[-1].job.axes == ask.axes
     assert together(replace(ask, graph=model_graph(load_model("gpt3-175b")))) == ()
+
+
+# Pipelines and microbatches
+
+
+def pipeline(schedule: str = "1f1b", *, count: int = 8, stages: int = 4, virtual: int = 1) -> Job:
+    ask = job("llama3-8b", "fsdp=X,pp=Y", axes={"X": 2, "Y": stages}, batch=16, seq=64)
+    return replace(ask, micro=Microbatching(count, schedule, virtual))
+
+
+def test_stages_hold_what_the_whole_model_holds() -> None:
+    whole = memory(job("llama3-8b", axes={"X": 2}, batch=2, seq=64))
+    stages = memory_by_stage(pipeline())
+    for name in ("weights", "optimizer moments"):
+        assert sum(s.part(name).nbytes for s in stages) == whole.part(name).nbytes
+    assert sum(s.num_layers for s in stages) == 32
+    assert memory(pipeline()) == max(stages, key=lambda found: found.total_bytes)
+
+
+def test_one_forward_one_backward_keeps_a_microbatch_less_on_each_later_stage() -> None:
+    each = 8 * 2 * 64 * 4096 * 2 // 2  # 8 layers, a microbatch of 2 sequences over 2 chips
+    found = [saved(stage) for stage in memory_by_stage(pipeline())]
+    assert found == [4 * each, 3 * each, 2 * each, each + 2 * each // 8]  # and the head's x and h
+
+
+def test_all_forwards_first_keep_every_microbatch() -> None:
+    each = 8 * 2 * 64 * 4096 * 2 // 2
+    assert saved(memory_by_stage(pipeline("gpipe"))[0]) == 8 * each
+
+
+def test_tied_embeddings_are_on_the_first_and_on_the_last_stage() -> None:
+    ask = replace(pipeline(), graph=model_graph(load_model("llama3.2-1b")))
+    one = memory(replace(ask, layout=parse_layout("fsdp=X"), axes={"X": 2}, micro=Microbatching()))
+    more = sum(s.part("weights").nbytes for s in memory_by_stage(ask)) - one.part("weights").nbytes
+    assert more == 2 * 128256 * 2048 // 2
+
+
+def test_microbatches_on_one_stage_keep_the_activations_of_one() -> None:
+    ask = job("llama3-8b", batch=16, seq=64)
+    parts = replace(ask, micro=Microbatching(8))
+    assert saved(memory(ask)) == 8 * saved(memory(parts))
+    assert memory(ask).again_flops == memory(parts).again_flops
+    assert memory(ask).part("gradients").nbytes == 0  # used up as they come
+    summed = memory(parts).part("gradients").nbytes  # added up over microbatches
+    assert summed == memory(ask).part("weights").nbytes
+    assert state(memory(parts)) == state(memory(ask)) + summed
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual"), (("interleaved", 2), ("zb-h1", 1), ("zb-v", 2), ("dualpipe", 1))
+)
+def test_no_schedule_keeps_less_than_one_forward_one_backward_on_its_last_stage(
+    schedule: str, virtual: int
+) -> None:
+    least = min(saved(stage) for stage in memory_by_stage(pipeline()))
+    found = memory_by_stage(pipeline(schedule, virtual=virtual))
+    assert all(saved(stage) >= least for stage in found)
+    copies = 2 if schedule == "dualpipe" else 1
+    whole = memory(job("llama3-8b", axes={"X": 2}, batch=2, seq=64)).part("weights").nbytes
+    assert sum(stage.part("weights").nbytes for stage in found) == copies * whole
+
+
+def test_a_pipeline_with_more_stages_than_layers_is_refused() -> None:
+    with pytest.raises(UsageError, match="3 layers do not fill 4"):
+        memory(replace(pipeline(), graph=TINY))
+
+
+@pytest.mark.parametrize(
+    "wrong", ({"count": 0}, {"schedule": "interleaved"}, {"virtual": 2}, {"schedule": "2f2b"})
+)
+def test_a_microbatching_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Microbatching(**wrong)
+
+
+def test_zero_3_splits_the_weights_over_data_and_context_and_gathers_them() -> None:
+    ask = job("llama3-8b", "dp=X,cp=Y", axes={"X": 2, "Y": 2}, batch=4, seq=64)
+    flat, fsdp = memory(replace(ask, zero=3)), memory(job("llama3-8b", axes={"X": 4}, seq=64))
+    assert flat.part("weights").nbytes == fsdp.part("weights").nbytes
+    assert flat.part("gathered weights").nbytes == fsdp.part("gathered weights").nbytes > 0
+
+
+# What frameworks hold
+
+
+def test_an_unfused_gate_keeps_one_more_tensor_of_the_width() -> None:
+    ask = job(TINY, remat="none")
+    more = replace(ask, framework=replace(ask.framework, keeps_activation=True))
+    assert saved(memory(more)) - saved(memory(ask)) == 3 * 64 * 32 * 2
+
+
+def test_inputs_kept_as_gathered_are_whole_on_every_chip_of_a_tensor_axis() -> None:
+    ask = job(TINY, "sp=Y", axes={"Y": 2}, remat="none")
+    more = replace(ask, framework=replace(ask.framework, keeps_gathered=True))
+    assert saved(memory(more)) - saved(memory(ask)) == 3 * 2 * 64 * 8 * 2 // 2  # h and m
+
+
+def test_unread_gradients_are_one_of_each_shape_however_many_layers() -> None:
+    ask = job(TINY)
+    found = memory(replace(ask, framework=replace(ask.framework, unread_gradients=True)))
+    matrices = 4 * 8 * 8 + 3 * 8 * 32 + 16 * 8
+    assert found.part("unread gradients").nbytes == 2 * matrices
+
+
+def test_a_stage_that_keeps_its_weights_holds_them_whole_with_their_gradients() -> None:
+    ask = pipeline()
+    found = memory_by_stage(
+        replace(ask, framework=replace(ask.framework, keeps_weights=True, reserved=0.5))
+    )
+    layer = 4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    assert found[1].part("gathered weights").nbytes == 8 * layer * (2 + 4)
+    others = sum(part.nbytes for part in found[1].parts if part.name != "allocator")
+    assert found[1].part("allocator").nbytes == others // 2
+
+
+def test_a_copy_of_the_gradients_is_there_only_with_data_parallelism() -> None:
+    for chips in (1, 2):
+        ask = job(TINY, "dp=X", axes={"X": chips}, recipe="18")
+        more = replace(ask, framework=replace(ask.framework, copies_gradients=True))
+        extra = memory(more).part("gradients").nbytes - memory(ask).part("gradients").nbytes
+        assert extra == (2 * TINY_PARAMS if chips > 1 else 0)
+
+
+def test_an_unknown_framework_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="megatorn") as error:
+        parse_framework("megatorn")
+    assert "megatron" in error.value.hint
+
+
+# Solving
+
+
+def test_the_fewest_chips_fit_and_half_of_them_do_not() -> None:
+    ask = job("llama3-8b", "fsdp=X,tp=Y", axes={"X": 1, "Y": 2}, batch=64, seq=4096, on="v5e")
+    found = solve(ask, "chips")
+    assert found is not None and memory(found).fits and found.axes["Y"] == 2
+    assert not memory(sized(ask, "chips", found.axes["X"] // 2)).fits
+    assert solve(replace(ask, seq=1_048_576), "chips") is None
 
 
 @pytest.mark.parametrize("unknown", ("batch", "seq"))

@@ -8,7 +8,8 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import ModelError
 from rooflight.graph import model_graph
 from rooflight.graph.layout import parse_layout
-from rooflight.plan.step_time import OVERLAPS, StepTime, training_step
+from rooflight.plan.stage_time import OVERLAPS
+from rooflight.plan.step_time import StepTime, training_step
 from rooflight.specs import load_model, parse_mesh
 
 BF16 = DTYPES["bf16"]

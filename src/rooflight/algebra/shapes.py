@@ -40,7 +40,8 @@ def local_shape(
             raise ShardingError(
                 f"{tensor}: dim {dim}={size} does not split {shards} ways"
                 f" over {'*'.join(f'{a}={axis_sizes[a]}' for a in axes)}",
-                hint=f"pad {dim} to {-(-size // shards) * shards}",
+                hint=f"pad {dim} to {-(-size // shards) * shards}, or split it by"
+                f" {math.gcd(size, shards)}",
             )
         shape.append(size // shards)
     return tuple(shape)

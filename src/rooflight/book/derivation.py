@@ -52,6 +52,11 @@ class Derivation:
 Recipe = Callable[[Entry], Derivation]
 
 
+def asked(entry: Entry, found: Mapping[str, Value], lines: tuple[Line, ...]) -> Derivation:
+    """The values an entry asks for, of all that a recipe found."""
+    return Derivation({name: found[name] for name in entry.expected}, lines)
+
+
 def chip_of(entry: Entry, name: str = "chip") -> Chip:
     """The chip an input names, with the book's inputs in place of the catalog's."""
     return _with_inputs(load_chip(entry.text(name)), entry)

@@ -13,10 +13,12 @@ from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.specs.chip import Source
 
 Value = bool | int | float | tuple[float, ...]
-Kind = Literal["hardware", "roofline", "collective", "params", "flops", "memory", "cost"]
+Kind = Literal[
+    "hardware", "roofline", "collective", "params", "flops", "memory", "train_plan", "cost"
+]
 KINDS: tuple[Kind, ...] = (
     *("hardware", "roofline", "collective", "params", "flops"),
-    *("memory", "cost"),
+    *("memory", "train_plan", "cost"),
 )
 LATER = "2026-07"  # the edition whose values and inputs are called `later`
 
@@ -88,13 +90,17 @@ class Entry:
     def dtype(self, name: str = "dtype") -> Dtype:
         return parse_dtype(self.text(name))
 
+    def given(self, **inputs: Input) -> "Entry":
+        """The same question with some inputs added or replaced."""
+        return replace(self, inputs={**self.inputs, **inputs})
+
     def as_printed_later(self) -> "Entry":
         """The same question with the inputs and the answers of the newer edition."""
         expected = {
             name: e if e.later is None else replace(e, printed=e.later, truth=e.later, later=None)
             for name, e in self.expected.items()
         }
-        return replace(self, inputs={**self.inputs, **self.later_inputs}, expected=expected)
+        return replace(self.given(**self.later_inputs), expected=expected)
 
 
 @dataclass(frozen=True, slots=True)

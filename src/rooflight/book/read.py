@@ -51,7 +51,7 @@ def find(name: str) -> Problem | Chapter:
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:
-    """The usual did-you-mean, or the list of problems: 230 names are too many to print."""
+    """The usual did-you-mean, or the list of problems: 300 names are too many to print."""
     hint = UnknownNameError("problem", name, known).hint
     return hint if hint.startswith("did you mean") else "`rooflight book` lists the problems"
 

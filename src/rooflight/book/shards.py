@@ -15,7 +15,7 @@ from rooflight.algebra import (
 )
 from rooflight.book.derivation import Derivation, Line, Recipe, chip_of, dims_of
 from rooflight.book.entry import Entry, Value
-from rooflight.costs import memory_bytes_per_s
+from rooflight.costs import memory_bytes_per_s, padded_shape
 from rooflight.units import parse_sizes
 
 
@@ -85,6 +85,14 @@ def _arrays_of_a_block(e: Entry) -> Derivation:
     return Derivation(values, tuple(Line(names[n], v, "B") for n, v in values.items()))
 
 
+def _in_tiles(e: Entry) -> Derivation:
+    shape, tile = e.position("shape"), e.position("tile")
+    padded = padded_shape(shape, tile)
+    held, asked_for = math.prod(padded), math.prod(shape)
+    lines = Line("elements asked for", asked_for, "elem"), Line("elements held", held, "elem")
+    return Derivation({"padded": padded, "expansion": held / asked_for}, lines)
+
+
 RECIPES: Mapping[str, Recipe] = {
     "sharding.local_shape_2x2": _one_array,
     "sharding.mesh_4x8_ways": _ways,
@@ -94,6 +102,7 @@ RECIPES: Mapping[str, Recipe] = {
     "sharding.q1_replication": _one_array,
     "sharding.q7_memory": _arrays_of_a_block,
     "profiling.ffw_local_shapes": _shapes_of_product,
+    "profiling.tile_padding": _in_tiles,
     "jax.matmul_square_shapes": _shapes_of_product,
     "slides.shard_quiz": _one_array,
 }

@@ -15,14 +15,20 @@ from rooflight.book import (
     chapter2_problems,
     chapter3,
     chapter3_problems,
+    data_parallel,
     gpu_network,
+    gpu_parallel,
+    gpu_runs,
     gpus,
     kv_cache,
+    mixed_parallel,
     model_flops,
     models,
     serving,
     shards,
+    tensor_parallel,
     training,
+    training_runs,
 )
 from rooflight.book.derivation import Derivation, Recipe
 from rooflight.book.entry import KINDS, Entry, Expected, Kind, Value
@@ -45,6 +51,12 @@ _MODULES = (
     model_flops,
     shards,
     training,
+    data_parallel,
+    tensor_parallel,
+    mixed_parallel,
+    training_runs,
+    gpu_parallel,
+    gpu_runs,
     kv_cache,
 )
 RECIPES: Mapping[str, Recipe] = {

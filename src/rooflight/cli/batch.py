@@ -26,3 +26,12 @@ def whole_sequences(batch: str, seq: int) -> int:
             hint=f"write --batch {whole}",
         )
     return tokens // seq
+
+
+def nearest_sequences(batch: str, seq: int) -> tuple[int, bool]:
+    """The nearest number of sequences to `--batch` tokens, and whether it is exactly that."""
+    tokens = parse_count(batch, what="--batch")
+    if tokens < seq or tokens > _MOST_TOKENS:
+        return whole_sequences(batch, seq), True  # says what is wrong
+    sequences = round(tokens / seq)
+    return sequences, sequences * seq == tokens

@@ -1,5 +1,6 @@
 """`rooflight explain`: the forward and backward algorithm of a layer under a layout."""
 
+from rooflight.algebra import ways
 from rooflight.cli.axes import mesh_of
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
@@ -9,7 +10,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import SCHEMES, parse_layout
+from rooflight.graph.layout import SCHEMES, Layout, parse_layout
 from rooflight.graph.ops import Graph, Op
 from rooflight.plan import Algorithm, Line, derive_algorithm
 from rooflight.report.table import table
@@ -39,6 +40,10 @@ def configure(parser: Parser) -> None:
         " --batch 128Ki --seq 2048 --part mlp",
         "rooflight explain mixtral-8x7b --layout fsdp=X,ep=X --on v5e:4x4 --mesh X=8,Y=2"
         " --batch 64Ki --seq 4096 --part experts",
+        "rooflight explain llama3-8b --layout fsdp=X,ulysses=Y --on v5p:4x4x4 --mesh X=16,Y=4"
+        " --batch 512Ki --seq 32Ki --part attention",
+        "rooflight explain gpt3-175b --layout pp=P,ws=X,tp=Y --on v5p:4x4x8 --mesh X=4,Y=16,P=2"
+        " --batch 512 --seq 512 --part mlp",
     )
 
 
@@ -90,6 +95,7 @@ def _document(name: str, mesh: Mesh, algorithm: Algorithm) -> dict[str, object]:
         "on": str(mesh.slice),
         "mesh": str(mesh),
         "layout": algorithm.layout.text,
+        "stages": ways(algorithm.layout.stages, mesh.axes),
         "forward": [_line_document(line) for line in algorithm.forward],
         "backward": [_line_document(line) for line in algorithm.backward],
     }
@@ -115,9 +121,17 @@ def _text(name: str, mesh: Mesh, algorithm: Algorithm) -> str:
         f"{name} under {algorithm.layout.text}: a layer takes {_sum(lines, '')} of products,"
         f" {_sum(lines, 'critical')} of collectives on the critical path,"
         f" {_sum(lines, 'ahead')} that can run ahead, {_sum(lines, 'async')} async\n"
-        f"on {mesh.slice}, mesh {mesh}; nothing is overlapped in these sums\n\n"
+        f"on {mesh.slice}, mesh {mesh}; nothing is overlapped in these sums\n"
+        f"{_stages(mesh, algorithm.layout)}\n"
         f"forward\n{_table(algorithm.forward)}\n\nbackward\n{_table(algorithm.backward)}"
     )
+
+
+def _stages(mesh: Mesh, layout: Layout) -> str:
+    if not layout.stages:
+        return ""
+    count = ways(layout.stages, mesh.axes)
+    return f"one of {count} pipeline stages holds the layer, and the whole batch passes it\n"
 
 
 def _sum(lines: tuple[Line, ...], waits: str) -> str:

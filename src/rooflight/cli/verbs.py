@@ -24,6 +24,8 @@ VERBS = {
     "fit": "whether a training step fits into a chip's memory, by component, and what would help",
     "budget": "FLOPs, days, dollars and kWh of a training run, or the best model for a budget",
     "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
+    "export": "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say",
+    "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
     "book": "worked problems of the book, line by line, against its printed answers",
     "completion": "a completion script for bash, zsh or fish",
 }

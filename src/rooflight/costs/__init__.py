@@ -29,6 +29,7 @@ from rooflight.costs.roofline import (
     vector_time,
 )
 from rooflight.costs.systolic import Cycles, systolic_cycles
+from rooflight.costs.tiling import padded_shape
 
 __all__ = [
     "KINDS",
@@ -54,6 +55,7 @@ __all__ = [
     "matmul_time",
     "memory_bytes_per_s",
     "moe_critical_batch",
+    "padded_shape",
     "permute_time",
     "pick",
     "price",

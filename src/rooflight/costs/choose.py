@@ -16,6 +16,9 @@ from rooflight.dtypes import Dtype
 from rooflight.specs.mesh import Mesh
 
 
+TIE = 1e-9  # times that differ by less, relatively, differ by rounding
+
+
 @dataclass(frozen=True, slots=True)
 class StepPrice:
     """One step with its time: a network time, an op time, or nothing for a local slice."""
@@ -125,7 +128,8 @@ def choose(
     """
     legal = _legal(candidates, dims, mesh)
     ranked = sorted((price(s, dims=dims, mesh=mesh, dtype=dtype) for s in legal), key=_order)
-    best = min(ranked, key=lambda p: p.strategy.reroutes)  # the first, so the fastest, of those
+    fewest = min(p.strategy.reroutes for p in ranked)
+    best = _best([p for p in ranked if p.strategy.reroutes == fewest])
     losers = tuple(p for p in ranked if p is not best)
     return Choice(best, losers, _because(best, losers))
 
@@ -137,7 +141,15 @@ def pick(
     legal = _legal(candidates, dims, mesh)
     fewest = min(s.reroutes for s in legal)
     direct = [s for s in legal if s.reroutes == fewest]
-    return min((price(s, dims=dims, mesh=mesh, dtype=dtype) for s in direct), key=_order)
+    return _best([price(s, dims=dims, mesh=mesh, dtype=dtype) for s in direct])
+
+
+def _best(prices: Sequence[Price]) -> Price:
+    """The one that ends first; of those that end together, the one that moves the least."""
+    soonest = min(p.expected_s for p in prices)
+    return min(
+        (p for p in prices if p.expected_s <= soonest * (1 + TIE)), key=lambda p: _order(p)[1:]
+    )
 
 
 def _legal(candidates: Sequence[Strategy], dims: Mapping[str, int], mesh: Mesh) -> list[Strategy]:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from rooflight.costs.tiling import padded_shape
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import ModelError, UsageError
 from rooflight.specs.chip import Chip
@@ -177,11 +178,8 @@ def _padded(chip: Chip, m: int, k: int, n: int) -> tuple[int, int, int]:
             hint="leave padding off, or add [facts.matrix_unit] in your own chip file",
         )
     sublanes = int(chip.detail.get("vpu_sublanes", 1))
-    return _round_up(m, sublanes), _round_up(k, unit.rows), _round_up(n, unit.cols)
-
-
-def _round_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
+    rows, inner, cols = padded_shape((m, k, n), (sublanes, unit.rows, unit.cols))
+    return rows, inner, cols
 
 
 def vector_time(chip: Chip, *, flops: float, bytes_moved: float) -> OpTime:

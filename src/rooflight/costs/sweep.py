@@ -8,7 +8,7 @@ against the scalar price.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 from typing import cast
 
 import numpy as np
@@ -70,12 +70,15 @@ def every_mesh(axes: Sequence[str], on: Slice) -> MeshSweep:
     >>> every_mesh(("X", "Y", "Z"), parse_slice("v5p:16x20x28")).count
     4860
     """
-    dims = [d for d in on.dims if d.size > 1]
-    choices = list(product(*(list(_factorings(d.size, len(axes))) for d in dims)))
-    table = np.array(choices, np.int64).reshape(len(choices), len(dims), len(axes))
+    dims = [d for d in on.dims if d.size > 1] or on.dims[:1]
+    parts = [np.array(list(_factorings(d.size, len(axes))), np.int64) for d in dims]
+    rows = np.indices([len(p) for p in parts]).reshape(len(parts), -1)
     return MeshSweep(
         on,
-        {a: {d.name: table[:, j, i] for j, d in enumerate(dims)} for i, a in enumerate(axes)},
+        {
+            axis: {d.name: parts[j][rows[j], i] for j, d in enumerate(dims)}
+            for i, axis in enumerate(axes)
+        },
     )
 
 
@@ -143,10 +146,52 @@ def sweep_step(step: Step, meshes: MeshSweep, *, dims: Mapping[str, int], dtype:
     bytes_each = dtype.bits_per_element / 8
     if step.op == "einsum":
         return zero + _product_seconds(step, meshes, ways, dims, dtype)
-    nbytes = zero + _elements(step, dims, ways) * bytes_each
-    if step.op == "permute":  # priced as an exchange of everything, as `choose` does
-        nbytes = nbytes * math.prod(ways[a] for a in step.axes)
-    return _collective_seconds(step.op, nbytes, _group(meshes, step.axes), meshes)
+    rate = collective_rate(step.op, step.axes, meshes)
+    return rate.seconds(zero + _elements(step, dims, ways) * bytes_each)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds of a collective on every mesh: proportional to V, and a latency."""
+
+    seconds_per_byte: Floats
+    latency_s: Floats
+
+    def seconds(self, nbytes: Floats) -> Floats:
+        return nbytes * self.seconds_per_byte + self.latency_s
+
+
+def collective_rate(op: str, axes: Sequence[str], meshes: MeshSweep) -> Rate:
+    """What a collective over a group costs, whatever its bytes: many steps share it."""
+    extents = _group(meshes, axes)
+    one = np.ones(meshes.count)
+    if op == "permute":  # priced as an exchange of everything, as `choose` does
+        rate = _rate_of("all_to_all", one, extents, meshes)
+        size = math.prod((meshes.ways(a) for a in axes), start=one)
+        return Rate(rate.seconds_per_byte * size, rate.latency_s)
+    return _rate_of(op, one, extents, meshes)
+
+
+def shift_rate(axes: Sequence[str], meshes: MeshSweep) -> Rate:
+    """Every chip of a group sends V bytes to the next, as `torus.shift_time` has it."""
+    extents = _group(meshes, axes)
+    rings = [e for e in extents if isinstance(e.dim, TorusDim)]
+    zero = np.zeros(meshes.count)
+    loads, latency = [zero], zero
+    for ring in rings:
+        assert isinstance(ring.dim, TorusDim)
+        ways = np.where(ring.wraps & (ring.size == 2), 2, 1)
+        loads.append(np.where(ring.size > 1, ring.stride / (ways * ring.dim.link_bytes_per_s), 0))
+        hops = np.where(ring.wraps, 1, ring.size - 1) * ring.stride
+        latency = latency + np.where(ring.size > 1, hops * ring.dim.hop_s, 0.0)
+    tiers = [zero]
+    for fan in (e for e in extents if isinstance(e.dim, SwitchDim)):
+        assert isinstance(fan.dim, SwitchDim)
+        used = fan.size > 1
+        tiers.append(np.where(used, fan.dim.unit_chips / fan.dim.egress_bytes_per_s, 0.0))
+        latency = latency + np.where(used, fan.dim.hop_s, 0.0)
+    outer = sum(tiers, zero) if meshes.slice.chip.torus else np.max(tiers, axis=0)
+    return Rate(np.max(loads, axis=0) + outer, latency)
 
 
 def _elements(step: Step, dims: Mapping[str, int], ways: Mapping[str, Ints]) -> Floats:
@@ -223,13 +268,11 @@ def _joined(meshes: MeshSweep, names: list[str], dim: PhysicalDim) -> list[tuple
     return parts
 
 
-def _collective_seconds(
-    op: str, nbytes: Floats, extents: list[_Extent], meshes: MeshSweep
-) -> Floats:
+def _rate_of(op: str, nbytes: Floats, extents: list[_Extent], meshes: MeshSweep) -> Rate:
     rings = [e for e in extents if isinstance(e.dim, TorusDim)]
     fans = [e for e in extents if isinstance(e.dim, SwitchDim)]
     twice = 2 if op == "all_reduce" else 1
-    exchange = op in ("all_to_all", "permute")
+    exchange = op == "all_to_all"
     inside = nbytes
     if exchange:
         inside = nbytes / math.prod((f.size for f in fans), start=np.ones_like(nbytes))
@@ -238,9 +281,9 @@ def _collective_seconds(
     tiers = [_tier(nbytes, f, extents, exchange=exchange) for f in fans]
     latency += sum((np.where(f.size > 1, f.dim.hop_s, 0.0) for f in fans), np.zeros_like(nbytes))
     if meshes.slice.chip.torus:
-        return twice * (torus + sum(tiers, np.zeros_like(nbytes)) + latency)
+        return Rate(twice * (torus + sum(tiers, np.zeros_like(nbytes))), twice * latency)
     slowest = np.max(tiers, axis=0) if tiers else np.zeros_like(nbytes)
-    return twice * (slowest + latency)
+    return Rate(twice * slowest, twice * latency)
 
 
 def _rate(ring: _Extent) -> Floats:

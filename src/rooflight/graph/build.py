@@ -43,7 +43,8 @@ def model_graph(model: ModelSpec) -> Graph:
         params += [replace(p, tensor=_renamed(p.tensor, names), **where) for p in part.params]
         caches += [replace(c, tensor=_renamed(c.tensor, names), **where) for c in part.caches]
     ops, params = [*ops, *end.ops], [*params, *end.params]
-    return Graph(tuple(ops), tuple(params), tuple(caches), sizes, per_token)
+    order = tuple(model.blocks.index(block) for block in model.layer_blocks)
+    return Graph(tuple(ops), tuple(params), tuple(caches), sizes, per_token, order)
 
 
 def _settle(taken: dict[str, Size], wanted: Mapping[str, Size]) -> dict[str, str]:

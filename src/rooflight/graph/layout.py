@@ -1,11 +1,13 @@
 """`Layout`: which mesh axes split which dims of which kind of tensor. Data, not code paths.
 
-Three rules say it all: one for weights, one for the residual stream (activations with dim D), one
-for the activations inside a block. Data, FSDP, tensor, sequence, context and expert parallelism
-are entries of these rules; combining schemes merges their entries.
+Four rules say it all: one for weights, one for the residual stream (activations with dim D), one
+for the activations inside a block, one for the scores (activations with dims T and S). Data, FSDP,
+tensor, weight-stationary, sequence, context and expert parallelism are entries of these rules;
+combining schemes merges their entries. A pipeline splits no tensor: its axes hold the stages.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rooflight.algebra import Axes, Tensor, parse_axes
@@ -15,6 +17,7 @@ Rule = Mapping[str, Axes]  # dim -> axes, outer first
 
 _INNER = ("F", "Fe", "Fs", "K", "N", "V")  # what tensor parallelism splits
 _LOSABLE = ("D", "Q", "R", "L")  # what FSDP splits, the first that a weight has
+_COMMA = re.compile(r",(?![^{}]*\})")  # not those inside {data,model}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,14 @@ class Layout:
     weight: Rule
     stream: Rule
     inner: Rule
+    scores: Rule
+    stages: Axes = ()
+
+    @property
+    def split_over(self) -> Axes:
+        """Every mesh axis that splits a tensor, by name; those of pipeline stages do not."""
+        rules = (self.weight, self.stream, self.inner)
+        return tuple(sorted({axis for rule in rules for axes in rule.values() for axis in axes}))
 
     def of_weight(self, tensor: Tensor) -> Tensor:
         """A weight; FSDP axes go to its first dim that may lose them, else they replicate it."""
@@ -43,8 +54,10 @@ class Layout:
         return _split(tensor, rule)
 
     def of_activation(self, tensor: Tensor) -> Tensor:
-        """An activation: the stream's rule if it has dim D, else the rule inside a block."""
-        return _split(tensor, self.stream if "D" in tensor.dims else self.inner)
+        """An activation: the stream's rule if it has dim D, the scores' if it pairs T and S."""
+        if "D" in tensor.dims:
+            return _split(tensor, self.stream)
+        return _split(tensor, self.scores if {"T", "S"} <= set(tensor.dims) else self.inner)
 
 
 def _split(tensor: Tensor, rule: Rule) -> Tensor:
@@ -75,6 +88,7 @@ class _Scheme:
     stream: tuple[str, ...]
     inner: tuple[str, ...]
     help: str
+    scores: tuple[str, ...] | None = None  # as inner, unless the scheme says otherwise
 
 
 SCHEMES = {
@@ -83,8 +97,11 @@ SCHEMES = {
     "tp": _Scheme(_INNER, ("D",), _INNER, "tensor: heads and widths; the stream along D"),
     "sp": _Scheme(_INNER, ("T",), _INNER, "tensor; the stream along the sequence"),
     "mp": _Scheme(_INNER, (), _INNER, "tensor; the stream is replicated"),
+    "ws": _Scheme(("D",), ("D",), (), "weight-stationary: weights and the stream along D"),
     "cp": _Scheme((), ("T", "C"), ("T", "C"), "context: positions of a sequence"),
+    "ulysses": _Scheme((), ("T", "C"), ("T", "C"), "context; the scores by heads", ("K", "N")),
     "ep": _Scheme(("E",), ("E",), ("E",), "experts"),
+    "pp": _Scheme((), (), (), "pipeline: layers, in stages"),
 }
 
 
@@ -92,33 +109,81 @@ def parse_layout(text: str) -> Layout:
     """Reads schemes and their axes: `fsdp=X,tp=Y`, `dp=Z,ep=X`; `fsdp=XZ` uses two axes.
 
     An axis may serve several schemes where their dims differ: `fsdp=X,ep=X` splits tokens and
-    experts over the same devices.
+    experts over the same devices. Only an axis of pipeline stages serves nothing else.
     """
-    rules: dict[str, dict[str, Axes]] = {"weight": {}, "stream": {}, "inner": {}}
-    for part in text.split(","):
+    weight: dict[str, Axes] = {}
+    stream: dict[str, Axes] = {}
+    inner: dict[str, Axes] = {}
+    scores: dict[str, Axes] = {}
+    stages: Axes = ()
+    for name, axes in _schemes(text):
+        scheme = SCHEMES[name]
+        _add(weight, scheme.weight, axes)
+        _add(stream, scheme.stream, axes)
+        _add(inner, scheme.inner, axes)
+        _add(scores, scheme.inner if scheme.scores is None else scheme.scores, axes)
+        stages += axes if name == "pp" else ()
+    layout = Layout(
+        text.replace(" ", ""),
+        _shared_first(weight, inner | stream),
+        _shared_first(stream, weight),
+        _shared_first(inner, weight),
+        _shared_first(scores, weight),
+        stages,
+    )
+    _check_rules(layout)
+    _check_stages(layout)
+    return layout
+
+
+def _add(rule: dict[str, Axes], dims: tuple[str, ...], axes: Axes) -> None:
+    for dim in dims:
+        rule[dim] = (*rule.get(dim, ()), *axes)
+
+
+def _schemes(text: str) -> Iterator[tuple[str, Axes]]:
+    for part in _COMMA.split(text):
         name, equals, names = part.partition("=")
         name = name.strip()
         if not equals or not names.strip():
             raise ParseError(f"{part!r} is not SCHEME=AXES", hint="write fsdp=X,tp=Y")
         if name not in SCHEMES:
             raise UnknownNameError("scheme", name, SCHEMES)
-        scheme, axes = SCHEMES[name], parse_axes(names.strip())
-        for rule, dims in (
-            (rules["weight"], scheme.weight),
-            (rules["stream"], scheme.stream),
-            (rules["inner"], scheme.inner),
-        ):
-            for dim in dims:
-                rule[dim] = (*rule.get(dim, ()), *axes)
-    _check_stream(text, rules["stream"])
-    return Layout(text.replace(" ", ""), rules["weight"], rules["stream"], rules["inner"])
+        yield name, parse_axes(names.strip())
 
 
-def _check_stream(text: str, stream: Mapping[str, Axes]) -> None:
-    used = [a for d in ("B", "T", "D") for a in stream.get(d, ())]
-    for axis in used:
-        if used.count(axis) > 1:
+def _shared_first(rule: Rule, other: Rule) -> Rule:
+    """Axes that weights and activations share on a dim go outside those that one must lose.
+
+    Only the innermost axes of a dim can be gathered: x[D_XY] meets W[D_X,F_Y] after one gather
+    over Y, while x[D_YX] would have to be shuffled first.
+    """
+    return {
+        dim: tuple(sorted(axes, key=lambda axis, dim=dim: axis not in other.get(dim, ())))
+        for dim, axes in rule.items()
+    }
+
+
+def _check_rules(layout: Layout) -> None:
+    """An axis splits a dim once, and one dim of the stream."""
+    stream = tuple(a for d in ("B", "T", "D") for a in layout.stream.get(d, ()))
+    dims = {
+        f"dim {d}": axes for d, axes in {**layout.weight, **layout.inner, **layout.scores}.items()
+    }
+    for what, axes in ({"the stream x[B,T,D]": stream} | dims).items():
+        twice = next((a for a in axes if axes.count(a) > 1), None)
+        if twice:
             raise ShardingError(
-                f"layout {text} splits the stream x[B,T,D] twice over axis {axis}",
+                f"layout {layout.text} splits {what} twice over axis {twice}",
                 hint="give data, sequence and tensor schemes different axes",
+            )
+
+
+def _check_stages(layout: Layout) -> None:
+    """Chips of two stages hold different layers: they can share no tensor."""
+    for axis in layout.stages:
+        if axis in layout.split_over or layout.stages.count(axis) > 1:
+            raise ShardingError(
+                f"layout {layout.text} uses axis {axis} for pipeline stages and once more",
+                hint="give the stages an axis of their own, as in fsdp=X,pp=P",
             )

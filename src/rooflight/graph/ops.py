@@ -113,3 +113,4 @@ class Graph:
     caches: tuple[Cache, ...]
     sizes: Mapping[str, int]  # of the dims that do not depend on the batch
     per_token: Mapping[str, Fraction]  # of C: its size for each token of the batch
+    order: tuple[int, ...]  # the block of every layer, first to last

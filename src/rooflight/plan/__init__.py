@@ -12,14 +12,17 @@ from rooflight.plan.budget import (
     run_flops,
 )
 from rooflight.plan.fixes import UNKNOWNS, Fix, fixes, sized, solve, together
+from rooflight.plan.framework import FRAMEWORKS, Framework, parse_framework
 from rooflight.plan.in_flight import Part
-from rooflight.plan.job import Job
-from rooflight.plan.memory import Memory, memory, usable_hbm_bytes
+from rooflight.plan.job import Job, Microbatching
+from rooflight.plan.memory import Memory, memory, memory_by_stage, usable_hbm_bytes
 from rooflight.plan.pipeline import PipelineRun, SlotTimes, TimedGroup, simulate_pipeline
 from rooflight.plan.recipe import RECIPES, Recipe, parse_recipe
 from rooflight.plan.remat import REMATS, Kept, Remat, keep, parse_remat
+from rooflight.plan.stages import in_flight, stage_chunks, stage_layers
 
 __all__ = [
+    "FRAMEWORKS",
     "RECIPES",
     "REMATS",
     "UNKNOWNS",
@@ -27,10 +30,12 @@ __all__ = [
     "Allocation",
     "Budget",
     "Fix",
+    "Framework",
     "Job",
     "Kept",
     "Line",
     "Memory",
+    "Microbatching",
     "Part",
     "PipelineRun",
     "Recipe",
@@ -42,9 +47,12 @@ __all__ = [
     "allocations",
     "derive_algorithm",
     "fixes",
+    "in_flight",
     "keep",
     "memory",
+    "memory_by_stage",
     "optimal_params",
+    "parse_framework",
     "parse_recipe",
     "parse_remat",
     "petaflop_days",
@@ -52,6 +60,8 @@ __all__ = [
     "simulate_pipeline",
     "sized",
     "solve",
+    "stage_chunks",
+    "stage_layers",
     "together",
     "usable_hbm_bytes",
 ]

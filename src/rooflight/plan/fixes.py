@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.algebra import ways
-from rooflight.errors import ShardingError
+from rooflight.errors import ShardingError, UsageError
 from rooflight.graph.layout import parse_layout
 from rooflight.plan.job import Job
 from rooflight.plan.memory import Memory, memory
 from rooflight.plan.remat import REMATS
 from rooflight.units import format_seconds
 
-Unknown = Literal["batch", "seq"]
-UNKNOWNS: tuple[Unknown, ...] = ("batch", "seq")
+Unknown = Literal["batch", "seq", "chips"]
+UNKNOWNS: tuple[Unknown, ...] = ("batch", "seq", "chips")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def fixes(job: Job) -> tuple[Fix, ...]:
     for change, cost, other in (*_remats(job, now), *_splits(job), *_sizes(job)):
         try:
             after = memory(other)
-        except ShardingError:  # twice the chips may not divide a dim; then it is no fix
+        except UsageError:  # a dim may not divide, or layers not fill the stages
             continue
         saves = now.total_bytes - after.total_bytes
         if saves > 0:
@@ -103,17 +103,24 @@ def _splits(job: Job) -> Iterator[_Change]:
 
 
 def _sizes(job: Job) -> Iterator[_Change]:
+    if job.microbatch % 2 == 0:
+        micro = replace(job.micro, count=2 * job.micro.count)
+        cost = "smaller products, weights read again"
+        yield f"microbatches {micro.count}", cost, replace(job, micro=micro)
     if job.batch % 2 == 0:
         half = replace(job, batch=job.batch // 2)
         yield f"batch {half.tokens}", "half the tokens a step", half
 
 
 def solve(job: Job, unknown: Unknown) -> Job | None:
-    """The largest batch, or the longest sequence, that fits; None if not even the smallest does.
+    """The largest batch, longest sequence or fewest chips that fit; None if nothing does.
 
-    The other one is held: `batch` adds whole sequences, `seq` lengthens those of the job. Memory
-    never falls as either grows, so doubling and halving the interval find the edge.
+    What is not asked for is held: `batch` adds whole sequences, `seq` lengthens those of the job,
+    `chips` grows the axis that splits sequences. Memory never falls as batch or sequence grow, so
+    doubling and halving the interval find the edge.
     """
+    if unknown == "chips":
+        return _fewest_chips(job)
     if not memory(sized(job, unknown, 1)).fits:
         return None
     low, high = 1, 2
@@ -126,9 +133,44 @@ def solve(job: Job, unknown: Unknown) -> Job | None:
     return sized(job, unknown, low)
 
 
+def _fewest_chips(job: Job) -> Job | None:
+    """The smallest data axis that divides the sequences of a microbatch and fits."""
+    axis = data_axis(job)
+    rest = ways([a for a in job.layout.inner["B"] if a != axis], job.axes)
+    most = job.microbatch // rest
+    for size in _divisors(most):
+        other = replace(job, axes={**job.axes, axis: size})
+        try:
+            if memory(other).fits:
+                return other
+        except ShardingError:  # a weight's dim may not split that many ways
+            continue
+    return None
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def data_axis(job: Job) -> str:
+    """The axis that more chips go to: the first that splits sequences."""
+    axes = job.layout.inner.get("B", ())
+    if not axes:
+        raise UsageError(
+            f"layout {job.layout.text} splits no sequences, so more chips have no place",
+            hint=f"add data parallelism: {job.layout.text},fsdp=X",
+        )
+    return axes[0]
+
+
 def sized(job: Job, unknown: Unknown, times: int) -> Job:
     """The job at a multiple of the smallest size that every rule of its layout divides."""
+    if unknown == "chips":
+        return replace(job, axes={**job.axes, data_axis(job): times})
     dim = "B" if unknown == "batch" else "T"
     axes = (*job.layout.stream.get(dim, ()), *job.layout.inner.get(dim, ()))
     size = times * ways(tuple(dict.fromkeys(axes)), job.axes)
-    return replace(job, batch=size) if unknown == "batch" else replace(job, seq=size)
+    if unknown == "batch":
+        return replace(job, batch=size * job.micro.count)
+    return replace(job, seq=size)

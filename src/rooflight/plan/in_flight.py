@@ -1,16 +1,19 @@
 """What a chip holds only for a moment: gathered weights, the loss, one layer's backward pass.
 
-In: a `Job` and the ops of its layers. Out: `Part`s with the largest moment and its reason.
+In: placed tensors of a `Pattern` and the sizes of a job. Out: bytes of each layer, and from these
+the `Part` of a pipeline stage, with the largest moment and its reason.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rooflight.algebra import Tensor, device_bytes, ways
-from rooflight.graph import Op
-from rooflight.plan.job import Job, kept_bytes, local_bytes
-from rooflight.plan.remat import Kept, activations, is_score
+from rooflight.algebra import ways
+from rooflight.dtypes import DTYPES, Dtype
+from rooflight.plan.job import Job, OnChip
+from rooflight.plan.pattern import Layer, Pattern, Product
 from rooflight.units import format_si
+
+_F32 = DTYPES["f32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,92 +26,82 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
-    """The layers of one kind: what each keeps, and how many there are."""
+class Gathered:
+    """A weight brought together for its product, in the compute dtype; no bytes if it is whole."""
 
-    ops: tuple[Op, ...]
-    kept: Kept
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A weight matmul as one chip does it, its operands brought together."""
-
-    weight: Tensor
-    activations: tuple[Tensor, ...]
-    is_gathered: bool
+    name: str
+    nbytes: int
 
 
-def _product(op: Op, job: Job) -> _Product:
-    """Axes that split the tokens before and after a product stay; a weight must lose these.
-
-    All other axes are the weight's own: an activation is gathered to meet it, and its result
-    scattered. The same follows from the four rules of `algebra`, without choosing between them.
-    """
-    inputs, result = activations(op), op.contraction.result
-    (weight,) = (t for t in op.contraction.operands if t not in inputs)
-    home = job.layout.of_weight(weight)
-    tokens = _token_axes(inputs, weight, job) & _token_axes([result], weight, job)
-    held = {d: tuple(a for a in home.axes_of(d) if a not in tokens) for d in weight.dims}
-
-    def placed(tensor: Tensor) -> Tensor:
-        axes = job.layout.of_activation(tensor)
-        found = (held.get(d, tuple(a for a in axes.axes_of(d) if a in tokens)) for d in tensor.dims)
-        return Tensor(tensor.name, tensor.dims, tuple(found))
-
-    whole = Tensor(weight.name, weight.dims, tuple(held.values()))
-    lost = [axis for axis in home.sharded_over if axis in tokens]
-    return _Product(whole, tuple(map(placed, (*inputs, result))), ways(lost, job.axes) > 1)
+def gathered(products: Iterable[Product], on: OnChip) -> tuple[Gathered, ...]:
+    """The weights of one layer, or of the head, in the order of their products."""
+    return tuple(Gathered(p.name, _gathered_bytes(p, on)) for p in products)
 
 
-def _token_axes(tensors: Iterable[Tensor], weight: Tensor, job: Job) -> set[str]:
-    placed = (job.layout.of_activation(t) for t in tensors)
-    return {a for t in placed for d in t.dims if d not in weight.dims for a in t.axes_of(d)}
-
-
-def gathered_weights(job: Job) -> Part:
-    """The most that two weights in a row and the gradient of the larger one take."""
-    found = [(_gathered_bytes(op, job), op.name) for op in job.graph.ops if op.kind == "matmul"]
-    most, names = 0, ""
-    for (first, a), (second, b) in zip([(0, ""), *found], found, strict=False):
-        nbytes = first + second + max(first, second)
-        if nbytes > most:
-            most, names = nbytes, " and ".join(n for n, size in ((a, first), (b, second)) if size)
-    if not most:
-        return Part("gathered weights", 0, "no weight is gathered for its product")
-    because = f"{job.recipe.compute.name}: {names}, and a gradient before its scatter"
-    return Part("gathered weights", most, because)
-
-
-def _gathered_bytes(op: Op, job: Job) -> int:
-    product = _product(op, job)
-    if not product.is_gathered:
+def _gathered_bytes(product: Product, on: OnChip) -> int:
+    job = on.job
+    flat = job.data_axes if job.zero >= 3 else ()
+    if ways(tuple({*product.gathered_over, *flat}), job.axes) == 1:
         return 0
-    return device_bytes(product.weight, job.graph.sizes, job.axes, job.recipe.compute)
+    return on.nbytes(product.weight, job.recipe.compute)
 
 
-def workspace(job: Job, layers: Sequence[Layers]) -> Part:
+def gathered_part(job: Job, runs: Sequence[tuple[int, Sequence[Gathered]]]) -> Part:
+    """The most that gathered weights take; `runs` are layers with how many there are of each."""
+    if job.framework.keeps_weights and job.num_stages > 1:
+        nbytes, what = _whole_stage(job, runs), "all weights of the stage, f32 gradients"
+    elif job.framework.gathers_blocks:
+        # Gradients are scattered in fp32, so that one takes as much as two weights in bf16.
+        layers = [Gathered("layer", sum(g.nbytes for g in run)) for _, run in runs]
+        nbytes, what = _pair(layers, gradients=2)[0], "two layers in a row, and an f32 gradient"
+    else:
+        nbytes, names = _pair([g for _, run in runs for g in run], gradients=1)
+        what = f"{names}, and a gradient"
+    if not nbytes:
+        return Part("gathered weights", 0, "no weight is gathered for its product")
+    because = f"{job.recipe.compute.name}: {what} before its scatter"
+    return Part("gathered weights", nbytes, because)
+
+
+def _pair(found: Sequence[Gathered], *, gradients: int) -> tuple[int, str]:
+    """Two in a row, one in use and one ahead, and the gradient of the larger one."""
+    most, names = 0, ""
+    for first, second in zip([Gathered("", 0), *found], found, strict=False):
+        nbytes = first.nbytes + second.nbytes + gradients * max(first.nbytes, second.nbytes)
+        if nbytes > most:
+            most, names = nbytes, " and ".join(g.name for g in (first, second) if g.nbytes)
+    return most, names
+
+
+def _whole_stage(job: Job, runs: Iterable[tuple[int, Sequence[Gathered]]]) -> int:
+    weights = sum(count * g.nbytes for count, run in runs for g in run)
+    return weights + weights * _F32.nbytes(1) // job.recipe.compute.nbytes(1)
+
+
+def loss_bytes(on: OnChip, pattern: Pattern) -> int:
+    """Logits and what is made of them until their gradient is there."""
+    return sum(on.nbytes(pattern.logits, dtype) for dtype in loss_dtypes(on.job))
+
+
+def loss_dtypes(job: Job) -> tuple[Dtype, ...]:
+    """Dtypes of the arrays as large as the logits that are in memory together."""
+    framework = job.framework
+    is_split = ways(job.layout.inner.get("V", ()), job.axes) > 1
+    return framework.split_loss if is_split and framework.split_loss else framework.loss
+
+
+def backward_bytes(layer: Layer, on: OnChip) -> int:
+    """What a layer makes again, and the gradients around its widest op."""
+    return on.total(layer.remade) + max(map(on.total, layer.moments))
+
+
+def workspace_part(job: Job, *, layer: int, loss: int | None) -> Part:
     """The loss and the backward pass of a layer are never in memory together."""
-    compute = job.recipe.compute
-    logits = next(t for op in job.graph.ops if "V" in (t := op.contraction.result).dims)
-    loss = sum(kept_bytes([logits], job, dtype) for dtype in job.loss)
-    layer = max(kept_bytes(b.kept.remade, job, compute) + _widest(b.ops, job) for b in layers)
-    at_loss = f"logits and gradient at the loss ({' + '.join(d.name for d in job.loss)})"
     at_layer = "a layer in its backward pass"
+    if loss is None:
+        return Part("workspace", layer, at_layer)
+    dtypes = " + ".join(d.name for d in loss_dtypes(job))
+    at_loss = f"logits and gradient at the loss ({dtypes})"
     if loss >= layer:
         return Part("workspace", loss, f"{at_loss}; {at_layer} takes {format_si(layer, 'B')}")
     return Part("workspace", layer, f"{at_layer}; {at_loss} take {format_si(loss, 'B')}")
-
-
-def _widest(ops: Iterable[Op], job: Job) -> int:
-    """Gradients of the result and of the activations of one op are in memory together."""
-    return max(_op_bytes(op, job) for op in ops if op.kind != "elementwise")
-
-
-def _op_bytes(op: Op, job: Job) -> int:
-    if op.kind == "matmul":
-        placed = _product(op, job).activations
-        return sum(local_bytes(t, job, job.recipe.compute) for t in placed)
-    ends = [*activations(op), op.contraction.result]
-    return kept_bytes((t for t in ends if not is_score(t)), job, job.recipe.compute)

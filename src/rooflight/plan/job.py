@@ -5,15 +5,42 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rooflight.algebra import Tensor, device_bytes, ways
-from rooflight.dtypes import DTYPES, Dtype
-from rooflight.graph import Graph, dim_sizes
+from rooflight.dtypes import Dtype
+from rooflight.errors import UnknownNameError, UsageError
+from rooflight.graph import SCHEDULES, Graph, dim_sizes
 from rooflight.graph.layout import Layout
+from rooflight.plan.framework import FRAMEWORKS, Framework
 from rooflight.plan.recipe import RECIPES, Recipe
 from rooflight.plan.remat import REMATS, Remat
 from rooflight.specs.chip import Chip
 
-Zero = Literal[0, 1, 2]
-_LOSS = (DTYPES["f32"], DTYPES["bf16"])  # logits raised to fp32 for the softmax, their gradient
+Zero = Literal[0, 1, 2, 3]
+# Fewest and most virtual stages; interleaved has no most.
+_VIRTUAL: dict[str, tuple[int, int | None]] = {"interleaved": (2, None), "zb-v": (2, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatching:
+    """How a step's sequences are cut in time, and in which order pipeline stages take them."""
+
+    count: int = 1
+    schedule: str = "1f1b"
+    virtual: int = 1  # chunks of layers a stage holds: 2 for zb-v, 2 or more for interleaved
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise UnknownNameError("pipeline schedule", self.schedule, SCHEDULES)
+        if self.count < 1 or self.virtual < 1:
+            raise UsageError(
+                f"{self.count} microbatches and {self.virtual} virtual stages make no step",
+                hint="give at least 1 of each",
+            )
+        fewest, most = _VIRTUAL.get(self.schedule, (1, 1))
+        if not fewest <= self.virtual <= (most or self.virtual):
+            raise UsageError(
+                f"{self.schedule} does not take {self.virtual} virtual stages",
+                hint="interleaved takes 2 or more, zb-v 2, every other schedule 1",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +51,33 @@ class Job:
     layout: Layout
     axes: Mapping[str, int]
     chip: Chip
-    batch: int  # sequences
+    batch: int  # sequences of a whole step, on all chips
     seq: int
     recipe: Recipe = RECIPES["10"]
     remat: Remat = REMATS["block"]
-    zero: Zero = 0  # 1 also splits the optimizer over the data axes, 2 the gradients too
-    loss: tuple[Dtype, ...] = _LOSS  # arrays of the size of the logits, in memory together
+    zero: Zero = 0  # splits over the data axes: 1 the optimizer, 2 also gradients, 3 also weights
+    micro: Microbatching = Microbatching()
+    framework: Framework = FRAMEWORKS["none"]
 
     @property
     def tokens(self) -> int:
+        """Tokens of a whole step."""
         return self.batch * self.seq
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences that pass through the model together, on all chips."""
+        if self.batch % self.micro.count:
+            raise UsageError(
+                f"{self.batch} sequences do not make {self.micro.count} equal microbatches",
+                hint=f"make the batch a multiple of {self.micro.count} sequences",
+            )
+        return self.batch // self.micro.count
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages: parts of the chips that hold different layers."""
+        return ways(self.layout.stages, self.axes)
 
     @property
     def data_axes(self) -> tuple[str, ...]:
@@ -41,18 +85,26 @@ class Job:
         return (*self.layout.inner.get("B", ()), *self.layout.inner.get("T", ()))
 
     def sizes(self) -> dict[str, int]:
-        return dim_sizes(self.graph, batch=self.batch, seq=self.seq)
+        """Sizes of the dims in one microbatch."""
+        return dim_sizes(self.graph, batch=self.microbatch, seq=self.seq)
 
 
-def kept_bytes(tensors: Iterable[Tensor], job: Job, dtype: Dtype) -> int:
-    """Activations on one chip, where the layout keeps them."""
-    return sum(local_bytes(job.layout.of_activation(t), job, dtype) for t in tensors)
+@dataclass(frozen=True, slots=True)
+class OnChip:
+    """A job with the sizes of its dims worked out once: bytes of any placed tensor on one chip."""
 
+    job: Job
+    sizes: Mapping[str, int]
 
-def local_bytes(placed: Tensor, job: Job, dtype: Dtype) -> int:
-    """An activation on one chip; C, a mean over experts, is rounded up to split evenly."""
-    sizes = job.sizes()
-    for dim in set(placed.dims) & set(job.graph.per_token):
-        shards = ways(placed.axes_of(dim), job.axes)
-        sizes[dim] = -(-sizes[dim] // shards) * shards
-    return device_bytes(placed, sizes, job.axes, dtype)
+    def nbytes(self, placed: Tensor, dtype: Dtype) -> int:
+        """A weight or activation; C, a mean over experts, is rounded up to split evenly."""
+        job, sizes = self.job, self.sizes
+        for dim in placed.dims:
+            if dim in job.graph.per_token:
+                shards = ways(placed.axes_of(dim), job.axes)
+                sizes = {**sizes, dim: -(-sizes[dim] // shards) * shards}
+        return device_bytes(placed, sizes, job.axes, dtype)
+
+    def total(self, placed: Iterable[Tensor]) -> int:
+        """Activations, all in the compute dtype."""
+        return sum(self.nbytes(tensor, self.job.recipe.compute) for tensor in placed)

@@ -2,7 +2,8 @@
 
 In: a `Job`: a graph, a layout, axis sizes, a chip, a batch, what is stored of a parameter and of an
 activation. Out: `Memory`. Every tensor goes through the layout, so nothing here knows a
-parallelism. The bytes are a closed form; a compiler adds padding, fragments and its own buffers.
+parallelism; the stages of a pipeline only share out the layers. The bytes are a closed form; a
+compiler adds padding, fragments and its own buffers, and a `Framework` what is known of its copies.
 
     activations   kept in the layout's own sharding, not as gathered for a product
     attention     a kernel: arrays of T x S are never stored
@@ -11,17 +12,27 @@ parallelism. The bytes are a closed form; a compiler adds padding, fragments and
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
-from rooflight.algebra import local_shape, ways
-from rooflight.dtypes import Dtype
 from rooflight.errors import UsageError
-from rooflight.graph import Param, op_flops, training_flops
-from rooflight.plan.in_flight import Layers, Part, gathered_weights, workspace
-from rooflight.plan.job import Job, kept_bytes
-from rooflight.plan.remat import REMATS, keep
+from rooflight.graph import dim_sizes, op_flops, param_count, training_flops
+from rooflight.plan.in_flight import Part, gathered_part, workspace_part
+from rooflight.plan.job import Job
+from rooflight.plan.pattern import Same
+from rooflight.plan.remat import Remat, keep
+from rooflight.plan.sized import Component, Sized, components, size_up
+from rooflight.plan.stages import (
+    Waiting,
+    chunk_by_flops,
+    chunk_layers,
+    in_flight,
+    num_chunks,
+    stage_chunks,
+)
 from rooflight.specs.chip import Chip
 from rooflight.units import format_si
 
@@ -36,6 +47,8 @@ class Memory:
     offload_s: float | None  # to the host and back in each step; None where PCIe is unknown
     training_flops: int  # of the step on all chips, nothing done again
     again_flops: int  # done again in the backward pass
+    stage: int = 0  # of the pipeline: the one that these chips hold
+    num_layers: int = 0  # of the stage
 
     @property
     def total_bytes(self) -> int:
@@ -63,7 +76,7 @@ class Memory:
 
 
 def memory(job: Job) -> Memory:
-    """Counts every component of a job on one chip.
+    """Counts every component of a job on one chip: of the pipeline stage that needs most.
 
     >>> from rooflight.graph import model_graph
     >>> from rooflight.graph.layout import parse_layout
@@ -73,16 +86,107 @@ def memory(job: Job) -> Memory:
     >>> found.part("saved activations").nbytes == 82 * 8192 * 8192 * 2  # 80 layers and the head
     True
     """
-    layers = _layers(job)
-    saved, host_bytes = _saved(job, layers)
-    return Memory(
-        parts=(*_state(job), saved, gathered_weights(job), workspace(job, layers)),
-        hbm_bytes=usable_hbm_bytes(job.chip),
-        host_bytes=host_bytes,
-        offload_s=_offload_seconds(job.chip, host_bytes),
-        training_flops=training_flops(job.graph, batch=job.batch, seq=job.seq, causal=True),
-        again_flops=_again_flops(job, layers),
+    return max(memory_by_stage(job), key=lambda found: found.total_bytes)
+
+
+def memory_by_stage(job: Job) -> tuple[Memory, ...]:
+    """The same for every stage, from the first to the last."""
+    sized = size_up(job)
+    flops = _training_flops(Same(job.graph), job.batch, job.seq)
+    again = _again_flops(Same(job.graph), job.remat, job.microbatch, job.seq)
+    found: list[Memory] = []
+    for stage in _stages(job):
+        saved, host_bytes = _saved(job, sized, stage)
+        parts = (*_state(job, sized, stage), saved, *_for_a_moment(job, sized, stage))
+        parts += _of_the_framework(job, sized, stage, sum(part.nbytes for part in parts))
+        found.append(
+            Memory(
+                parts=parts,
+                hbm_bytes=usable_hbm_bytes(job.chip),
+                host_bytes=host_bytes,
+                offload_s=_offload_seconds(job.chip, host_bytes),
+                training_flops=flops,
+                again_flops=job.micro.count * again,
+                stage=stage.index,
+                num_layers=stage.layers.total(),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """The layers of one stage by chunk, which ends it holds, and its fullest moments."""
+
+    index: int
+    chunks: tuple[Counter[int], ...]
+    layers: Counter[int]  # of all its chunks
+    has_embedding: tuple[bool, ...]  # for each chunk
+    has_head: tuple[bool, ...]
+    moments: tuple[Waiting, ...]
+
+
+def _stages(job: Job) -> list[_Stage]:
+    micro, stages = job.micro, job.num_stages
+    if stages == 1:  # one chunk; microbatches follow each other and add up gradients
+        layers = Counter(job.graph.order)
+        return [_Stage(0, (layers,), layers, (True,), (True,), ((1,),))]
+    places = stage_chunks(micro.schedule, stages, micro.virtual)
+    last = num_chunks(places) - 1
+    chunks = _cut(job, last + 1)
+    waiting = in_flight(
+        micro.schedule, stages=stages, microbatches=micro.count, virtual=micro.virtual
     )
+    return [
+        _Stage(
+            index,
+            tuple(Counter(chunks[c]) for c in held),
+            Counter(block for c in held for block in chunks[c]),
+            tuple(c == 0 for c in held),
+            tuple(c == last for c in held),
+            moments,
+        )
+        for index, (held, moments) in enumerate(zip(places, waiting, strict=True))
+    ]
+
+
+def _cut(job: Job, count: int) -> list[Sequence[int]]:
+    layers = job.graph.order
+    if len(layers) < count:
+        raise UsageError(
+            f"{len(layers)} layers do not fill {count} pipeline stages",
+            hint=f"use at most {len(layers)} stages, virtual ones included",
+        )
+    if not job.framework.cuts_by_flops:
+        return chunk_layers(layers, count)
+    matrices = [p for p in job.graph.params if p.block is not None and len(p.tensor.dims) > 1]
+    mean = sum(param_count(job.graph, p, active=True) for p in matrices) / Fraction(len(layers))
+    head = job.graph.sizes["V"] * job.graph.sizes["D"]
+    return chunk_by_flops(layers, count, head=head / mean)
+
+
+def _for_a_moment(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, Part]:
+    layers, has_head = stage.layers, any(stage.has_head)
+    runs = [(n, sized.gathered[b]) for b, n in layers.items()]
+    runs += [(1, sized.gathered["head"])] if has_head else []
+    widest = max((sized.backward[b] for b in layers), default=0)
+    loss = sized.loss if has_head else None
+    return gathered_part(job, runs), workspace_part(job, layer=widest, loss=loss)
+
+
+def _of_the_framework(job: Job, sized: Sized, stage: _Stage, nbytes: int) -> tuple[Part, ...]:
+    """What only a named framework holds."""
+    found: list[Part] = []
+    if job.framework.unread_gradients:
+        keys = [*stage.layers, *(["head"] if any(stage.has_head) else [])]
+        shapes = {shape for key in keys for shape in sized.shapes[key]}
+        size = sum(job.recipe.compute.nbytes(math.prod(shape)) for _, shape in shapes)
+        because = f"{job.recipe.compute.name}, one of each shape of weight, which autograd asks for"
+        found.append(Part("unread gradients", size, because))
+    if job.framework.reserved:
+        because = f"{job.framework.reserved:.0%} more than is allocated, as measured"
+        found.append(Part("allocator", math.ceil(nbytes * job.framework.reserved), because))
+    return tuple(found)
 
 
 def usable_hbm_bytes(chip: Chip) -> int:
@@ -96,76 +200,65 @@ def usable_hbm_bytes(chip: Chip) -> int:
     return int(usable)
 
 
-def _state(job: Job) -> list[Part]:
-    """Weights, gradients, master weights and moments: every param through the layout."""
-    recipe = job.recipe
-    optimizer = job.data_axes if job.zero >= 1 else ()
-    gradients = job.data_axes if job.zero >= 2 else ()
+def _state(job: Job, sized: Sized, stage: _Stage) -> list[Part]:
+    """Weights, gradients, master weights and moments; tied weights are on both end stages."""
+    first, last = any(stage.has_embedding), any(stage.has_head)
+    ends = (*(["embedding"] if first else ()), *(["head"] if last else ()))
+    ends += ("tied",) if last and not first else ()
+    held = [(n, sized.state[b]) for b, n in stage.layers.items()]
+    held += [(1, sized.state[end]) for end in ends]
     return [
-        _stored("weights", _one(recipe.weights), (), job),
-        _stored("gradients", _one(recipe.gradients), gradients, job),
-        _stored("master weights", _one(recipe.master), optimizer, job),
-        _stored("optimizer moments", recipe.moments, optimizer, job),
+        _state_part(component, sum(n * sizes[index] for n, sizes in held), job)
+        for index, component in enumerate(components(job))
     ]
 
 
-def _one(dtype: Dtype | None) -> tuple[Dtype, ...]:
-    return (dtype,) if dtype else ()
-
-
-def _stored(name: str, dtypes: Sequence[Dtype], extra: tuple[str, ...], job: Job) -> Part:
-    """Numbers of each parameter; `extra` axes split what the layout leaves on a chip."""
-    if not dtypes:
-        return Part(name, 0, f"recipe {job.recipe.name} keeps none")
-    nbytes = sum(
-        p.count * dtype.nbytes(_elements(p, extra, job))
-        for p in job.graph.params
-        for dtype in dtypes
-    )
-    each = " + ".join(dtype.name for dtype in dtypes)
+def _state_part(component: Component, nbytes: int, job: Job) -> Part:
+    if not component.dtypes:
+        return Part(component.name, 0, f"recipe {job.recipe.name} keeps none")
+    each = " + ".join(dtype.name for dtype in component.dtypes)
+    extra = component.extra
     more = f", split over {'*'.join(extra)} too (zero {job.zero})" if extra else ""
-    return Part(name, nbytes, f"{each} under {job.layout.text}{more}")
+    return Part(component.name, nbytes, f"{each} under {job.layout.text}{more}")
 
 
-def _elements(param: Param, extra: tuple[str, ...], job: Job) -> int:
-    """What a chip holds of a param; ZeRO splits it flat, so the last chip's part is shorter."""
-    tensor = job.layout.of_weight(param.tensor)
-    local = math.prod(local_shape(tensor, job.graph.sizes, job.axes))
-    free = [axis for axis in extra if axis not in tensor.sharded_over]
-    return -(-local // ways(free, job.axes))
-
-
-def _layers(job: Job) -> list[Layers]:
-    ops = [op for op in job.graph.ops if op.block is not None]
-    found: list[Layers] = []
-    for block in dict.fromkeys(op.block for op in ops):
-        layer = tuple(op for op in ops if op.block == block)
-        found.append(Layers(layer, keep(layer, job.remat), layer[0].count))
-    return found
-
-
-def _saved(job: Job, layers: Sequence[Layers]) -> tuple[Part, int]:
+def _saved(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, int]:
     """Kept activations on the chip, and those on the host; no policy touches the head."""
-    compute = job.recipe.compute
-    kept = sum(b.count * kept_bytes(b.kept.tensors, job, compute) for b in layers)
-    frame = [op for op in job.graph.ops if op.block is None]
-    ends = [t for t in keep(frame, REMATS["none"]).tensors if "V" not in t.dims]
-    head = kept_bytes(ends, job, compute)
+    by_chunk = [sum(n * sized.kept[b] for b, n in chunk.items()) for chunk in stage.chunks]
+    ends = [sized.head_kept if last else 0 for last in stage.has_head]
+    both = [kept + end for kept, end in zip(by_chunk, ends, strict=True)]
+    waiting = max(stage.moments, key=lambda moment: _dot(moment, both))
+    kept, head = _dot(waiting, by_chunk), _dot(waiting, ends)
     if job.remat.on_host:
         because = f"inputs of the head; {format_si(kept, 'B')} more a chip wait on the host"
         return Part("saved activations", head, because), kept
-    names = ", ".join(dict.fromkeys(t.name for b in layers for t in b.kept.tensors))
-    because = f"{compute.name}, remat {job.remat.name}: {names} of each layer"
+    layers = (sized.pattern.layers[b] for b in stage.layers)
+    names = ", ".join(dict.fromkeys(name for layer in layers for name in layer.names))
+    because = f"{job.recipe.compute.name}, remat {job.remat.name}: {names} of each layer"
+    if job.num_stages > 1:
+        because += f"; {' + '.join(map(str, waiting))} microbatches wait"
     return Part("saved activations", kept + head, because), 0
 
 
-def _again_flops(job: Job, layers: Iterable[Layers]) -> int:
+def _dot(counts: Sequence[int], sizes: Sequence[int]) -> int:
+    return sum(n * size for n, size in zip(counts, sizes, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _training_flops(same: Same, batch: int, seq: int) -> int:
+    return training_flops(same.graph, batch=batch, seq=seq, causal=True)
+
+
+@lru_cache(maxsize=256)
+def _again_flops(same: Same, remat: Remat, batch: int, seq: int) -> int:
+    graph = same.graph
+    layers = [[op for op in graph.ops if op.block == block] for block in set(graph.order)]
+    again = [op for layer in layers for op in keep(layer, remat).ops]
     exact: dict[str, int | Fraction] = {
-        name: share * job.tokens for name, share in job.graph.per_token.items()
+        name: share * batch * seq for name, share in graph.per_token.items()
     }
-    sizes = job.sizes() | exact
-    ops = [op for b in layers for op in b.kept.ops]
-    return math.ceil(sum(op.count * op_flops(op, sizes, causal=True) for op in ops))
+    sizes = dim_sizes(graph, batch=batch, seq=seq) | exact
+    return math.ceil(sum(op.count * op_flops(op, sizes, causal=True) for op in again))
 
 
 def _offload_seconds(chip: Chip, host_bytes: int) -> float | None:

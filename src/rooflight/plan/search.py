@@ -1,79 +1,64 @@
-"""Which layout? Every placement of every pattern of schemes is priced; the best are exact.
+"""Which layout? Every layout of the space is priced; the fastest that fit are reported.
 
-In: a graph, a slice, a batch. Out: `Candidate`s, best first, and counts of what was considered.
-A pattern (`fsdp=X,sp=Y`) is derived a few times, and its steps are priced on all its meshes at
-once (`costs.sweep`). That ranking only decides whom to look at: each candidate that is reported
-is derived again for its own mesh, by `training_step`, and must fit.
+In: a `Question`. Out: a `Search`: `Candidate`s, best first, and counts. A layout here is a pattern
+of schemes on a mesh (`space`), a number of microbatches, a pipeline schedule and a remat policy.
+All are priced at once (`sweep`), with the same formulas as one by one (`price_one`): a test
+tries everything, one by one, and finds the same winner with the same time.
 
-The space: the patterns of `PATTERNS` (for models with experts also those with `ep`), every way
-to share out the physical dims of the slice among their axes, in either nesting order.
+Of times within a thousandth, the layout with less time in collectives is first: what overlaps
+today may not tomorrow.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import permutations
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.algebra import Step, Tensor
-from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.costs.sweep import MeshSweep, divides, every_mesh, sweep_step
+from rooflight.algebra import Contraction, Tensor, ways
+from rooflight.costs.choose import TIE
+from rooflight.costs.sweep import MeshSweep
 from rooflight.dtypes import Dtype
-from rooflight.errors import PlacementError, ShardingError
-from rooflight.graph import Graph, dim_sizes
-from rooflight.graph.layout import Layout, parse_layout
-from rooflight.plan.algorithm import Line, derive_algorithm, pad_routed
-from rooflight.plan.memory import Memory
-from rooflight.plan.step_time import Overlap, StepTime, layer_runs, spent, training_step
+from rooflight.errors import ModelError
+from rooflight.graph import Graph, training_flops
+from rooflight.graph.layout import Layout
+from rooflight.plan.bubble import BUBBLES
+from rooflight.plan.compose import Steps
+from rooflight.plan.job import Job, Microbatching
+from rooflight.plan.least_memory import LeastMemory
+from rooflight.plan.memory import Memory, memory, usable_hbm_bytes
+from rooflight.plan.recipe import RECIPES, Recipe
+from rooflight.plan.remat import REMATS, Remat
+from rooflight.plan.space import Meshes, data_axes, every_placement, microbatch_counts, patterns
+from rooflight.plan.stage_time import Overlap
+from rooflight.plan.step_time import StepTime, training_step
+from rooflight.plan.sweep import (
+    Points,
+    Sizes,
+    Split,
+    contractions,
+    kept_by,
+    layer_times,
+    splits_of,
+)
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import Slice
 
-PATTERNS = (
-    "fsdp=X",
-    "fsdp=X,tp=Y",
-    "fsdp=X,sp=Y",
-    "fsdp=X,cp=Y",
-    "dp=Z,fsdp=X",
-    "dp=Z,fsdp=X,sp=Y",
-)
-EXPERT_PATTERNS = (
-    "fsdp=X,ep=X",
-    "fsdp=X,sp=Y,ep=X",
-    "fsdp=X,sp=Y,ep=Y",
-    "dp=Z,fsdp=X,ep=X",
-)
-_SAMPLES = 6  # meshes on which a pattern is derived; where the choice of a strategy flips
-_SPARE = 3  # as many candidates are derived exactly for each that is reported
-
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One layout on one mesh with its exact time; how it fits, once that is settled."""
-
-    layout: Layout
-    mesh: Mesh
-    time: StepTime
-    remat: str = ""
-    memory: Memory | None = None
-
-
-Settle = Callable[[Candidate], Candidate | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The best candidates, and how many layouts were named, divide, and were looked at closely."""
-
-    candidates: tuple[Candidate, ...]
-    num_named: int
-    num_dividing: int
-    num_derived: int
-    num_unfit: int
+SCHEDULES: tuple[tuple[str, int], ...] = (
+    ("1f1b", 1),
+    ("interleaved", 2),
+    ("interleaved", 4),
+    ("zb-h1", 1),
+)
+POLICIES: tuple[Remat, ...] = (REMATS["none"], REMATS["dots"], REMATS["block"])
+_CHUNK = 50_000  # points priced together: their arrays stay small
+_BAND = math.log(1.001)  # times in one band are tied
+_SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,204 +71,321 @@ class Question:
     seq: int
     dtype: Dtype
     overlap: Overlap = "sum"
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """Sizes for the sweep: routed tokens are padded for any mesh of the slice."""
-        sizes = dim_sizes(self.graph, batch=self.batch, seq=self.seq)
-        return pad_routed(sizes, self.on.num_chips)
+    recipe: Recipe = RECIPES["10"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """One mesh of a sweep: its time, and the collectives it hides, which settle ties."""
+class Candidate:
+    """One layout on one mesh, with its time and memory."""
 
-    seconds: float
-    hidden_s: float
     layout: Layout
-    meshes: MeshSweep
-    index: int
+    mesh: Mesh
+    micro: Microbatching
+    remat: Remat
+    time: StepTime
+    memory: Memory
+
+    @property
+    def num_stages(self) -> int:
+        return ways(self.layout.stages, self.mesh.axes)
+
+    @property
+    def degrees(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """What stays the same wherever the axes lie."""
+        return self.layout.text, tuple(sorted(self.mesh.axes.items()))
 
 
-def search_training(
-    question: Question, *, count: int = 8, settle: Settle = lambda candidate: candidate
-) -> Search:
-    """Ranks every layout and returns the `count` fastest.
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The best candidates, and how many layouts divide and were priced, and could not fit."""
 
-    `settle` sees each candidate that was derived exactly and may change it (recompute to save
-    memory) or reject it (it does not fit).
-    """
-    rows: list[_Row] = []
-    named = 0
-    for layout, meshes in space(question):
-        named += meshes.count
-        seconds, hidden = sweep_layout(question, layout, meshes)
-        rows += [
-            _Row(float(seconds[i]), float(hidden[i]), layout, meshes, int(i))
-            for i in np.flatnonzero(seconds < np.inf)
-        ]
-    rows.sort(key=lambda row: (_tied(row.seconds), row.hidden_s))
-    return _exact(question, rows, named, count, settle)
+    candidates: tuple[Candidate, ...]
+    num_priced: int
+    num_too_large: int  # of those priced: weights, optimizer and kept activations exceed the HBM
+    num_too_slow: int  # meshes with microbatches left out: FLOPs and bubble alone take too long
+    num_unfit: int  # of those looked at more closely
 
 
-def _tied(seconds: float) -> float:
-    """Times within a thousandth of each other count as equal."""
-    return round(seconds, 3 - math.ceil(math.log10(seconds)))
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Layouts of one chunk that may fit, as arrays: their key, their point and their option."""
+
+    points: Points
+    options: Sequence[tuple[Microbatching, Remat]]  # microbatch counts left out
+    keys: Floats
+    expected_s: Floats
+    at: Ints
+    option: Ints
 
 
-def _exact(
-    question: Question,
-    rows: Sequence[_Row],
-    named: int,
-    count: int,
-    settle: Settle,
-) -> Search:
-    """Derives the ranked layouts one by one until enough of them fit."""
-    found: dict[tuple[str, str], Candidate] = {}
-    derived = unfit = 0
-    for row in rows:
-        mesh = row.meshes.mesh(row.index)
-        key = (row.layout.text, _shape(mesh))
-        if key in found:
-            continue
-        derived += 1
-        candidate = exact_candidate(question, row.layout, mesh)
-        settled = settle(candidate) if candidate else None
-        if settled is None:
-            unfit += candidate is not None
-            continue
-        found[key] = settled
-        if len(found) == _SPARE * count:
-            break
-    best = sorted(found.values(), key=lambda c: _order(question, c))[:count]
-    return Search(tuple(best), named, len(rows), derived, unfit)
+Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layouts priced
 
 
-def _shape(mesh: Mesh) -> str:
-    """Layouts that differ only in where their axes lie count once, at the best place."""
-    return ",".join(f"{a}={n}" for a, n in sorted(mesh.axes.items()))
+def search_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
+    """Prices every layout and returns the `count` fastest that fit, no two of the same degrees."""
+    found = _Found(question, count)
+    layouts = layouts_of(question)
+    limit_s = math.inf
+    for done, layout in enumerate(layouts):
+        if layout.stages and limit_s == math.inf:
+            limit_s = found.limit()
+        found.add(layout, limit_s)
+        if watch:
+            watch(done + 1, len(layouts), found.num_priced)
+    return found.search()
 
 
-def _seconds(question: Question, candidate: Candidate) -> float:
-    return candidate.time.expected_s(question.overlap)
+def layouts_of(question: Question) -> list[Layout]:
+    """The patterns of the space; on one chip they are all the same."""
+    layouts = list(patterns(question.graph))
+    return layouts if question.on.num_chips > 1 else layouts[:1]
 
 
-def _order(question: Question, candidate: Candidate) -> tuple[float, float, int]:
-    """Time, then the time of the collectives it hides, then the simpler layout."""
-    hidden_s = candidate.time.collectives_s("sum")
-    return _tied(_seconds(question, candidate)), hidden_s, len(candidate.mesh.axes)
+class _Found:
+    """What a search has priced so far."""
 
+    def __init__(self, question: Question, count: int) -> None:
+        self._question, self._count = question, count
+        self._sizes = sizes_of(question)
+        self._ranked: list[_Ranked] = []
+        self._fits: dict[object, bool] = {}
+        self.num_priced = self._too_large = self._too_slow = 0
 
-def exact_candidate(question: Question, layout: Layout, mesh: Mesh) -> Candidate | None:
-    q = question
-    try:
-        time = training_step(q.graph, layout, mesh=mesh, batch=q.batch, seq=q.seq, dtype=q.dtype)
-    except (ShardingError, PlacementError):
-        return None
-    return Candidate(layout, mesh, time)
+    def add(self, layout: Layout, limit_s: float) -> None:
+        """Prices all layouts of a pattern, but for those whose pipeline alone takes too long."""
+        asked = contractions(self._question.graph, layout)
+        for points, skipped in every_point(self._question, self._sizes, layout, asked, limit_s):
+            self._too_slow += skipped
+            if len(points):
+                chunk, priced, too_large = _rank(self._question, points, asked)
+                self._ranked.append(chunk)
+                self.num_priced += priced
+                self._too_large += too_large
 
+    def limit(self) -> float:
+        """Seconds of the last that would be reported: what is slower need not be priced."""
+        best = self.best()
+        if len(best) < self._count:
+            return math.inf
+        return max(c.time.expected_s(self._question.overlap) for c in best)
 
-def space(question: Question) -> Iterator[tuple[Layout, MeshSweep]]:
-    """Every pattern with every nesting order of its axes, no axis of one chip."""
-    routed = any(op.kind == "route" for op in question.graph.ops)
-    for text in (*PATTERNS, *(EXPERT_PATTERNS if routed else ())):
-        layout = parse_layout(text)
-        for order in permutations(_axes(layout)):
-            meshes = every_mesh(order, question.on)
-            used = np.all([meshes.ways(a) > 1 for a in order], axis=0)
-            if used.any():
-                yield layout, meshes.only(used)
+    def best(self) -> list[Candidate]:
+        found: dict[object, Candidate] = {}
+        for chunk, index in _in_order(self._ranked):
+            layout, mesh, micro, remat = _named(chunk, index)
+            degrees = layout.text, tuple(sorted(mesh.axes.items()))
+            if degrees not in found and self._fit(degrees, layout, mesh, micro, remat):
+                candidate = price_one(self._question, layout, mesh, micro, remat)
+                found[degrees] = self._checked(candidate, float(chunk.expected_s[index]))
+            if len(found) == self._count:
+                break
+        return list(found.values())
 
-
-def _axes(layout: Layout) -> tuple[str, ...]:
-    rules = (layout.weight, layout.stream, layout.inner)
-    return tuple(sorted({a for rule in rules for axes in rule.values() for a in axes}))
-
-
-def sweep_layout(question: Question, layout: Layout, meshes: MeshSweep) -> tuple[Floats, Floats]:
-    """Expected seconds of a step on every mesh, and of its collectives alone.
-
-    Infinite where the layout does not divide. Derived on a few meshes that differ most; on each
-    mesh the cheapest of those derivations counts.
-    """
-    best, hidden = np.full(meshes.count, np.inf), np.full(meshes.count, np.inf)
-    seen: set[tuple[str, ...]] = set()
-    for index in _samples(meshes, _may_divide(question, layout, meshes)):
-        lines = _lines(question, layout, meshes.mesh(index))
-        steps = tuple(str(line.step) for line, _ in lines)
-        if lines and steps not in seen:
-            seen.add(steps)
-            seconds, queued = _price(question, lines, meshes)
-            better = (seconds < best) | ((seconds == best) & (queued < hidden))
-            best, hidden = np.where(better, seconds, best), np.where(better, queued, hidden)
-    return best, hidden
-
-
-def _may_divide(question: Question, layout: Layout, meshes: MeshSweep) -> npt.NDArray[np.bool_]:
-    """Where the weights and the stream divide: a quick look before the derivation's own."""
-    x = layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
-    tensors = [x, *(layout.of_weight(p.tensor) for p in question.graph.params)]
-    steps = [Step("slice", (t,), t) for t in tensors]
-    return divides(steps, meshes, dims=question.dims)
-
-
-def _samples(meshes: MeshSweep, chosen: npt.NDArray[np.bool_]) -> list[int]:
-    """Some of the chosen meshes, from the smallest first axis to the largest."""
-    first = next(iter(meshes.sizes))
-    order = [int(i) for i in np.argsort(meshes.ways(first), kind="stable") if chosen[i]]
-    picks = np.linspace(0, len(order) - 1, num=min(_SAMPLES, len(order))).astype(int)
-    return [order[i] for i in picks]
-
-
-def _lines(question: Question, layout: Layout, mesh: Mesh) -> list[tuple[Line, int]]:
-    """The lines of a whole step with their counts; none if the layout does not divide here."""
-    lines: list[tuple[Line, int]] = []
-    for ops, count in layer_runs(question.graph):
-        try:
-            layer = derive_algorithm(
-                question.graph, ops, layout, mesh=mesh, dims=question.dims, dtype=question.dtype
+    def _checked(self, candidate: Candidate, swept_s: float) -> Candidate:
+        """Priced alone and among all, a layout takes the same time."""
+        alone_s = candidate.time.expected_s(self._question.overlap)
+        if not math.isclose(alone_s, swept_s, rel_tol=TIE):
+            raise ModelError(
+                f"{candidate.layout.text} on {candidate.mesh} takes {alone_s} s alone and"
+                f" {swept_s} s in the search"
             )
-        except ShardingError:
-            return []
-        lines += [(line, count) for line in spent(layer)]
-    return lines
+        return candidate
+
+    def _fit(
+        self, degrees: object, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
+    ) -> bool:
+        """Memory does not depend on where the axes lie, so each size is asked once."""
+        key = degrees, micro, remat.name
+        if key not in self._fits:
+            self._fits[key] = held_by(self._question, layout, mesh, micro, remat).fits
+        return self._fits[key]
+
+    def search(self) -> Search:
+        best = tuple(self.best())
+        unfit = sum(not fits for fits in self._fits.values())
+        return Search(best, self.num_priced, self._too_large, self._too_slow, unfit)
 
 
-def _price(
-    question: Question, lines: Sequence[tuple[Line, int]], meshes: MeshSweep
-) -> tuple[Floats, Floats]:
-    products = np.zeros(meshes.count)
-    axes: dict[str, Floats] = {}
-    for line, count in lines:
-        if line.price.op:
-            products = products + count * _product_seconds(question, line, meshes)
-        else:
-            where = "+".join(sorted(line.step.axes))
-            seconds = sweep_step(line.step, meshes, dims=question.dims, dtype=question.dtype)
-            axes[where] = axes.get(where, np.zeros(meshes.count)) + count * seconds
-    queued = sum(axes.values(), np.zeros(meshes.count))
-    beside = np.max(list(axes.values()), axis=0) if axes else queued
-    collectives = queued if question.overlap == "sum" else beside
-    whole = divides([line.step for line, _ in lines], meshes, dims=question.dims)
-    return np.where(whole, np.maximum(products, collectives), np.inf), queued
+Asked = Mapping[int, Sequence[Contraction]]
 
 
-def _product_seconds(question: Question, line: Line, meshes: MeshSweep) -> Floats:
-    """As `algorithm` prices a product: masked pairs and scores left out."""
-    chip, dims = meshes.slice.chip, question.dims
-    ways = {a: meshes.ways(a) for a in meshes.sizes}
-    dtype = question.dtype
-    sizes = cast(Mapping[str, int], ways)  # `Step.elements` takes arrays of sizes as well
-    flops = 2 * np.asarray(line.step.elements(dims, sizes), np.float64)
-    rate = chip.peak_flops(chip.matmul_dtype(dtype.name))
-    stored = [t for t in (*line.step.inputs, line.step.output) if not {"T", "S"} <= set(t.dims)]
-    moved = sum(math.prod(dims[d] for d in t.dims) / _split(t.sharded_over, ways) for t in stored)
-    hbm_s = moved * dtype.bits_per_element / 8 / memory_bytes_per_s(chip)
-    return np.maximum(flops * line.visible / rate, hbm_s)
+def sizes_of(question: Question) -> Sizes:
+    q = question
+    return Sizes(q.graph, q.batch, q.seq, q.dtype, kept_by(q.graph, POLICIES))
 
 
-def _split(axes: Sequence[str], ways: Mapping[str, npt.NDArray[np.int64]]) -> Floats:
-    result = np.ones(len(next(iter(ways.values()))))
-    for axis in axes:
-        result = result * ways[axis]
-    return result
+def every_point(
+    question: Question, sizes: Sizes, layout: Layout, asked: Asked, limit_s: float
+) -> Iterator[tuple[Points, int]]:
+    """All points of a pattern that divide, a chunk at a time; and how many were skipped."""
+    splits = _splits(question.graph, layout, asked)
+
+    def keep(table: MeshSweep) -> Bools:
+        alone, every = Meshes(layout, (table,)), np.arange(table.count)
+        points = Points(sizes, alone, every, np.ones(1, np.int64), np.zeros_like(every))
+        return points.divides(splits) & (points.num_stages <= len(question.graph.order))
+
+    meshes = every_placement(layout, question.on, keep)
+    yield from _chunks(question, sizes, meshes, limit_s)
+
+
+def _splits(graph: Graph, layout: Layout, asked: Asked) -> frozenset[Split]:
+    """Every dim of every tensor that a layout splits: weights, stream, and all that is asked."""
+    x = layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
+    weights = [layout.of_weight(p.tensor) for p in graph.params]
+    products = [c for block in asked.values() for c in block]
+    return splits_of((x, *weights, *(t for c in products for t in (*c.operands, c.result))))
+
+
+def _chunks(
+    question: Question, sizes: Sizes, meshes: Meshes, limit_s: float
+) -> Iterator[tuple[Points, int]]:
+    """Every mesh with every number of microbatches that leaves each data shard whole sequences."""
+    if not meshes.count:
+        return
+    data = math.prod(
+        (meshes.ways(a) for a in data_axes(meshes.layout)), start=np.ones(meshes.count, np.int64)
+    )
+    counts = np.array(microbatch_counts(question.batch))
+    divides = question.batch // counts % data[:, None] == 0
+    soon = least_seconds(question, meshes.num_stages()[:, None], counts) <= limit_s * _SAFE
+    mesh_of, which = np.nonzero(divides & soon)
+    skipped = int((divides & ~soon).sum())
+    for start in range(0, len(mesh_of) or 1, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield Points(sizes, meshes, mesh_of[part], counts, which[part]), skipped
+        skipped = 0
+
+
+def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
+    """No layout with so many stages and microbatches is faster, whatever its mesh.
+
+    Products take at least their FLOPs over the peak, on the average stage. The shortest bubble
+    of `SCHEDULES` is S - 1 forwards (zero-bubble H1) or (S - 1) / v microbatches (interleaved).
+    """
+    q, chip = question, question.on.chip
+    flops = training_flops(q.graph, batch=q.batch, seq=q.seq, causal=True)
+    ideal_s = flops / q.on.num_chips / chip.peak_flops(chip.matmul_dtype(q.dtype.name))
+    shortest = min(1 / 3, *(1 / v for name, v in SCHEDULES if name == "interleaved"))
+    return ideal_s * (1 + (stages - 1) * shortest / counts)
+
+
+def _rank(question: Question, points: Points, asked: Asked) -> tuple[_Ranked, int, int]:
+    """Prices every option of a chunk; leaves out what cannot fit."""
+    times = layer_times(points, asked)
+    least = LeastMemory(points, question.recipe)
+    hbm_bytes = usable_hbm_bytes(question.on.chip)
+    options: list[tuple[Microbatching, Remat]] = []
+    keys: list[Floats] = []
+    expected_s: list[Floats] = []
+    at: list[Ints] = []
+    priced = too_large = 0
+    steps = Steps(points, times)
+    for micro, remat in _options(points.layout):
+        allowed = _allowed(micro, points, len(question.graph.order))
+        if not allowed.any():
+            continue
+        found = steps.composed(micro, remat, question.overlap)
+        fits = least.bytes(micro, remat) <= hbm_bytes
+        priced += int(allowed.sum())
+        too_large += int((allowed & ~fits).sum())
+        chosen = np.flatnonzero(allowed & fits)
+        keys.append(rank(found.expected_s[chosen], found.collectives_s[chosen]))
+        expected_s.append(found.expected_s[chosen])
+        at.append(chosen)
+        options.append((micro, remat))
+    option = np.repeat(np.arange(len(options)), [len(k) for k in keys])
+    ranked = _Ranked(
+        points,
+        options,
+        np.concatenate(keys),
+        np.concatenate(expected_s),
+        np.concatenate(at),
+        option,
+    )
+    return ranked, priced, too_large
+
+
+def _options(layout: Layout) -> Iterator[tuple[Microbatching, Remat]]:
+    """Schedules and remat policies; without a pipeline there is nothing to schedule."""
+    for schedule, virtual in SCHEDULES if layout.stages else SCHEDULES[:1]:
+        for remat in POLICIES:
+            yield Microbatching(1, schedule, virtual), remat
+
+
+def _allowed(micro: Microbatching, points: Points, num_layers: int) -> Bools:
+    """Where the schedule has a table: enough layers, and microbatches that suit the stages."""
+    if not points.layout.stages:
+        return np.ones(len(points), np.bool_)
+    table = [
+        [can_run(micro, int(s), int(m), num_layers) for m in points.distinct_counts]
+        for s in points.distinct_stages
+    ]
+    return np.array(table)[points.stages_of, points.count_of]
+
+
+def can_run(micro: Microbatching, stages: int, count: int, num_layers: int) -> bool:
+    """Whether the search considers a schedule on so many stages and microbatches."""
+    enough = stages * micro.virtual <= num_layers
+    return enough and (stages == 1 or BUBBLES[micro.schedule].allows(stages, count))
+
+
+def rank(expected_s: Floats, collectives_s: Floats) -> Floats:
+    """The order of layouts: bands of a thousandth, in a band by the time of all collectives."""
+    band = np.floor(np.log(expected_s) / _BAND)
+    return band + np.round(collectives_s / (collectives_s + expected_s) / 2, 9)
+
+
+def _in_order(ranked: Sequence[_Ranked]) -> Iterator[tuple[_Ranked, int]]:
+    """All layouts by key, ties as they come; only as many are sorted as are looked at."""
+    keys = np.concatenate([r.keys for r in ranked]) if ranked else np.zeros(0)
+    ends = np.cumsum([len(r.keys) for r in ranked])
+    seen = -np.inf
+    size = 256
+    while True:
+        later = np.flatnonzero(keys > seen)
+        if not len(later):
+            return
+        limit = np.partition(keys[later], min(size, len(later)) - 1)[min(size, len(later)) - 1]
+        batch = later[keys[later] <= limit]
+        for at in np.argsort(keys[batch], kind="stable"):
+            index = int(batch[at])
+            chunk = int(np.searchsorted(ends, index, side="right"))
+            yield ranked[chunk], index - int(ends[chunk]) + len(ranked[chunk].keys)
+        seen, size = limit, size * 4
+
+
+def _named(chunk: _Ranked, index: int) -> tuple[Layout, Mesh, Microbatching, Remat]:
+    at = int(chunk.at[index])
+    micro, remat = chunk.options[int(chunk.option[index])]
+    points = chunk.points
+    mesh = points.meshes.mesh(int(points.mesh_of[at]))
+    return points.layout, mesh, replace(micro, count=int(points.count[at])), remat
+
+
+def held_by(
+    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
+) -> Memory:
+    """What the chips of a candidate hold; optimizer state is split over all data axes."""
+    q = question
+    job = Job(q.graph, layout, mesh.axes, q.on.chip, q.batch, q.seq, q.recipe, remat, zero=1)
+    return memory(replace(job, micro=micro))
+
+
+def price_one(
+    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
+) -> Candidate:
+    """One layout, derived and priced for its own mesh; raises where it does not divide."""
+    q = question
+    time = training_step(
+        q.graph,
+        layout,
+        mesh=mesh,
+        batch=q.batch,
+        seq=q.seq,
+        dtype=q.dtype,
+        micro=micro,
+        remat=remat,
+        overlap=q.overlap,
+    )
+    return Candidate(layout, mesh, micro, remat, time, held_by(q, layout, mesh, micro, remat))

@@ -1,49 +1,63 @@
 """The time of one training step under a layout: every layer's algorithm, times its count.
 
-In: a graph, a layout, a mesh, a batch. Out: a `StepTime`. Overlap is a stated convention, the
-book's chapter 5: products and collectives overlap, and the collectives of different mesh axes
-either queue up ("sum", the 2025 edition) or run side by side ("max", the newer one).
+In: a graph, a layout, a mesh, a batch, its microbatches and remat policy. Out: a `StepTime`.
+Overlap is a stated convention, the book's chapter 5: products and collectives overlap, and the
+collectives of different mesh axes either queue up ("sum", the 2025 edition) or run side by side
+("max", the newer one). A pipeline takes as long as its slowest stage, and then its bubble.
 Not priced: the embedding lookup, elementwise ops, the optimizer's own arithmetic.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from rooflight.algebra import ways
 from rooflight.dtypes import Dtype
-from rooflight.errors import ModelError
+from rooflight.errors import ModelError, ShardingError
 from rooflight.graph import Graph, dim_sizes, training_flops
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Op
-from rooflight.plan.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.algorithm import derive_algorithm
+from rooflight.plan.bubble import idle_seconds
+from rooflight.plan.job import Microbatching
+from rooflight.plan.remat import REMATS, Remat
+from rooflight.plan.stage_time import (
+    HEAD,
+    Overlap,
+    StageTime,
+    layer_spent,
+    slowest,
+    stage_shares,
+    together,
+    transfers,
+)
 from rooflight.specs.mesh import Mesh
 
-Overlap = Literal["sum", "max"]
-OVERLAPS: tuple[Overlap, ...] = ("sum", "max")
+_WHOLE = Microbatching()
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step on every chip, by what they are spent on."""
+    """Seconds of one step on the chips of the slowest stage, by what they are spent on."""
 
-    products_s: float
+    products_s: float  # recomputed ones too
     axes_s: Mapping[str, float]  # collectives by the mesh axes they run over: "X", "X+Y"
     waits_s: Mapping[str, float]  # collectives by what waits for them: critical, ahead, async
     model_flops: float  # a chip's share of the FLOPs that the model needs, causal
     peak_flops: float
+    bubble_s: float = 0.0  # while the pipeline fills and drains
+    again_s: float = 0.0  # products done again in the backward pass
 
     def __post_init__(self) -> None:
-        if self.products_s * self.peak_flops < self.model_flops * (1 - 1e-9):
-            raise ModelError("the products of a step take less time than their FLOPs allow")
+        if self.lower_s * self.peak_flops < self.model_flops * (1 - 1e-9):
+            raise ModelError("a step takes less time than its FLOPs allow")
 
     def collectives_s(self, overlap: Overlap) -> float:
         """All collectives: one after another, or mesh axes side by side."""
-        times = self.axes_s.values()
-        return sum(times) if overlap == "sum" else max(times, default=0.0)
+        return together(self.axes_s, overlap)
 
     def expected_s(self, overlap: Overlap = "sum") -> float:
-        """Products and collectives overlap: the longer of the two."""
-        return max(self.products_s, self.collectives_s(overlap))
+        """Products and collectives overlap: the longer of the two, then the bubble."""
+        return max(self.products_s, self.collectives_s(overlap)) + self.bubble_s
 
     @property
     def lower_s(self) -> float:
@@ -52,7 +66,7 @@ class StepTime:
     @property
     def upper_s(self) -> float:
         """Nothing overlaps."""
-        return self.products_s + self.collectives_s("sum")
+        return self.products_s + self.collectives_s("sum") + self.bubble_s
 
     def mfu(self, overlap: Overlap = "sum") -> float:
         """Model FLOPs, causal, over what the chip could do in the expected time."""
@@ -65,18 +79,28 @@ class StepTime:
         return "collectives over " + max(self.axes_s, key=lambda a: self.axes_s[a])
 
 
-def layer_runs(graph: Graph) -> Iterator[tuple[list[Op], int]]:
-    """The ops of each kind of layer with its count, then those of the output head."""
-    for block in dict.fromkeys(op.block for op in graph.ops if op.block is not None):
-        ops = [op for op in graph.ops if op.block == block]
-        yield ops, ops[0].count
-    yield [op for op in graph.ops if op.part == "head"], 1
+def layer_runs(graph: Graph) -> Iterator[tuple[int, list[Op]]]:
+    """The ops of each kind of layer, then those of the output head."""
+    for block in dict.fromkeys(graph.order):
+        yield block, [op for op in graph.ops if op.block == block]
+    yield HEAD, [op for op in graph.ops if op.part == "head"]
 
 
 def training_step(
-    graph: Graph, layout: Layout, *, mesh: Mesh, batch: int, seq: int, dtype: Dtype
+    graph: Graph,
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    batch: int,
+    seq: int,
+    dtype: Dtype,
+    micro: Microbatching = _WHOLE,
+    remat: Remat = REMATS["none"],
+    overlap: Overlap = "sum",
 ) -> StepTime:
     """Times one step of `batch` sequences; gathered activations are kept for the backward pass.
+
+    `overlap` only decides which stage of a pipeline is the slowest.
 
     >>> from rooflight.dtypes import DTYPES
     >>> from rooflight.graph import model_graph
@@ -88,27 +112,48 @@ def training_step(
     >>> step.binds(), round(step.expected_s(), 2)
     ('products', 8.02)
     """
-    dims = dim_sizes(graph, batch=batch, seq=seq)
-    products_s = 0.0
-    axes_s: dict[str, float] = {}
-    waits_s: dict[str, float] = {}
-    for ops, count in layer_runs(graph):
-        layer = derive_algorithm(graph, ops, layout, mesh=mesh, dims=dims, dtype=dtype)
-        for line in spent(layer):
-            seconds = count * line.price.expected_s
-            if line.price.op:
-                products_s += seconds
-            else:
-                where = "+".join(sorted(line.step.axes))
-                axes_s[where] = axes_s.get(where, 0.0) + seconds
-                waits_s[line.waits] = waits_s.get(line.waits, 0.0) + seconds
+    if batch % micro.count:
+        raise ShardingError(
+            f"{batch} sequences are not {micro.count} equal microbatches",
+            hint=f"use a batch of {-(-batch // micro.count) * micro.count} sequences",
+        )
+    times = _stage_times(graph, layout, mesh, batch, seq, dtype, micro, remat)
+    chosen = times[slowest([t.work_s(overlap) for t in times])]
+    slots = [max(t.slot_s(slot, overlap) for t in times) for slot in "FBW"]
     chip = mesh.slice.chip
-    flops = training_flops(graph, batch=batch, seq=seq, causal=True) / mesh.slice.num_chips
-    peak = chip.peak_flops(chip.matmul_dtype(dtype.name))
-    return StepTime(products_s, axes_s, waits_s, flops, peak)
+    return StepTime(
+        chosen.step_products_s,
+        chosen.step_axes_s,
+        chosen.step_waits_s,
+        training_flops(graph, batch=batch, seq=seq, causal=True) / mesh.slice.num_chips,
+        chip.peak_flops(chip.matmul_dtype(dtype.name)),
+        idle_seconds(micro, len(times), slots[0], slots[1], slots[2]),
+        micro.count * chosen.products_s(("again",)),
+    )
 
 
-def spent(algorithm: Algorithm) -> list[Line]:
-    """The lines that take time: slices are free, and what the forward pass made is kept."""
-    lines = (*algorithm.forward, *algorithm.backward)
-    return [x for x in lines if (x.price.op or x.price.network) and not x.kept]
+def _stage_times(
+    graph: Graph,
+    layout: Layout,
+    mesh: Mesh,
+    batch: int,
+    seq: int,
+    dtype: Dtype,
+    micro: Microbatching,
+    remat: Remat,
+) -> list[StageTime]:
+    dims = dim_sizes(graph, batch=batch // micro.count, seq=seq)
+    spent = {
+        block: list(
+            layer_spent(
+                derive_algorithm(graph, ops, layout, mesh=mesh, dims=dims, dtype=dtype), ops, remat
+            )
+        )
+        for block, ops in layer_runs(graph)
+    }
+    sent = [(1.0, s) for s in transfers(layout, micro, mesh, dims, dtype)]
+    shares = stage_shares(graph.order, ways(layout.stages, mesh.axes), micro)
+    return [
+        StageTime([*sent, *((n, s) for b, n in share.items() for s in spent[b])], micro.count)
+        for share in shares
+    ]

@@ -1,70 +1,184 @@
-"""The training planner: the fastest layouts that fit, each with its recomputation and memory.
+"""The training planner: the fastest layouts that fit, as a `Plan` that stands alone.
 
-In: a `Question` and a recipe. Out: a `Search` whose candidates are settled: the remat policy is
-the one that recomputes least among those that fit, and its extra FLOPs are in the time.
+In: a `Question`. Out: a `Search` with at least one candidate, or an error that says what to change;
+`plan_record` writes it down.
 """
 
 from dataclasses import replace
 
+import rooflight
 from rooflight.errors import RooflightError, UsageError
-from rooflight.plan.job import Job
-from rooflight.plan.memory import memory
-from rooflight.plan.recipe import Recipe
-from rooflight.plan.remat import REMATS
-from rooflight.plan.search import Candidate, Question, Search, search_training
-
-_ON_CHIP = ("none", "dots", "block")  # from the least recomputed to the most
+from rooflight.plan.search import Candidate, Question, Search, Watch, search_training
+from rooflight.records import Alternative, Choice, Held, Mfu, Part, Plan, Time
+from rooflight.specs.model import ModelSpec
+from rooflight.units import format_count, format_seconds
 
 
-def plan_training(question: Question, *, recipe: Recipe, count: int = 8) -> Search:
+def plan_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
     """Searches every layout of the space; raises where none divides or none fits."""
-
-    def settle(candidate: Candidate) -> Candidate | None:
-        return settled(question, candidate, recipe)
-
-    found = search_training(question, count=count, settle=settle)
-    if not found.num_dividing:
+    found = search_training(question, count=count, watch=watch)
+    if not found.num_priced:
         raise _nothing_divides(question)
     if not found.candidates:
         raise RooflightError(
-            f"none of the {found.num_dividing} layouts that divide fits"
+            f"none of the {format_count(found.num_priced)} layouts that divide fits"
             f" {question.on.chip.title}, even recomputing every layer",
             hint="use more chips or a smaller --batch; the verb fit shows what takes the memory",
         )
     return found
 
 
-def settled(question: Question, candidate: Candidate, recipe: Recipe) -> Candidate | None:
-    """The candidate with the policy that recomputes least and fits; None if none does."""
-    job = Job(
-        question.graph,
-        candidate.layout,
-        candidate.mesh.axes,
-        question.on.chip,
-        question.batch,
-        question.seq,
-        recipe,
-    )
-    for name in _ON_CHIP:
-        held = memory(replace(job, remat=REMATS[name]))
-        if held.fits:
-            products_s = candidate.time.products_s * (1 + held.extra_flops)
-            time = replace(candidate.time, products_s=products_s)
-            return replace(candidate, time=time, remat=name, memory=held)
-    return None
+def nearest_batch(question: Question) -> int:
+    """The nearest number of sequences that the odd factors of the slice divide.
 
-
-def _nothing_divides(question: Question) -> UsageError:
-    """Names the nearest batch whose sequences the slice's odd factors divide."""
+    Widths, heads and contexts are powers of two times little, so an odd factor of the chips, such
+    as the 5 and 7 of 8,960, has to split sequences, or layers.
+    """
     odd, twos = question.on.num_chips, 1
     while odd % 2 == 0:
         odd, twos = odd // 2, twos * 2
     unit = odd
     while 2 * unit <= question.batch and unit // odd < twos:
         unit *= 2
-    batch = max(1, round(question.batch / unit)) * unit
+    return max(1, round(question.batch / unit)) * unit
+
+
+def _nothing_divides(question: Question) -> UsageError:
+    batch = nearest_batch(question)
     return UsageError(
         f"no layout divides {question.batch} sequences over the"
         f" {question.on.num_chips} chips of {question.on}",
         hint=f"use a batch of {batch} sequences: --batch {batch * question.seq}",
     )
+
+
+def better_batch(question: Question, best: Candidate) -> tuple[int, float] | None:
+    """The nearest batch that suits the slice, and how many more tokens a second it gives.
+
+    None where the given batch suits it already or does as well, within 2 %.
+    """
+    batch = nearest_batch(question)
+    if batch == question.batch:
+        return None
+    other = search_training(replace(question, batch=batch), count=1).candidates
+    if not other:
+        return None
+    overlap = question.overlap
+    gain = (batch / other[0].time.expected_s(overlap)) / (
+        question.batch / best.time.expected_s(overlap)
+    )
+    return (batch, gain) if gain > 1.02 else None
+
+
+def plan_record(
+    model: ModelSpec, question: Question, found: Search, choices: tuple[Choice, ...] = ()
+) -> Plan:
+    """The best candidate as a record, the others as its alternatives."""
+    q, best = question, found.candidates[0]
+    stages = best.num_stages
+    expected_s = best.time.expected_s(q.overlap)
+    return Plan(
+        version=rooflight.__version__,
+        model=model,
+        slice=str(q.on),
+        batch=q.batch,
+        seq=q.seq,
+        dtype=q.dtype.name,
+        recipe=q.recipe.name,
+        overlap=q.overlap,
+        layout=best.layout.text,
+        mesh=str(best.mesh),
+        stages=stages,
+        schedule=best.micro.schedule if stages > 1 else None,
+        microbatches=best.micro.count,
+        virtual=best.micro.virtual,
+        remat=best.remat.name,
+        zero=1,
+        time=_time(best, q),
+        memory=_held(best),
+        mfu=Mfu(min(1.0, best.time.mfu(q.overlap)), "model FLOPs, causal attention"),
+        tokens_per_s=q.batch * q.seq / expected_s,
+        binds=best.time.binds(q.overlap),
+        choices=(*choices, *_choices(best, found)),
+        alternatives=tuple(_alternative(c, best, q) for c in found.candidates[1:]),
+        searched={
+            "priced": found.num_priced,
+            "too_large": found.num_too_large,
+            "too_slow": found.num_too_slow,
+            "unfit": found.num_unfit,
+        },
+        sources={"time": "spec", "memory": "spec", "mfu": "spec"},
+    )
+
+
+def _time(candidate: Candidate, question: Question) -> Time:
+    time = candidate.time
+    return Time(
+        expected_s=time.expected_s(question.overlap),
+        lower_s=time.lower_s,
+        upper_s=time.upper_s,
+        products_s=time.products_s,
+        recompute_s=time.again_s,
+        bubble_s=time.bubble_s,
+        collectives_s=dict(time.axes_s),
+        waits_s=dict(time.waits_s),
+    )
+
+
+def _held(candidate: Candidate) -> Held:
+    held = candidate.memory
+    parts = tuple(Part(p.name, p.nbytes, p.because) for p in held.parts)
+    return Held(held.stage, parts, held.hbm_bytes)
+
+
+def _choices(best: Candidate, found: Search) -> tuple[Choice, ...]:
+    tried = f"the fastest that fits of {format_count(found.num_priced)} layouts that were priced"
+    remat = {
+        "none": "everything that the backward pass reads fits",
+        "dots": "keeping everything does not fit, or is slower",
+        "block": "keeping more than the inputs of layers does not fit, or is slower",
+    }
+    return (
+        Choice("layout", best.layout.text, tried),
+        Choice("remat", best.remat.name, remat[best.remat.name]),
+        Choice("zero", "1", "optimizer state over all data axes costs no more traffic"),
+    )
+
+
+def _alternative(candidate: Candidate, best: Candidate, question: Question) -> Alternative:
+    expected_s = candidate.time.expected_s(question.overlap)
+    best_s = best.time.expected_s(question.overlap)
+    return Alternative(
+        layout=candidate.layout.text,
+        mesh=str(candidate.mesh),
+        schedule=schedule_text(candidate),
+        remat=candidate.remat.name,
+        expected_s=expected_s,
+        hbm_bytes=candidate.memory.total_bytes,
+        because=_lost(candidate, best, expected_s / best_s, question),
+    )
+
+
+def _lost(candidate: Candidate, best: Candidate, ratio: float, question: Question) -> str:
+    """Why a candidate is not first."""
+    if ratio < 1.001:
+        more = candidate.time.collectives_s("sum") - best.time.collectives_s("sum")
+        if more <= 0:
+            return "as fast"
+        return f"as fast, but has {format_seconds(more)} more collectives to hide"
+    what = candidate.time.binds(question.overlap)
+    if candidate.time.bubble_s > best.time.bubble_s and what == "products":
+        what = "the bubble of its pipeline"
+    return f"takes {ratio:.3f} times as long: bound by {what}"
+
+
+def schedule_text(candidate: Candidate) -> str:
+    """Microbatches, and the stages they pass: `8 microbatches`, `1f1b, 4 stages, 32 microbatches`.
+
+    Nothing where the step is one piece.
+    """
+    micro, stages = candidate.micro, candidate.num_stages
+    if stages == 1:
+        return "" if micro.count == 1 else f"{micro.count} microbatches"
+    virtual = f" x {micro.virtual}" if micro.virtual > 1 else ""
+    return f"{micro.schedule}, {stages}{virtual} stages, {micro.count} microbatches"

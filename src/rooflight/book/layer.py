@@ -1,0 +1,136 @@
+"""One feed-forward layer under a layout: how long its products and its collectives take.
+
+In: a mesh, a layout, sizes. Out: seconds, as chapters 5 and 12 count them: products at the peak,
+collectives by the rule for large groups. Every line comes from `plan.derive_algorithm`.
+Legend: B tokens, D model, F feed-forward, X and Y ways of data and tensor parallelism, N chips.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rooflight.book.derivation import Line
+from rooflight.book.law import Law, Quantities, Sizes, fit, root
+from rooflight.costs import NetworkTime
+from rooflight.dtypes import DTYPES, Dtype
+from rooflight.graph import Graph, dim_sizes, model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan import Line as Derived
+from rooflight.plan import derive_algorithm
+from rooflight.specs import (
+    Attention,
+    Block,
+    Chip,
+    Mesh,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Repeat,
+    Slice,
+    parse_mesh,
+)
+
+PRODUCTS = "products"
+_WIDE: Sizes = {"B": 2**20, "D": 2**13, "F": 2**15}  # FLOPs bind, and all that divides them divides
+_SQUARE: Sizes = {"X": 16, "Y": 4}  # a cube of 4: X on two rings of it, Y on the third
+LARGEST = 1e12  # no batch or degree of the book comes near
+
+
+By = Callable[[NetworkTime], float]
+
+
+def by_rule(time: NetworkTime) -> float:
+    """A collective as the book counts it, for large groups."""
+    return time.rule_s
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layout of the layer, and which of its lines count.
+
+    `experts` is (E, k) of a mixture. `by` says which time of a collective is meant.
+    """
+
+    layout: str
+    forward: bool = False
+    backward: bool = False
+    dtype: Dtype = DTYPES["bf16"]
+    experts: tuple[int, int] | None = None
+    by: By = by_rule
+
+    def lines(self, mesh: Mesh, sizes: Sizes) -> tuple[Derived, ...]:
+        """The derived lines that take time."""
+        graph = _graph(sizes["D"], sizes["F"], self.experts)
+        found = derive_algorithm(
+            graph,
+            [op for op in graph.ops if op.part in ("mlp", "experts")],
+            parse_layout(self.layout),
+            mesh=mesh,
+            dims=dim_sizes(graph, batch=sizes["B"], seq=1),
+            dtype=self.dtype,
+        )
+        lines = found.forward if self.forward else ()
+        lines += found.backward if self.backward else ()
+        return tuple(x for x in lines if not x.kept and (x.price.op or x.price.network))
+
+    def seconds(self, mesh: Mesh, sizes: Sizes) -> dict[str, float]:
+        """Seconds of the products, and of the collectives over each mesh axis."""
+        spent: dict[str, float] = {}
+        for line in self.lines(mesh, sizes):
+            if line.price.op:
+                where, seconds = PRODUCTS, line.price.op.roofs[0].seconds
+            else:
+                assert line.price.network
+                where, seconds = "+".join(line.step.axes), self.by(line.price.network)
+            spent[where] = spent.get(where, 0.0) + seconds
+        return spent
+
+    def shown(self, mesh: Mesh) -> tuple[Line, ...]:
+        """The collectives as lines of a derivation, at the sizes `tokens_bound` starts from."""
+        lines = self.lines(mesh, _dividing(mesh))
+        return tuple(
+            Line(str(x.step), self.by(x.price.network), "s") for x in lines if x.price.network
+        )
+
+
+def _graph(width: int, inner: int, experts: tuple[int, int] | None) -> Graph:
+    """Two matrices, as the book has it: no gate."""
+    mlp: Mlp | Moe = Mlp(inner, is_gated=False)
+    if experts:
+        mlp = Moe(*experts, mlp)
+    layers = (Repeat((Block(Attention(1, 1, 1), mlp),), 1),)
+    return model_graph(ModelSpec("book", "a feed-forward layer", width, 1, layers))
+
+
+def _dividing(mesh: Mesh) -> dict[str, int]:
+    """Sizes that every axis of a mesh divides; D and F cancel where a batch is asked for."""
+    chips = mesh.slice.num_chips
+    return {"B": 2**12 * chips, "D": 2 * chips, "F": 4 * chips}
+
+
+def tokens_bound(layer: Layer, mesh: Mesh, *, axis: str | None = None) -> float:
+    """The batch from which products take longer than collectives, or than those of one axis."""
+    sizes = _dividing(mesh)
+
+    def ask(given: Sizes) -> Quantities:
+        return layer.seconds(mesh, {**sizes, **given})
+
+    laws = fit(ask, {"B": sizes["B"]})
+    waited_for = [laws[axis]] if axis else [laws[name] for name in laws if name != PRODUCTS]
+
+    def spare_s(tokens: float) -> float:
+        given = {"B": tokens}
+        return laws[PRODUCTS].at(given) - sum(law.at(given) for law in waited_for)
+
+    return root(spare_s, 1, LARGEST)
+
+
+def on_a_cube(layer: Layer, chip: Chip) -> Mapping[str, Law]:
+    """Laws in B, D, F, X and Y on a torus of three rings: X on two of them, Y on one."""
+    return fit(lambda sizes: layer.seconds(cube(chip, sizes), sizes), {**_WIDE, **_SQUARE})
+
+
+def cube(chip: Chip, sizes: Sizes) -> Mesh:
+    """X over two whole axes and Y over the third."""
+    outer = _SQUARE["Y"] * (2 if sizes["X"] > _SQUARE["X"] else 1)
+    shape = (outer, sizes["X"] // outer, sizes["Y"])
+    return parse_mesh(f"X={sizes['X']}@x+y,Y={sizes['Y']}@z", on=Slice(chip, shape))

@@ -1,0 +1,182 @@
+"""Recipes of chapters 5 and 6: FSDP and tensor parallelism together, against FSDP alone."""
+
+import math
+from collections.abc import Mapping
+
+from rooflight.book.data_parallel import data_layer
+from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of, slice_of
+from rooflight.book.entry import Entry, Input, Value
+from rooflight.book.law import root
+from rooflight.book.layer import LARGEST, PRODUCTS, Layer, on_a_cube, tokens_bound
+from rooflight.book.mixed import OVERLAPS, Mixed, mixed
+from rooflight.specs import parse_mesh
+
+
+def _mixed_of(e: Entry) -> Mixed:
+    overlap = e.text("overlap") if "overlap" in e.inputs else "sum"
+    return mixed(chip_of(e), overlap=overlap, inner=e.number("F"), chips=e.number("N"))
+
+
+def _mixed_lines(m: Mixed, tokens: float) -> tuple[Line, ...]:
+    """Both halves at the best split of a batch, for D = 1."""
+    x = m.best_x(tokens)
+    sizes = {"B": tokens, "D": 1.0, "F": m.inner, "X": x, "Y": m.chips / x}
+    return (
+        Line("best ways of FSDP", x, "ways"),
+        Line("FSDP collectives there, D being 1", m.laws["X"].at(sizes), "s"),
+        Line("tensor collectives there", m.laws["Y"].at(sizes), "s"),
+        Line("products", m.laws[PRODUCTS].at(sizes), "s"),
+    )
+
+
+def _best_split(e: Entry) -> Derivation:
+    """The best ways of FSDP, and the powers of two next to them."""
+    m, tokens = _mixed_of(e), e.number("B")
+    x, y = m.best_power_of_two(tokens)
+    found: dict[str, Value] = {"X_opt": m.best_x(tokens), "X": x, "Y": y}
+    return asked(e, found, _mixed_lines(m, tokens))
+
+
+def _mixed_bound(e: Entry) -> Derivation:
+    """Tokens that the best split needs, on a chip and in all, and what a batch allows."""
+    m = _mixed_of(e)
+    needed = m.tokens_bound()
+    per_chip = needed / m.chips
+    found: dict[str, Value] = {"tokens_per_chip": per_chip, "batch": needed, "min_batch": needed}
+    found["fig_batch"] = m.tokens_bound_of_powers()
+    if "B" in e.inputs:
+        tokens = e.number("B")
+        x, y = m.best_power_of_two(tokens)
+        found |= {"X": x, "Y": y, "chips": tokens / per_chip, "ok": tokens >= needed}
+    return asked(e, found, _mixed_lines(m, needed))
+
+
+def _mixed_against_fsdp(e: Entry) -> Derivation:
+    """Between the bound of the best split and that of FSDP alone, only the split will do."""
+    m, mesh = _mixed_of(e), mesh_of(e)
+    low = m.tokens_bound() / m.chips
+    high = tokens_bound(data_layer(e), mesh) / mesh.size("X")
+    found: dict[str, Value] = {"tokens_per_chip": low, "gain": high / low, "lo": low, "hi": high}
+    lines = Line("mixed, tokens a chip", low, "token"), Line("FSDP alone", high, "token")
+    return asked(e, found, lines)
+
+
+def _root_of_range(e: Entry) -> Derivation:
+    m, tokens = _mixed_of(e), e.number("B")
+    fewest, most = m.range_of_x(tokens)
+    values: dict[str, Value] = {
+        "base": (most + fewest) / 2,
+        "delta": (most - fewest) / 2,
+        "X": most,
+    }
+    lines = Line("fewest ways of FSDP", fewest, "ways"), Line("most", most, "ways")
+    return Derivation(values, (*_mixed_lines(m, tokens), *lines))
+
+
+def _whole_step(layout: str) -> Layer:
+    return Layer(layout, forward=True, backward=True)
+
+
+def _least_bytes(e: Entry) -> Derivation:
+    """Batches at which 8 ways of tensor parallelism beside FSDP send least, both passes."""
+    mesh, inner, width = mesh_of(e), e.whole("F"), e.whole("D")
+    laws = on_a_cube(_whole_step("fsdp=X,tp=Y"), mesh.slice.chip)
+    m = Mixed(laws, "sum", inner, mesh.slice.num_chips)
+    sizes = {"B": mesh.slice.num_chips, "D": width, "F": inner}
+    alone = _whole_step("fsdp=X").seconds(mesh, sizes)["X"] / width
+    eight, sixteen = m.chips / 8, m.chips / 16
+
+    def against_16(tokens: float) -> float:
+        return m.collectives_s(tokens, eight) - m.collectives_s(tokens, sixteen)
+
+    low = root(against_16, 1, LARGEST)
+    high = root(lambda b: m.collectives_s(b, eight) - alone, 1, LARGEST)
+    largest = e.number("largest")
+    least = [b for b in (high, largest) if alone <= m.collectives_s(b, eight) * (1 + 1e-9)]
+    lines = (
+        Line("FSDP over three axes, D being 1", alone, "s"),
+        Line("beside 8 ways of tensor parallelism, lower end", m.collectives_s(low, eight), "s"),
+        Line("the same at the upper end", m.collectives_s(high, eight), "s"),
+    )
+    return Derivation({"mixed_lo": low, "mixed_hi": high, "fsdp_hi": max(least)}, lines)
+
+
+def _whole_axes(e: Entry) -> Derivation:
+    """The split that sends least when X and Y each take whole axes of a slice."""
+    on, layer = slice_of(e), Layer("fsdp=X,tp=Y", forward=True)
+    sizes = {"B": e.whole("tokens_per_chip") * on.num_chips, "D": e.whole("D"), "F": e.whole("F")}
+    spent: dict[int, float] = {}
+    for axes in range(len(on.shape) + 1):
+        x = math.prod(on.shape[:axes])
+        times = layer.seconds(parse_mesh(f"X={x},Y={on.num_chips // x}", on=on), sizes)
+        spent[x] = sum(seconds for name, seconds in times.items() if name != PRODUCTS)
+    best = min(spent, key=lambda x: spent[x])
+    lines = tuple(
+        Line(f"collectives with X={x}, Y={on.num_chips // x}", s, "s") for x, s in spent.items()
+    )
+    return Derivation({"fsdp": best, "tp": on.num_chips // best}, lines)
+
+
+def _final_plan(e: Entry) -> Derivation:
+    """FSDP over all sequences; what is left of its ways splits each sequence."""
+    m, tokens = _mixed_of(e), e.whole("B")
+    x, y = m.best_power_of_two(tokens)
+    sequences = tokens // e.whole("seq")
+    values: dict[str, Value] = {"dp": sequences, "sp": x // sequences, "tp": y, "chips_used": x * y}
+    lines = (Line("sequences", sequences, "sequences"), *_mixed_lines(m, tokens))
+    return Derivation(values, lines)
+
+
+def _mixed_fits_batches(e: Entry) -> Derivation:
+    """Two batches against FSDP alone and the best split, in both conventions."""
+    mesh = mesh_of(e)
+    chips = mesh.slice.num_chips
+    alone = tokens_bound(data_layer(e), mesh)
+    split = {o: m.tokens_bound() for o, m in _in_both_conventions(e).items()}
+    small, large = e.number("small"), e.number("large")
+    values: dict[str, Value] = {
+        "tok_1m": small / chips,
+        "tok_10m": large / chips,
+        "fsdp_ok_1m": small >= alone,
+        "fsdp_ok_10m": large >= alone,
+        "mixed_sum_ok_1m": small >= split["sum"],
+        "mixed_overlap_ok_1m": small >= split["max"],
+    }
+    lines = (
+        Line("FSDP alone needs", alone, "token"),
+        Line("mixed, halves one after another", split["sum"], "token"),
+        Line("mixed, halves side by side", split["max"], "token"),
+    )
+    return Derivation(values, lines)
+
+
+def _in_both_conventions(e: Entry) -> dict[str, Mixed]:
+    return {o: _mixed_of(e.given(overlap=Input(o, "overlap"))) for o in OVERLAPS}
+
+
+def pods_bounds(e: Entry) -> dict[str, float]:
+    """What several pods need: tokens a pod over DCN, tokens a chip inside in both conventions."""
+    mesh = mesh_of(e)
+    over_dcn = tokens_bound(data_layer(e), mesh, axis="P") / mesh.slice.num_slices
+    inside = {o: m.tokens_bound() / m.chips for o, m in _in_both_conventions(e).items()}
+    return {"dcn": over_dcn, **inside}
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "training.xopt_64chips": _best_split,
+    "training.mixed_threshold_32k": _mixed_bound,
+    "training.mixed_takeaway": _mixed_against_fsdp,
+    "training.mixed_regime": _mixed_against_fsdp,
+    "training.mixed_fig_16x16x16": _mixed_bound,
+    "training.mixed_range": _least_bytes,
+    "training.mixed_new_optimum": _whole_axes,
+    "training.llama70b_mixed_bound": _mixed_bound,
+    "training.llama70b_pod_recipe": _mixed_bound,
+    "training.q3_mixed_bound": _mixed_bound,
+    "training.q3_xopt": _best_split,
+    "training.ex4_batches": _mixed_fits_batches,
+    "applied_training.mixed_bound_70b": _mixed_bound,
+    "applied_training.mixed_root_70b": _root_of_range,
+    "applied_training.xopt_70b": _best_split,
+    "applied_training.final_plan_70b": _final_plan,
+}

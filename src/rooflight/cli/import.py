@@ -1,0 +1,99 @@
+"""`rooflight import`: another framework's configuration as the parts of a plan."""
+
+import shlex
+from dataclasses import asdict
+
+from rooflight.cli.flags import add_choice, add_on
+from rooflight.cli.output import print_json, suggest
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.errors import UsageError
+from rooflight.interop import READABLE, Imported, import_config
+from rooflight.report.table import table
+from rooflight.specs.presets import load_model, model_names
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_count
+
+HELP = "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "config", nargs="+", help="YAML (MaxText) or TOML (torchtitan) files and key=value words"
+    )
+    add_choice(parser, "--from", READABLE, what="framework", default=None, help="whose they are")
+    add_on(parser)
+    parser.add_argument("--model", help="a preset or a config.json, where theirs is not known")
+    parser.set_examples(
+        "rooflight import model_name=llama3-8b ici_tensor_sequence_parallelism=4"
+        " per_device_batch_size=1 --from maxtext --on v5e:4x4",
+        "rooflight import model.flavor=70B parallelism.tensor_parallel_degree=8"
+        " activation_checkpoint.mode=full --from torchtitan --on h100:8x16",
+    )
+
+
+def run(args: Namespace) -> int:
+    framework: str | None = getattr(args, "from")
+    if framework is None:
+        raise UsageError("whose configuration is it?", hint=f"add --from {' or '.join(READABLE)}")
+    model = load_model(args.model) if args.model else None
+    found = import_config(args.config, framework=framework, on=parse_slice(args.on), model=model)
+    if args.json:
+        print_json("import", _document(found))
+    else:
+        print(_text(found))
+        if found.model.name in model_names() and found.stages == 1:
+            suggest(_fit(found))
+    return 0 if found.is_faithful else 1
+
+
+def _fields(found: Imported) -> dict[str, object]:
+    return {
+        "model": found.model.name,
+        "on": str(found.on),
+        "layout": found.layout,
+        "mesh": str(found.mesh),
+        "batch": found.batch,
+        "seq": found.seq,
+        "dtype": found.dtype,
+        "recipe": found.recipe,
+        "remat": found.remat,
+        "zero": found.zero,
+        "stages": found.stages,
+        "schedule": found.schedule,
+        "microbatches": found.microbatches,
+        "virtual": found.virtual,
+    }
+
+
+def _document(found: Imported) -> dict[str, object]:
+    return {
+        "framework": found.framework.name,
+        "commit": found.framework.commit,
+        **_fields(found),
+        "losses": [asdict(loss) for loss in found.losses],
+        "unread": list(found.unread),
+    }
+
+
+def _text(found: Imported) -> str:
+    tokens = format_count(found.batch * found.seq)
+    rows = [[key, str(value)] for key, value in _fields(found).items() if value is not None]
+    parts = [
+        f"{found.model.title} on {found.on}: {found.layout} with {found.mesh},"
+        f" {tokens} tokens a step",
+        f"keys and defaults of {found.framework.reference}\n",
+        table(("part", "value"), rows, align="ll"),
+    ]
+    if found.losses:
+        parts.append("\nnot the same here:")
+        parts += [f"  {loss.what}: {loss.because}" for loss in found.losses]
+    if found.unread:
+        parts.append(f"\nnot read: {', '.join(found.unread)}")
+    return "\n".join(parts)
+
+
+def _fit(found: Imported) -> str:
+    where = f"--layout {found.layout} --on {shlex.quote(str(found.on))} --mesh {found.mesh}"
+    sizes = f"--batch {found.batch * found.seq} --seq {found.seq}"
+    how = f"--recipe {found.recipe} --remat {found.remat}"
+    return f"rooflight fit {found.model.name} {where} {sizes} {how}"

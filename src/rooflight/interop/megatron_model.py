@@ -1,0 +1,84 @@
+"""The sizes of a model as arguments of Megatron-LM."""
+
+from rooflight.interop.framework import Loss, Settings
+from rooflight.interop.sizes import Sizes, plain_sizes
+from rooflight.specs.model import Attention, Mlp, ModelSpec, Moe
+
+
+def model_arguments(model: ModelSpec, *, seq: int) -> tuple[Settings, list[Loss]]:
+    """The arguments of a decoder with one kind of attention, and what they leave out."""
+    sizes, losses = plain_sizes(model)
+    width = sizes.mlp or (sizes.moe.expert if sizes.moe else None)
+    assert width is not None, "a layer has an MLP or experts"
+    settings: Settings = {
+        "num-layers": sizes.num_layers,
+        "hidden-size": model.d_model,
+        "ffn-hidden-size": width.width,
+        **_attention(sizes.attention),
+        **(_experts(sizes, sizes.moe) if sizes.moe else {}),
+        "vocab-size": model.vocab,
+        "max-position-embeddings": max(seq, model.max_seq or 0),
+        "position-embedding-type": "learned_absolute" if model.num_positions else "rope",
+        "normalization": "RMSNorm" if model.norm.kind == "rms" else "LayerNorm",
+    }
+    if width.is_gated:
+        settings["swiglu"] = True
+    if not model.is_tied:
+        settings["untie-embeddings-and-output-weights"] = True
+    return settings | _biases(sizes, width), losses + _unsaid(model, sizes)
+
+
+def _attention(attention: Attention) -> Settings:
+    settings: Settings = {"num-attention-heads": attention.num_heads}
+    if attention.qk_norm:
+        settings["qk-layernorm"] = True
+    latent = attention.latent
+    if latent is None:
+        shared = attention.num_kv_heads < attention.num_heads
+        groups: Settings = {"num-query-groups": attention.num_kv_heads}
+        grouped: Settings = {"group-query-attention": True, **groups} if shared else {}
+        return settings | grouped | {"kv-channels": attention.head_dim}
+    ranks: Settings = {"q-lora-rank": latent.query_rank} if latent.query_rank else {}
+    return settings | {
+        "multi-latent-attention": True,
+        **ranks,
+        "kv-lora-rank": latent.kv_rank,
+        "qk-head-dim": attention.head_dim,
+        "qk-pos-emb-head-dim": latent.rope_dim,
+        "v-head-dim": latent.value_dim,
+    }
+
+
+def _experts(sizes: Sizes, moe: Moe) -> Settings:
+    settings: Settings = {
+        "num-experts": moe.num_experts,
+        "moe-router-topk": moe.experts_per_token,
+        "moe-ffn-hidden-size": moe.expert.width,
+        "moe-token-dispatcher-type": "alltoall",
+    }
+    if moe.shared:
+        settings["moe-shared-expert-intermediate-size"] = moe.shared.width
+    if moe.has_shared_gate:
+        settings["moe-shared-expert-gate"] = True
+    if sizes.num_dense:
+        routed = sizes.num_layers - sizes.num_dense
+        settings["moe-layer-freq"] = f"([0]*{sizes.num_dense}+[1]*{routed})"
+    return settings
+
+
+def _biases(sizes: Sizes, mlp: Mlp) -> Settings:
+    attention = sizes.attention
+    if mlp.has_bias and attention.qkv_bias and attention.out_bias:
+        return {}
+    settings: Settings = {"disable-bias-linear": True}
+    return settings | ({"add-qkv-bias": True} if attention.qkv_bias else {})
+
+
+def _unsaid(model: ModelSpec, sizes: Sizes) -> list[Loss]:
+    attention, mlp = sizes.attention, sizes.mlp
+    some = [attention.out_bias, mlp.has_bias if mlp else False]
+    what = f"model {model.name}"
+    losses = [Loss(what, "a plan does not hold the base of rotary positions", is_material=False)]
+    if any(some) and not (all(some) and attention.qkv_bias):
+        losses.append(Loss(what, "there is one switch for all biases but those of q, k and v"))
+    return losses

@@ -1,0 +1,358 @@
+"""One pattern, every mesh and every number of microbatches: the time of a layer's parts at once.
+
+In: a `Question`, a pattern's `Meshes`. Out: `LayerTimes`: for every kind of layer and every point
+(a mesh with a number of microbatches) the seconds of its parts, the same numbers that
+`stage_time` finds one by one. The steps of a pattern are derived once for each combination of
+strategies that is best on some point; collectives that share a group share its rate.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.algebra import Axes, Contraction, Step, Strategy, Tensor
+from rooflight.costs.choose import TIE
+from rooflight.costs.roofline import memory_bytes_per_s
+from rooflight.costs.sweep import Rate, collective_rate, shift_rate
+from rooflight.dtypes import Dtype
+from rooflight.graph import Graph, dim_sizes
+from rooflight.graph.layout import Layout
+from rooflight.plan.algorithm import is_routed, token_axes, visible_part
+from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies
+from rooflight.plan.remat import Kept, Remat, keep
+from rooflight.plan.space import Meshes
+from rooflight.plan.stage_time import Part
+from rooflight.plan.step_time import layer_runs
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Split = tuple[str, Axes]  # a dim and the axes that split it
+_LARGEST_CODE = 2**62  # a combination of choices is one number
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is trained: the graph, its sequences, the numbers' format; what each policy keeps."""
+
+    graph: Graph
+    batch: int
+    seq: int
+    dtype: Dtype
+    kept: Mapping[str, Mapping[int, Kept]]  # by remat policy and block
+
+
+class Points:
+    """Meshes of a pattern, each with a number of microbatches; sizes and rates as arrays."""
+
+    def __init__(
+        self, sizes: Sizes, meshes: Meshes, mesh_of: Ints, counts: Ints, count_of: Ints
+    ) -> None:
+        self.sizes, self.meshes, self.mesh_of = sizes, meshes, mesh_of
+        self.distinct_counts, self.count_of = counts, count_of
+        layout = meshes.layout
+        axes = (*layout.stages, *layout.split_over)
+        self.ways = {a: meshes.ways(a)[mesh_of].astype(np.float64) for a in axes}
+        self.dims = self._dims()
+        stages = meshes.num_stages()
+        self.distinct_stages, of_mesh = np.unique(stages, return_inverse=True)
+        self.stages_of = of_mesh[mesh_of]  # which of the distinct numbers of stages
+        self._rates: dict[tuple[str, frozenset[str]], Rate] = {}
+        self._elements: dict[tuple[tuple[str, ...], frozenset[str]], Floats] = {}
+        self._seconds: dict[object, Floats] = {}
+
+    def __len__(self) -> int:
+        return len(self.mesh_of)
+
+    @property
+    def layout(self) -> Layout:
+        return self.meshes.layout
+
+    @property
+    def count(self) -> Ints:
+        """Microbatches."""
+        return self.distinct_counts[self.count_of]
+
+    @property
+    def num_stages(self) -> Ints:
+        return self.distinct_stages[self.stages_of]
+
+    def _dims(self) -> dict[str, Floats]:
+        """B is a microbatch's; C is padded as `algorithm.pad_routed` does."""
+        batch, graph, seq = self.sizes.batch, self.sizes.graph, self.sizes.seq
+        counts, inverse = self.distinct_counts, self.count_of
+        each = [dim_sizes(graph, batch=batch // int(n), seq=seq) for n in counts]
+        tokens = self.split(token_axes(self.layout))
+        dims: dict[str, Floats] = {}
+        for name in each[0]:
+            values = np.array([d[name] for d in each], np.float64)
+            found = values[inverse] if len(set(values)) > 1 else values[:1]
+            dims[name] = np.ceil(found / tokens) * tokens if is_routed(name) else found
+        return dims
+
+    def split(self, axes: Iterable[str]) -> Floats:
+        return math.prod((self.ways[a] for a in axes), start=np.ones(1))
+
+    def divides(self, splits: Iterable[Split]) -> Bools:
+        """Where every block is whole."""
+        whole = np.ones(len(self), np.bool_)
+        for dim, axes in splits:
+            whole &= self.dims[dim] % self.split(axes) == 0
+        return whole
+
+    def elements(self, tensor: Tensor, without: Axes = ()) -> Floats:
+        """What a chip holds of a tensor if some axes did not split it."""
+        axes = frozenset(tensor.sharded_over) - set(without)
+        key = tensor.dims, axes
+        if key not in self._elements:
+            whole = math.prod((self.dims[d] for d in tensor.dims), start=np.ones(1))
+            self._elements[key] = whole / self.split(axes)
+        return self._elements[key]
+
+    def collective(self, step: Step) -> Floats:
+        """Seconds of a collective: `Step.elements` in bytes at the rate of its group."""
+        larger = step.output if step.op == "all_gather" else step.inputs[0]
+        without = step.axes if step.op == "all_to_all" else ()
+        key = step.op, frozenset(step.axes), larger.dims, frozenset(larger.sharded_over)
+        if key not in self._seconds:
+            rate = self.rate(step.op, step.axes)
+            self._seconds[key] = rate.seconds(self.bytes(self.elements(larger, without)))
+        return self._seconds[key]
+
+    def bytes(self, elements: Floats) -> Floats:
+        return elements * (self.sizes.dtype.bits_per_element / 8)
+
+    def rate(self, op: str, axes: Axes) -> Rate:
+        key = op, frozenset(axes)
+        if key not in self._rates:
+            each = [collective_rate(op, axes, s) for s in self.meshes.sweeps]
+            self._rates[key] = self._gathered(each)
+        return self._rates[key]
+
+    def shift(self) -> Rate:
+        """From one pipeline stage to the next."""
+        return self._gathered([shift_rate(self.layout.stages, s) for s in self.meshes.sweeps])
+
+    def _gathered(self, rates: Sequence[Rate]) -> Rate:
+        per_byte = np.concatenate([r.seconds_per_byte for r in rates])
+        return Rate(
+            per_byte[self.mesh_of], np.concatenate([r.latency_s for r in rates])[self.mesh_of]
+        )
+
+    def product(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
+        """Seconds of a local product; a kernel skips masked pairs and keeps its scores."""
+        key = step.inputs, step.output, visible, kernel
+        if key not in self._seconds:
+            self._seconds[key] = self._product(step, visible, kernel=kernel)
+        return self._seconds[key]
+
+    def _product(self, step: Step, visible: float, *, kernel: bool) -> Floats:
+        chip, dtype = self.meshes.sweeps[0].slice.chip, self.sizes.dtype
+        dims = dict.fromkeys(d for t in step.inputs for d in t.dims)
+        axes = dict.fromkeys(a for t in step.inputs for a in t.sharded_over)
+        done = math.prod((self.dims[d] for d in dims), start=np.ones(1)) / self.split(axes)
+        stored = [
+            t for t in (*step.inputs, step.output) if not (kernel and {"T", "S"} <= set(t.dims))
+        ]
+        moved = self.bytes(sum((self.elements(t) for t in stored), np.zeros(1)))
+        flops_s = 2 * done * visible / chip.peak_flops(chip.matmul_dtype(dtype.name))
+        return np.maximum(flops_s, moved / memory_bytes_per_s(chip))
+
+
+def splits_of(tensors: Iterable[Tensor]) -> frozenset[Split]:
+    return frozenset(
+        (d, axes) for t in tensors for d, axes in zip(t.dims, t.axes, strict=True) if axes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A strategy, and what it needs to divide beyond what the contraction itself asks."""
+
+    strategy: Strategy
+    needs: frozenset[Split]
+    reroutes: int
+
+
+@lru_cache(maxsize=8192)
+def viable(contraction: Contraction) -> tuple[_Option, ...]:
+    """The strategies that can win on some mesh.
+
+    One with more reroutes is taken only where the others do not divide, so it can never be taken
+    if one with fewer reroutes needs no more than it does.
+    """
+    asked = splits_of((*contraction.operands, contraction.result))
+    options = [
+        _Option(
+            s,
+            splits_of(t for step in s.steps for t in (*step.inputs, step.output)) - asked,
+            s.reroutes,
+        )
+        for s in known_strategies(contraction)
+    ]
+    return tuple(
+        o
+        for o in options
+        if not any(p.reroutes < o.reroutes and p.needs <= o.needs for p in options)
+    )
+
+
+@dataclass(slots=True)
+class _Chooser:
+    """The best strategy of each contraction on every point, by the rule of `costs.pick`."""
+
+    points: Points
+    options: dict[Contraction, tuple[_Option, ...]] = field(
+        default_factory=dict[Contraction, tuple[_Option, ...]]
+    )
+    picks: dict[Contraction, Ints] = field(default_factory=dict[Contraction, Ints])
+
+    def pick(self, contraction: Contraction) -> Ints:
+        if contraction not in self.picks:
+            self.options[contraction] = viable(contraction)
+            self.picks[contraction] = self._pick(self.options[contraction])
+        return self.picks[contraction]
+
+    def _pick(self, options: Sequence[_Option]) -> Ints:
+        size = len(self.points)
+        if len(options) == 1:
+            return np.zeros(size, np.int64)
+        legal = np.stack([self.points.divides(o.needs) for o in options])
+        reroutes = np.array([[o.reroutes] for o in options], np.float64)
+        fewest = np.min(np.where(legal, reroutes, np.inf), axis=0)
+        priced = [self._price(o.strategy) for o in options]
+        shape = (len(options), size)
+        expected, moved = (
+            np.stack([np.broadcast_to(p[i], shape[1:]) for p in priced]) for i in (0, 1)
+        )
+        expected = np.where(legal & (reroutes == fewest), expected, np.inf)
+        tied = expected <= expected.min(axis=0) * (1 + TIE)
+        moved = np.where(tied, moved, np.inf)
+        tied &= moved == moved.min(axis=0)
+        steps = np.array([[len(o.strategy.steps)] for o in options], np.float64)
+        return np.where(tied, steps, np.inf).argmin(axis=0)
+
+    def _price(self, strategy: Strategy) -> tuple[Floats, Floats]:
+        """Expected seconds, as `costs.Price` has them, and bytes of all collectives."""
+        network = streamed = moved = np.zeros(1)
+        for step in strategy.collectives:
+            seconds = self.points.collective(step)
+            network = network + seconds
+            if strategy.streams(step):
+                streamed = streamed + seconds
+            moved = moved + self._moved(step)
+        local = self.points.product(strategy.product)
+        return np.maximum(local, streamed) + network - streamed, moved
+
+    def _moved(self, step: Step) -> Floats:
+        larger = step.output if step.op == "all_gather" else step.inputs[0]
+        if step.op == "permute":
+            return self.points.bytes(self.points.elements(larger)) * self.points.split(step.axes)
+        without = step.axes if step.op == "all_to_all" else ()
+        return self.points.bytes(self.points.elements(larger, without))
+
+
+def kept_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, Kept]]:
+    """What each policy keeps of each kind of layer, and does again."""
+    return {r.name: {block: keep(ops, r) for block, ops in layer_runs(graph)} for r in remats}
+
+
+Key = tuple[str, str]  # part, and mesh axes ("" for products)
+LayerTimes = Mapping[Key, Floats]
+
+
+def contractions(graph: Graph, layout: Layout) -> dict[int, list[Contraction]]:
+    """Every contraction of each kind of layer, forward and backward: no choice changes them."""
+    found: dict[int, list[Contraction]] = {}
+    for block, ops in layer_runs(graph):
+        seen: dict[Contraction, None] = {}
+
+        def first(contraction: Contraction, seen: dict[Contraction, None] = seen) -> Strategy:
+            seen[contraction] = None
+            return known_strategies(contraction)[0]
+
+        derive(graph, ops, layout, first)
+        found[block] = list(seen)
+    return found
+
+
+def layer_times(
+    points: Points, asked: Mapping[int, Sequence[Contraction]]
+) -> dict[int, LayerTimes]:
+    """Seconds of one layer of each kind in one microbatch, by part and axes.
+
+    Parts are those of `stage_time`; of what a remat policy does again, `again:NAME`.
+    """
+    graph, chooser = points.sizes.graph, _Chooser(points)
+    found: dict[int, LayerTimes] = {}
+    for block, ops in layer_runs(graph):
+        again = {
+            name: frozenset(op.name for op in kept[block].ops)
+            for name, kept in points.sizes.kept.items()
+        }
+        totals: dict[Key, Floats] = {}
+        for where, chosen in _combinations(chooser, asked[block]):
+            derivation = derive(graph, ops, points.layout, chosen.__getitem__)
+            _add(totals, points, derivation, again, where)
+        found[block] = totals
+    return found
+
+
+def _combinations(
+    chooser: _Chooser, asked: Sequence[Contraction]
+) -> list[tuple[Ints, dict[Contraction, Strategy]]]:
+    """The points on which the same strategies win, with those strategies."""
+    code, radix = np.zeros(len(chooser.points), np.int64), 1
+    for contraction in asked:
+        picks = chooser.pick(contraction)
+        options = len(chooser.options[contraction])
+        if radix * options >= _LARGEST_CODE:
+            codes, code = np.unique(code, return_inverse=True)
+            radix = len(codes)
+        code, radix = code * options + picks, radix * options
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return [
+        (
+            np.flatnonzero(inverse == i),
+            {c: chooser.options[c][chooser.picks[c][at]].strategy for c in asked},
+        )
+        for i, at in enumerate(first)
+    ]
+
+
+def _add(
+    totals: dict[Key, Floats],
+    points: Points,
+    derivation: Derivation,
+    again: Mapping[str, frozenset[str]],
+    where: Ints,
+) -> None:
+    for line in derivation.spent:
+        part: Part = "once" if line.once else line.slot
+        _add_line(totals, points, line, part, where)
+    for line in derivation.forward:
+        if line.step.op == "einsum" or line.waits == "critical":
+            for name, names in again.items():
+                if line.op.name in names:
+                    _add_line(totals, points, line, f"again:{name}", where)
+
+
+def _add_line(
+    totals: dict[Key, Floats], points: Points, line: Derived, part: str, where: Ints
+) -> None:
+    if line.step.op == "einsum":
+        op = line.op
+        sizes = {d: int(points.dims[d][0]) for d in ("T", "S")}
+        seconds = points.product(line.step, visible_part(op, sizes), kernel=op.mask is not None)
+        key = part, ""
+    else:
+        seconds, key = points.collective(line.step), (part, "+".join(sorted(line.step.axes)))
+    total = totals.setdefault(key, np.zeros(len(points)))
+    if len(where) == len(points):
+        total += seconds
+    else:
+        total[where] += seconds[where] if len(seconds) > 1 else seconds

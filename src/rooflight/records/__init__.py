@@ -1,0 +1,44 @@
+"""What verbs hand to each other: records that are JSON files, strict in and out.
+
+from rooflight.records import read_plan
+read_plan("plan.json").time.expected_s
+"""
+
+from rooflight.records.codec import decode, dump, encode, load
+from rooflight.records.plan import (
+    SCHEMA,
+    Alternative,
+    Choice,
+    Held,
+    Mfu,
+    Part,
+    Plan,
+    SourceKind,
+    Time,
+    from_json,
+    plan_hash,
+    read_plan,
+    to_json,
+)
+from rooflight.records.schema import json_schema
+
+__all__ = [
+    "SCHEMA",
+    "Alternative",
+    "Choice",
+    "Held",
+    "Mfu",
+    "Part",
+    "Plan",
+    "SourceKind",
+    "Time",
+    "decode",
+    "dump",
+    "encode",
+    "from_json",
+    "json_schema",
+    "load",
+    "plan_hash",
+    "read_plan",
+    "to_json",
+]

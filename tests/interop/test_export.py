@@ -1,0 +1,251 @@
+"""Plans in the words of MaxText, torchtitan and Megatron-LM; what they cannot say is listed."""
+
+import math
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.graph.layout import SCHEMES
+from rooflight.interop import FRAMEWORKS, Export, export_plan, load_framework
+from rooflight.interop.settings import read_flat_toml, read_flat_yaml
+from rooflight.records import Plan
+from rooflight.specs import load_model, model_names
+
+from .plans import piped, plan_of
+
+HYBRID = plan_of("dp=Z,fsdp=X,sp=Y", "Z=2,X=8,Y=8@node")
+CHIPS = 128
+
+
+def lost(export: Export) -> list[str]:
+    return [loss.what for loss in export.losses if loss.is_material]
+
+
+def test_maxtext_gets_an_axis_inside_a_slice_and_across_slices() -> None:
+    plan = plan_of("dp=Z,fsdp=X,tp=Y", "Z=2@dcn,X=64@x+y,Y=4@z", on="2*v5p:8x8x4")
+    found = export_plan(plan, to="maxtext")
+    degrees = {k: v for k, v in found.settings.items() if "parallelism" in k and v != 1}
+    assert degrees == {
+        "dcn_data_parallelism": 2,
+        "ici_fsdp_parallelism": 64,
+        "ici_tensor_parallelism": 4,
+    }
+    assert found.settings["per_device_batch_size"] == 512 / 512
+    assert found.is_faithful
+
+
+def test_an_axis_that_leaves_a_node_is_split_between_ici_and_dcn() -> None:
+    found = export_plan(plan_of("fsdp=X", "X=128@leaf+node"), to="maxtext").settings
+    assert (found["ici_fsdp_parallelism"], found["dcn_fsdp_parallelism"]) == (8, 16)
+    assert found["hardware"] == "gpu"
+
+
+def test_torchtitan_gets_the_tables_of_a_job() -> None:
+    text = export_plan(replace(HYBRID, microbatches=4), to="torchtitan").text
+    assert tomllib.loads(text) == {
+        "model": {"name": "llama3", "flavor": "70B"},
+        "training": {
+            "seq_len": 4096,
+            "local_batch_size": 512 // 16 // 4,
+            "global_batch_size": 512,
+            "dtype": "float32",
+            "mixed_precision_param": "bfloat16",
+        },
+        "parallelism": {
+            "data_parallel_replicate_degree": 2,
+            "data_parallel_shard_degree": 8,
+            "tensor_parallel_degree": 8,
+            "context_parallel_degree": 1,
+            "pipeline_parallel_degree": 1,
+            "expert_parallel_degree": 1,
+        },
+        "activation_checkpoint": {"mode": "full"},
+    }
+
+
+def test_megatron_gets_a_3d_plan_with_nothing_lost() -> None:
+    plan = plan_of("pp=P,dp=Z,sp=Y", "P=4,Z=4,Y=8@node", model="llama3-70b")
+    plan = replace(
+        piped(plan, stages=4, schedule="interleaved", microbatches=16, virtual=5), zero=1
+    )
+    found = export_plan(replace(plan, recipe="18"), to="megatron")
+    assert lost(found) == []
+    lines = found.text.splitlines()
+    for line in (
+        "--tensor-model-parallel-size 8",
+        "--sequence-parallel",
+        "--pipeline-model-parallel-size 4",
+        "--num-layers-per-virtual-pipeline-stage 4",
+        "--micro-batch-size 8",
+        "--global-batch-size 512",
+        "--use-distributed-optimizer",
+        "--num-query-groups 8",
+        "--ffn-hidden-size 28672",
+    ):
+        assert line in lines
+    assert not any("fsdp" in line for line in lines)
+
+
+def test_megatron_gets_latent_attention_and_leading_dense_layers() -> None:
+    plan = plan_of("dp=X,sp=Y,ep=X", "X=16,Y=8@node", model="deepseek-v3")
+    found = export_plan(replace(plan, recipe="18", zero=1), to="megatron").settings
+    assert found["moe-layer-freq"] == "([0]*3+[1]*58)"
+    assert (found["ffn-hidden-size"], found["moe-ffn-hidden-size"]) == (18432, 2048)
+    assert (found["kv-lora-rank"], found["qk-pos-emb-head-dim"]) == (512, 64)
+    assert (found["expert-model-parallel-size"], found["num-experts"]) == (16, 256)
+
+
+# A layout, and whether each framework says it all.
+FAITHFUL = {
+    "fsdp=X": "maxtext torchtitan megatron",
+    "dp=X": "maxtext torchtitan megatron",
+    "fsdp=X,tp=Y": "maxtext",
+    "fsdp=X,sp=Y": "maxtext torchtitan megatron",
+    "fsdp=X,mp=Y": "megatron",
+    "fsdp=X,cp=Y": "",
+    "dp=X,cp=Y": "megatron",
+    "dp=X,ulysses=Y": "megatron",
+    "fsdp=X,ep=X": "maxtext torchtitan megatron",
+    "fsdp=X,sp=Y,ep=X": "maxtext torchtitan megatron",
+    "fsdp=X,sp=Y,ep=Y": "torchtitan megatron",
+    "dp=X,ep=X": "megatron",
+    "fsdp=X,ws=Y": "",
+    "fsdp=X,ep=Y": "",
+}
+
+
+@pytest.mark.parametrize("to", FRAMEWORKS)
+@pytest.mark.parametrize("layout", FAITHFUL)
+def test_a_framework_says_a_layout_or_lists_what_it_cannot(layout: str, to: str) -> None:
+    mesh = "X=16,Y=8@node" if "Y" in layout else "X=128"
+    plan = plan_of(layout, mesh, model="deepseek-v3")
+    plan = replace(plan, recipe="18" if to == "megatron" else "f32")
+    found = export_plan(plan, to=to)
+    assert found.is_faithful == (to in FAITHFUL[layout].split()), found.losses
+
+
+def test_experts_on_tensor_ranks_are_whole_there() -> None:
+    plan = plan_of("fsdp=X,sp=Y,ep=Y", "X=16,Y=8@node", model="deepseek-v3")
+    found = export_plan(plan, to="torchtitan").settings
+    assert found["parallelism.expert_parallel_degree"] == 8
+    assert found["parallelism.expert_tensor_parallel_degree"] == 1
+    inside = export_plan(replace(plan, layout="fsdp=X,sp=Y,ep=X"), to="torchtitan").settings
+    assert inside["parallelism.expert_parallel_degree"] == 16
+    assert inside["parallelism.expert_tensor_parallel_degree"] == 8
+
+
+def test_a_tensor_axis_between_nodes_is_not_where_ranks_would_lie() -> None:
+    plan = plan_of("fsdp=X,sp=Y", "X=8@node,Y=16@leaf")
+    assert lost(export_plan(plan, to="torchtitan")) == [f"mesh {plan.mesh}"]
+    assert f"mesh {plan.mesh}" in lost(export_plan(plan, to="megatron"))
+
+
+def test_a_schedule_a_recipe_or_a_policy_that_is_not_there_is_listed() -> None:
+    plan = plan_of("pp=P,fsdp=X,sp=Y", "P=4,X=4,Y=8@node", model="llama3-70b")
+    plan = replace(piped(plan, stages=4, schedule="zb-h1", microbatches=16), remat="offload")
+    assert lost(export_plan(plan, to="torchtitan")) == ["remat offload", "schedule zb-h1"]
+    assert lost(export_plan(plan, to="megatron")) == [
+        "remat offload",
+        "recipe f32",
+        "schedule zb-h1",
+    ]
+    assert lost(export_plan(plan, to="maxtext")) == ["schedule zb-h1"]
+
+
+def test_experts_are_computed_again_where_maxtext_keeps_products() -> None:
+    plan = replace(plan_of("fsdp=X", "X=128", model="mixtral-8x7b"), remat="dots")
+    assert lost(export_plan(plan, to="maxtext")) == ["remat dots"]
+    dense = replace(plan, model=load_model("llama3-8b"))
+    assert lost(export_plan(dense, to="maxtext")) == []
+
+
+def test_copies_inside_split_weights_are_not_where_ranks_would_lie() -> None:
+    plan = replace(plan_of("dp=Z,fsdp=X", "X=16@leaf,Z=8@node"), recipe="18")
+    for to in ("torchtitan", "megatron"):
+        assert f"mesh {plan.mesh}" in lost(export_plan(plan, to=to))
+
+
+def test_layers_that_are_not_equal_stages_are_listed() -> None:
+    plan = plan_of("pp=P,fsdp=X", "P=4,X=32", model="deepseek-v3")  # 61 layers
+    plan = piped(plan, stages=4, schedule="gpipe", microbatches=16)
+    assert lost(export_plan(plan, to="maxtext")) == ["4 x 1 stages"]
+    assert lost(export_plan(plan, to="torchtitan")) == []  # its stages may differ by a layer
+
+
+def test_a_plan_for_tpus_is_not_one_for_gpu_frameworks() -> None:
+    plan = plan_of("fsdp=X", "X=16", on="v5e:4x4")
+    assert lost(export_plan(plan, to="torchtitan")) == ["slice v5e:4x4"]
+
+
+def test_a_model_without_a_name_there_goes_by_its_sizes_or_is_listed() -> None:
+    model = replace(load_model("mixtral-8x7b"), name="mine")
+    found = export_plan(replace(HYBRID, model=model), to="maxtext")
+    assert found.is_faithful and found.settings["num_experts"] == 8
+    assert "model_name" not in found.settings
+    assert lost(export_plan(replace(HYBRID, model=model), to="torchtitan")) == ["model mine"]
+    odd = export_plan(replace(HYBRID, model=load_model("phi3-mini")), to="maxtext")
+    assert set(lost(odd)) <= {"model phi3-mini"}
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_is_written_or_what_is_left_out_is_listed(name: str) -> None:
+    model = load_model(name)
+    windowed = any(block.attention.window for block in model.blocks)
+    found = export_plan(replace(HYBRID, model=model, recipe="18"), to="megatron")
+    assert found.settings["num-layers"] == model.num_layers
+    assert any("windows" in loss.because for loss in found.losses) == windowed
+
+
+def test_losses_stand_in_the_file_they_belong_to() -> None:
+    found = export_plan(plan_of("fsdp=X,cp=Y", "X=16,Y=8@node"), to="torchtitan")
+    assert "# lost: cp=Y: weights are split over the context ranks as well" in found.text
+    assert load_framework("torchtitan").commit[:12] in found.text.splitlines()[0]
+
+
+_LAYOUTS = st.sampled_from(tuple(FAITHFUL))
+
+
+@st.composite
+def _plans(draw: st.DrawFn) -> Plan:
+    layout, inner = draw(_LAYOUTS), draw(st.sampled_from((2, 4, 8)))
+    mesh = f"X={CHIPS // inner},Y={inner}" if "Y" in layout else f"X={CHIPS}"
+    plan = plan_of(layout, mesh, model=draw(st.sampled_from(model_names())))
+    return replace(
+        plan,
+        remat=draw(st.sampled_from(("none", "dots", "block", "offload", "gate+up"))),
+        recipe=draw(st.sampled_from(("10", "16", "18", "f32"))),
+        zero=draw(st.sampled_from((0, 1, 2))),
+        microbatches=draw(st.sampled_from((1, 2, 4))),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(_plans())
+def test_degrees_multiply_to_the_chips_or_something_is_lost(plan: Plan) -> None:
+    maxtext = export_plan(plan, to="maxtext")
+    flat: Any = read_flat_yaml(maxtext.text)
+    assert {k: flat[k] for k in maxtext.settings} == maxtext.settings
+    degrees = math.prod(v for k, v in flat.items() if k.endswith("_parallelism"))
+    assert degrees == CHIPS or not maxtext.is_faithful
+    assert flat["per_device_batch_size"] * CHIPS * flat["gradient_accumulation_steps"] == 512
+    titan = export_plan(plan, to="torchtitan")
+    job: Any = read_flat_toml(titan.text)
+    assert job == titan.settings
+    assert _ranks(job) == CHIPS or not titan.is_faithful
+
+
+def _ranks(job: dict[str, Any]) -> int:
+    names = ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel")
+    names += ("context_parallel", "pipeline_parallel")
+    return math.prod(job[f"parallelism.{name}_degree"] for name in names)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_rows_name_schemes_that_we_have_once_each(name: str) -> None:
+    rows = [row.schemes for row in load_framework(name).axes]
+    assert len(set(rows)) == len(rows) and all(schemes <= set(SCHEMES) for schemes in rows)
+    assert set(load_framework(name).models) <= set(model_names())

@@ -1,0 +1,107 @@
+"""Published peaks replayed: the layout as published, through `memory`, against what was read."""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rooflight.graph import model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan import RECIPES, Job, Memory, Microbatching, memory_by_stage, parse_remat
+from rooflight.plan.framework import parse_framework
+from rooflight.specs import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat, load_chip
+
+Row = dict[str, Any]  # as the file has it
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A published run and what the planner says of it."""
+
+    row: Row
+    found: Memory
+
+    @property
+    def source(self) -> str:
+        return self.row["framework"]
+
+    @property
+    def error(self) -> float:
+        """Predicted less measured, as a part of the measured."""
+        return self.found.total_bytes / GIB / self.row["measured_gib"] - 1
+
+
+def replays(framework: str | None = None) -> list[Replay]:
+    """Every run of the file, counted as in its own framework or in the named one."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    document = tomllib.loads(text)
+    models = {name: _model(name, row) for name, row in document["models"].items()}
+    return [
+        Replay(row, _memory(row, models[row["model"]], framework or row["framework"]))
+        for row in document["runs"]
+    ]
+
+
+def median_error(found: Iterable[Replay]) -> float:
+    """The median of the absolute errors."""
+    return median(abs(replay.error) for replay in found)
+
+
+def accuracy_table(runs: Iterable[Replay], plain: Iterable[Replay]) -> str:
+    """The table of docs/memory.md."""
+    every = [list(runs), list(plain)]
+    lines = [
+        "| framework | runs | median error | worst | median without its conventions |",
+        "|---|---|---|---|---|",
+    ]
+    for name in (*dict.fromkeys(run.source for run in every[0]), "all"):
+        own, closed = ([r for r in found if name in (r.source, "all")] for found in every)
+        worst = max((run.error for run in own), key=abs)
+        lines.append(
+            f"| {name} | {len(own)} | {median_error(own):.1%} | {worst:+.1%}"
+            f" | {median_error(closed):.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def _memory(row: Row, model: ModelSpec, framework: str) -> Memory:
+    graph = model_graph(model)
+    job = Job(
+        graph,
+        parse_layout(row["layout"]),
+        {axis: int(size) for axis, _, size in (a.partition("=") for a in row["mesh"].split(","))},
+        load_chip(row["chip"]),
+        batch=row["seqs"],
+        seq=row["seq"],
+        recipe=RECIPES[row["recipe"]],
+        remat=parse_remat(row["remat"], graph),
+        zero=row["zero"],
+        micro=Microbatching(
+            row["microbatches"], row.get("schedule", "1f1b"), row.get("virtual", 1)
+        ),
+        framework=parse_framework(framework),
+    )
+    stages = memory_by_stage(job)
+    if row["framework"] == "nanotron":  # the first rank writes the figure
+        return stages[0]
+    return max(stages, key=lambda found: found.total_bytes)
+
+
+def _model(name: str, row: Row) -> ModelSpec:
+    latent = None
+    if "kv_rank" in row:
+        latent = Latent(row["query_rank"], row["kv_rank"], row["rope_dim"], row["value_dim"])
+    attention = Attention(row["heads"], row["kv_heads"], row["head_dim"], latent=latent)
+    dense = Block(attention, Mlp(row["d_ff"]))
+    layers = (Repeat((dense,), row["layers"]),)
+    if "experts" in row:
+        expert, shared = Mlp(row["expert_ff"]), Mlp(row["shared_ff"])
+        moe = Moe(row["experts"], row["experts_per_token"], expert, shared)
+        first = row["dense_layers"]
+        rest = Repeat((Block(attention, moe),), row["layers"] - first)
+        layers = (Repeat((dense,), first), rest)
+    is_tied = row.get("is_tied", False)
+    return ModelSpec(name, name, row["d_model"], row["vocab"], layers, is_tied=is_tied)
