@@ -7,7 +7,20 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["specs", "records", "algebra", "graph", "costs", "plan", "interop", "netsim", "book"]
+    "name",
+    [
+        "specs",
+        "records",
+        "algebra",
+        "graph",
+        "costs",
+        "plan",
+        "interop",
+        "netsim",
+        "book",
+        "verify",
+        "verify.hlo",
+    ],
 )
 def test_all_lists_exactly_the_re_exported_names(name: str) -> None:
     module = importlib.import_module(f"rooflight.{name}")

@@ -59,6 +59,7 @@ _mutated = st.builds(
 _word = st.one_of(
     st.sampled_from(FLAGS), st.sampled_from(VALUES), st.sampled_from(VALUES), _mutated
 )
+DUMP = str(Path(__file__).parents[1] / "verify" / "dumps" / "psum")
 # Near enough to right that the verbs really run, then spoilt with a word or two.
 PLAUSIBLE = {
     "chips": ["v5e"],
@@ -91,6 +92,8 @@ PLAUSIBLE = {
         *("model.flavor=8B", "parallelism.tensor_parallel_degree=4", "training.seq_len=4096"),
         *("--from", "torchtitan", "--on", "h100:8x4", "--model", "llama3-8b"),
     ],
+    "hlo": [DUMP, "--mesh", "X=4,Y=4", "--stage", "executable"],
+    "doctor": [],
     "book": ["3.2"],
     "completion": ["bash"],
 }

@@ -5,4 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-collect_ignore_glob = ["*_worker.py", "xla_*.py"]  # a worker sets up jax for its own process
+collect_ignore_glob = [
+    "*_worker.py",
+    "xla_*.py",
+    "hf_models.py",
+]  # a worker sets up jax for its own process

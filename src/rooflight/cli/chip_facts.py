@@ -100,9 +100,14 @@ def _text(chip: Chip, *, verbose: bool) -> str:
     return "\n\n".join(blocks)
 
 
+def fact_text(chip: Chip, fact: str) -> str:
+    """The value of a fact with its unit."""
+    return _show(_value(chip, fact), unit_of(fact))
+
+
 def _row(chip: Chip, fact: str) -> list[str]:
     source = chip.sources[fact]
-    return [fact, _show(_value(chip, fact), unit_of(fact)), source.key, source.checked]
+    return [fact, fact_text(chip, fact), source.key, source.checked]
 
 
 def _legend(sources: Iterable[Source], *, verbose: bool) -> str:

@@ -3,20 +3,23 @@
 import shlex
 from dataclasses import replace
 
-from rooflight.cli.batch import parse_seq, nearest_sequences
+from rooflight.cli.batch import nearest_sequences, parse_seq
 from rooflight.cli.flags import add_choice, add_dtype, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import suggest
+from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_page import plan_text
-from rooflight.cli.progress import progress
+from rooflight.cli.plan_questions import Asked, add_questions, answer, asked_question
+from rooflight.cli.plan_report import write_report
 from rooflight.dtypes import parse_dtype
+from rooflight.errors import UsageError
 from rooflight.graph import model_graph
 from rooflight.plan.recipe import RECIPES, parse_recipe
 from rooflight.plan.search import Candidate, Question
 from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.training import better_batch, nearest_batch, plan_record, plan_training
+from rooflight.plan.training import better_batch, nearest_batch, plan_record
 from rooflight.records import Choice, to_json
+from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
 
@@ -46,15 +49,44 @@ def configure(parser: Parser) -> None:
         default="sum",
         help="collectives of different mesh axes queue up (sum) or run side by side (max)",
     )
+    parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
+    add_questions(parser)
     parser.set_examples(
         "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096",
+        "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096 --why-not pp=4",
         "rooflight plan train llama3-70b --on v5p:16x20x28 --batch 4M --seq 4096",
     )
 
 
 def run(args: Namespace) -> int:
+    name = asked_question(args)
     model = load_model(args.model)
     warn_of_gaps(model)
+    question, choices = _question(args, model)
+    asked = Asked(args, model.title, question, choices)
+    if name and args.html:
+        raise UsageError("--html is the page of a plan", hint=f"leave out --{name.replace('_', '-')} or --html")
+    if name:
+        reply = answer(name, asked)
+        if args.json:
+            print_json("plan", {"model": model.name, **reply.document})
+        else:
+            print(reply.text)
+        return reply.exit_code
+    found = asked.planned(count=8)
+    plan = plan_record(model, question, found, choices)
+    if args.html:
+        write_report(args.html, model, question, found, plan)
+    if args.json:
+        print(to_json(plan), end="")
+        return 0
+    print(plan_text(model.title, question, found, choices))
+    _suggest(args, question, found.candidates[0])
+    return 0
+
+
+def _question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Choice, ...]]:
+    """What is asked; a batch of broken sequences becomes the nearest one that suits the slice."""
     seq = parse_seq(args.seq)
     batch, is_whole = nearest_sequences(args.batch, seq)
     question = Question(
@@ -66,19 +98,11 @@ def run(args: Namespace) -> int:
         args.overlap,
         parse_recipe(args.recipe),
     )
-    choices: tuple[Choice, ...] = ()
-    if not is_whole:
-        question = replace(question, batch=nearest_batch(question))
-        because = f"whole sequences that suit the slice, nearest to --batch {args.batch}"
-        choices = (Choice("batch", f"{question.batch * seq}", because),)
-    with progress("patterns", "layouts priced") as watch:
-        found = plan_training(question, watch=watch)
-    if args.json:
-        print(to_json(plan_record(model, question, found, choices)), end="")
-        return 0
-    print(plan_text(model.title, question, found, choices))
-    _suggest(args, question, found.candidates[0])
-    return 0
+    if is_whole:
+        return question, ()
+    question = replace(question, batch=nearest_batch(question))
+    because = f"whole sequences that suit the slice, nearest to --batch {args.batch}"
+    return question, (Choice("batch", f"{question.batch * seq}", because),)
 
 
 def _suggest(args: Namespace, question: Question, best: Candidate) -> None:

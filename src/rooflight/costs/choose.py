@@ -15,7 +15,6 @@ from rooflight.costs.roofline import OpTime, contraction_time
 from rooflight.dtypes import Dtype
 from rooflight.specs.mesh import Mesh
 
-
 TIE = 1e-9  # times that differ by less, relatively, differ by rounding
 
 

@@ -13,7 +13,6 @@ from rooflight.plan.budget import (
 )
 from rooflight.plan.fixes import UNKNOWNS, Fix, fixes, sized, solve, together
 from rooflight.plan.framework import FRAMEWORKS, Framework, parse_framework
-from rooflight.plan.in_flight import Part
 from rooflight.plan.job import Job, Microbatching
 from rooflight.plan.memory import Memory, memory, memory_by_stage, usable_hbm_bytes
 from rooflight.plan.pipeline import PipelineRun, SlotTimes, TimedGroup, simulate_pipeline
@@ -36,7 +35,6 @@ __all__ = [
     "Line",
     "Memory",
     "Microbatching",
-    "Part",
     "PipelineRun",
     "Recipe",
     "Remat",

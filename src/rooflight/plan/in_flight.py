@@ -11,18 +11,10 @@ from rooflight.algebra import ways
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.plan.job import Job, OnChip
 from rooflight.plan.pattern import Layer, Pattern, Product
+from rooflight.records import Part
 from rooflight.units import format_si
 
 _F32 = DTYPES["f32"]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One component on one chip."""
-
-    name: str
-    nbytes: int
-    because: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from rooflight.errors import UsageError
 from rooflight.graph import dim_sizes, op_flops, param_count, training_flops
-from rooflight.plan.in_flight import Part, gathered_part, workspace_part
+from rooflight.plan.in_flight import gathered_part, workspace_part
 from rooflight.plan.job import Job
 from rooflight.plan.pattern import Same
 from rooflight.plan.remat import Remat, keep
@@ -33,6 +33,7 @@ from rooflight.plan.stages import (
     num_chunks,
     stage_chunks,
 )
+from rooflight.records import Part
 from rooflight.specs.chip import Chip
 from rooflight.units import format_si
 

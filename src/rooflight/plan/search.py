@@ -29,6 +29,7 @@ from rooflight.plan.job import Job, Microbatching
 from rooflight.plan.least_memory import LeastMemory
 from rooflight.plan.memory import Memory, memory, usable_hbm_bytes
 from rooflight.plan.recipe import RECIPES, Recipe
+from rooflight.plan.region import EVERYWHERE, Region, or_all
 from rooflight.plan.remat import REMATS, Remat
 from rooflight.plan.space import Meshes, data_axes, every_placement, microbatch_counts, patterns
 from rooflight.plan.stage_time import Overlap
@@ -63,7 +64,7 @@ _SAFE = 1.003  # what is slower than the last to be reported by this is in a lat
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be trained on what."""
+    """What is to be trained on what; `region` narrows the layouts that are searched."""
 
     graph: Graph
     on: Slice
@@ -72,6 +73,7 @@ class Question:
     dtype: Dtype
     overlap: Overlap = "sum"
     recipe: Recipe = RECIPES["10"]
+    region: Region = EVERYWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layou
 
 def search_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
     """Prices every layout and returns the `count` fastest that fit, no two of the same degrees."""
-    found = _Found(question, count)
+    found = Found(question, count)
     layouts = layouts_of(question)
     limit_s = math.inf
     for done, layout in enumerate(layouts):
@@ -137,11 +139,11 @@ def search_training(question: Question, *, count: int = 8, watch: Watch | None =
 
 def layouts_of(question: Question) -> list[Layout]:
     """The patterns of the space; on one chip they are all the same."""
-    layouts = list(patterns(question.graph))
+    layouts = list(or_all(question.region.layouts, tuple(patterns(question.graph))))
     return layouts if question.on.num_chips > 1 else layouts[:1]
 
 
-class _Found:
+class Found:
     """What a search has priced so far."""
 
     def __init__(self, question: Question, count: int) -> None:
@@ -165,7 +167,7 @@ class _Found:
     def limit(self) -> float:
         """Seconds of the last that would be reported: what is slower need not be priced."""
         best = self.best()
-        if len(best) < self._count:
+        if len(best) < self._count or not self._question.region.must_fit:
             return math.inf
         return max(c.time.expected_s(self._question.overlap) for c in best)
 
@@ -197,7 +199,8 @@ class _Found:
         """Memory does not depend on where the axes lie, so each size is asked once."""
         key = degrees, micro, remat.name
         if key not in self._fits:
-            self._fits[key] = held_by(self._question, layout, mesh, micro, remat).fits
+            held = held_by(self._question, layout, mesh, micro, remat)
+            self._fits[key] = held.fits or not self._question.region.must_fit
         return self._fits[key]
 
     def search(self) -> Search:
@@ -211,7 +214,9 @@ Asked = Mapping[int, Sequence[Contraction]]
 
 def sizes_of(question: Question) -> Sizes:
     q = question
-    return Sizes(q.graph, q.batch, q.seq, q.dtype, kept_by(q.graph, POLICIES))
+    return Sizes(
+        q.graph, q.batch, q.seq, q.dtype, kept_by(q.graph, or_all(q.region.remats, POLICIES))
+    )
 
 
 def every_point(
@@ -223,7 +228,8 @@ def every_point(
     def keep(table: MeshSweep) -> Bools:
         alone, every = Meshes(layout, (table,)), np.arange(table.count)
         points = Points(sizes, alone, every, np.ones(1, np.int64), np.zeros_like(every))
-        return points.divides(splits) & (points.num_stages <= len(question.graph.order))
+        few = points.num_stages <= len(question.graph.order)
+        return points.divides(splits) & few & question.region.on(alone)
 
     meshes = every_placement(layout, question.on, keep)
     yield from _chunks(question, sizes, meshes, limit_s)
@@ -241,12 +247,12 @@ def _chunks(
     question: Question, sizes: Sizes, meshes: Meshes, limit_s: float
 ) -> Iterator[tuple[Points, int]]:
     """Every mesh with every number of microbatches that leaves each data shard whole sequences."""
-    if not meshes.count:
+    counts = np.array(question.region.counts(microbatch_counts(question.batch)), np.int64)
+    if not meshes.count or not len(counts):
         return
     data = math.prod(
         (meshes.ways(a) for a in data_axes(meshes.layout)), start=np.ones(meshes.count, np.int64)
     )
-    counts = np.array(microbatch_counts(question.batch))
     divides = question.batch // counts % data[:, None] == 0
     soon = least_seconds(question, meshes.num_stages()[:, None], counts) <= limit_s * _SAFE
     mesh_of, which = np.nonzero(divides & soon)
@@ -276,40 +282,36 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[_Ranked, in
     least = LeastMemory(points, question.recipe)
     hbm_bytes = usable_hbm_bytes(question.on.chip)
     options: list[tuple[Microbatching, Remat]] = []
-    keys: list[Floats] = []
-    expected_s: list[Floats] = []
-    at: list[Ints] = []
+    keys, expected_s = [np.zeros(0)], [np.zeros(0)]
+    at, option = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     priced = too_large = 0
     steps = Steps(points, times)
-    for micro, remat in _options(points.layout):
+    for micro, remat in _options(points.layout, question.region):
         allowed = _allowed(micro, points, len(question.graph.order))
         if not allowed.any():
             continue
         found = steps.composed(micro, remat, question.overlap)
-        fits = least.bytes(micro, remat) <= hbm_bytes
+        held = least.bytes(micro, remat)
+        fits = held <= hbm_bytes if question.region.must_fit else held > 0
         priced += int(allowed.sum())
         too_large += int((allowed & ~fits).sum())
         chosen = np.flatnonzero(allowed & fits)
-        keys.append(rank(found.expected_s[chosen], found.collectives_s[chosen]))
+        ranked = rank(found.expected_s[chosen], found.collectives_s[chosen])
+        keys.append(ranked if question.region.must_fit else held[chosen])
         expected_s.append(found.expected_s[chosen])
         at.append(chosen)
+        option.append(np.full(len(chosen), len(options)))
         options.append((micro, remat))
-    option = np.repeat(np.arange(len(options)), [len(k) for k in keys])
-    ranked = _Ranked(
-        points,
-        options,
-        np.concatenate(keys),
-        np.concatenate(expected_s),
-        np.concatenate(at),
-        option,
-    )
-    return ranked, priced, too_large
+    keyed, seconds = map(np.concatenate, (keys, expected_s))
+    where, which = map(np.concatenate, (at, option))
+    return _Ranked(points, options, keyed, seconds, where, which), priced, too_large
 
 
-def _options(layout: Layout) -> Iterator[tuple[Microbatching, Remat]]:
+def _options(layout: Layout, region: Region) -> Iterator[tuple[Microbatching, Remat]]:
     """Schedules and remat policies; without a pipeline there is nothing to schedule."""
-    for schedule, virtual in SCHEDULES if layout.stages else SCHEDULES[:1]:
-        for remat in POLICIES:
+    schedules = or_all(region.schedules, SCHEDULES)
+    for schedule, virtual in schedules if layout.stages else SCHEDULES[:1]:
+        for remat in or_all(region.remats, POLICIES):
             yield Microbatching(1, schedule, virtual), remat
 
 

@@ -117,7 +117,7 @@ def training_step(
             f"{batch} sequences are not {micro.count} equal microbatches",
             hint=f"use a batch of {-(-batch // micro.count) * micro.count} sequences",
         )
-    times = _stage_times(graph, layout, mesh, batch, seq, dtype, micro, remat)
+    times = stage_times(graph, layout, mesh, batch, seq, dtype, micro, remat)
     chosen = times[slowest([t.work_s(overlap) for t in times])]
     slots = [max(t.slot_s(slot, overlap) for t in times) for slot in "FBW"]
     chip = mesh.slice.chip
@@ -132,7 +132,7 @@ def training_step(
     )
 
 
-def _stage_times(
+def stage_times(
     graph: Graph,
     layout: Layout,
     mesh: Mesh,
@@ -142,6 +142,7 @@ def _stage_times(
     micro: Microbatching,
     remat: Remat,
 ) -> list[StageTime]:
+    """What every pipeline stage spends; without a pipeline there is one."""
     dims = dim_sizes(graph, batch=batch // micro.count, seq=seq)
     spent = {
         block: list(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import rooflight
 from rooflight.errors import RooflightError, UsageError
 from rooflight.plan.search import Candidate, Question, Search, Watch, search_training
-from rooflight.records import Alternative, Choice, Held, Mfu, Part, Plan, Time
+from rooflight.records import Alternative, Choice, Held, Mfu, Plan, Time
 from rooflight.specs.model import ModelSpec
 from rooflight.units import format_count, format_seconds
 
@@ -127,8 +127,7 @@ def _time(candidate: Candidate, question: Question) -> Time:
 
 def _held(candidate: Candidate) -> Held:
     held = candidate.memory
-    parts = tuple(Part(p.name, p.nbytes, p.because) for p in held.parts)
-    return Held(held.stage, parts, held.hbm_bytes)
+    return Held(held.stage, held.parts, held.hbm_bytes)
 
 
 def _choices(best: Candidate, found: Search) -> tuple[Choice, ...]:

@@ -18,7 +18,6 @@ _TOP = 96.0  # title, caption, legend
 _ROW = 30.0
 _GAP = 6.0
 _TICKS = 8
-_EMPTY = "#eef1f4"
 _SMALLEST = 7.0  # pixels of letters that can still be read
 
 
@@ -190,7 +189,7 @@ def _legend_svg(chart: Gantt, x: float, y: float) -> list[str]:
     parts: list[str] = []
     entries = [(_colour(chart, kind), f"{kind}  {chart.legend[kind]}") for kind in chart.kinds]
     entries += [(_colour(chart, chart.kinds[0], 1), f"paler: {chart.paler}")] if chart.paler else []
-    for fill, words in [*entries, (_EMPTY, "idle")]:
+    for fill, words in [*entries, (svg.EMPTY, "idle")]:
         parts.append(svg.rect(x, y - 10, 12, 12, fill=fill))
         parts.append(svg.text(x + 18, y, words, fill=svg.MUTED))
         x += 18 + svg.text_width(words, 12) + 20
@@ -230,7 +229,7 @@ def _row_svg(chart: Gantt, row: Row, corner: tuple[float, float], scale: float) 
     middle = y + height / 2 + 4
     parts = [
         svg.text(x - 10, middle, row.label, anchor="end"),
-        svg.rect(x, y, chart.end * scale, height, fill=_EMPTY),
+        svg.rect(x, y, chart.end * scale, height, fill=svg.EMPTY),
         svg.text(x + chart.end * scale + 10, middle, row.note, fill=svg.MUTED),
     ]
     for bar in row.bars:
@@ -245,13 +244,13 @@ def _bar_svg(chart: Gantt, bar: Bar, box: tuple[float, float, float, float]) -> 
     x, y, width, height = box
     parts = [
         svg.rect(
-            *box, fill=_colour(chart, bar.kind, bar.shade), stroke="#ffffff", tooltip=bar.tooltip
+            *box, fill=_colour(chart, bar.kind, bar.shade), stroke=svg.PAPER, tooltip=bar.tooltip
         )
     ]
     words = bar.label.removeprefix(bar.kind)
     size = min(12.0, height * 0.8, (width - 3) / svg.text_width(words or "0", 1))
     if words and size >= _SMALLEST:
-        ink = svg.INK if bar.shade else "#ffffff"
+        ink = svg.ON_BAR if bar.shade else svg.PAPER
         parts.append(
             svg.text(
                 x + width / 2,

@@ -12,6 +12,7 @@ from itertools import cycle, pairwise
 
 from rooflight.report import svg
 from rooflight.report.labels import Anchor, Box, place_labels
+from rooflight.report.log_axis import LogAxis, tick_label
 from rooflight.units import format_si
 
 _LABEL_SIZE = 12
@@ -60,40 +61,15 @@ class PlotPoint:
         return f"{self.label}: {rate} at {intensity}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """One logarithmic axis from 10**low to 10**high."""
-
-    low: float
-    high: float
-
-    def share(self, value: float) -> float:
-        """0 at the low end, 1 at the high end."""
-        return (math.log10(value) - self.low) / (self.high - self.low)
-
-    def value(self, share: float) -> float:
-        """The inverse of `share`."""
-        return 10 ** (self.low + (self.high - self.low) * share)
-
-    @property
-    def decades(self) -> list[float]:
-        """The powers of ten on the axis, its ends included."""
-        return [10.0**e for e in range(math.ceil(self.low), math.floor(self.high) + 1)]
-
-
-def _spans(roofs: Sequence[RoofLine], points: Sequence[PlotPoint]) -> tuple[_Span, _Span]:
+def _spans(roofs: Sequence[RoofLine], points: Sequence[PlotPoint]) -> tuple[LogAxis, LogAxis]:
     """Whole decades across, so that each ridge shows both sides; upwards what that needs."""
     reach = [r.ridge * factor for r in roofs for factor in (0.02, 8)]
     across = [math.log10(v) for v in [*reach, *(p.intensity for p in points)]]
-    x = _Span(math.floor(min(across) + 1e-9), math.ceil(max(across) - 1e-9))
+    x = LogAxis(math.floor(min(across) + 1e-9), math.ceil(max(across) - 1e-9))
     feet = [r.height(x.value(0)) for r in roofs]
     heights = [*feet, *(r.flops_per_s for r in roofs), *(p.flops_per_s for p in points)]
     up = [math.log10(v) for v in heights]
-    return x, _Span(min(up) - 0.15, max(up) + 0.35)
-
-
-def _tick(value: float) -> str:
-    return format_si(value, "").strip().replace(" ", "")
+    return x, LogAxis(min(up) - 0.15, max(up) + 0.35)
 
 
 def roofline_text(
@@ -127,7 +103,7 @@ def roofline_text(
         (m, p.intensity, p.flops_per_s) for m, p in zip(cycle(_POINT_MARKS), points, strict=False)
     ]
     _set_marks(grid, [(mark, cell(*at)) for mark, *at in marks])
-    gutters = {cell(x.value(0), tick)[0]: _tick(tick) for tick in y.decades}
+    gutters = {cell(x.value(0), tick)[0]: tick_label(tick) for tick in y.decades}
     lines = ["FLOP/s"]
     lines += [f"{gutters.get(i, ''):>{gutter}}|{''.join(r)}".rstrip() for i, r in enumerate(grid)]
     lines += _text_axis(x, gutter, cols)
@@ -144,13 +120,13 @@ def _set_marks(grid: list[list[str]], marks: Sequence[tuple[str, tuple[int, int]
         grid[row][col] = "*" if cells.count((row, col)) > 1 else mark
 
 
-def _text_axis(x: _Span, gutter: int, cols: int) -> list[str]:
+def _text_axis(x: LogAxis, gutter: int, cols: int) -> list[str]:
     rule, ticks = ["-"] * cols, [" "] * (gutter + cols + 8)
     end = 0
     for decade in x.decades:
         col = round(x.share(decade) * (cols - 1))
         rule[col] = "+" if col else "-"  # the corner is a tick already
-        label = _tick(decade)
+        label = tick_label(decade)
         start = min(gutter + 1 + col - len(label) // 2, gutter + 1 + cols - len(label))
         if start > end:
             ticks[start : start + len(label)] = label
@@ -189,8 +165,8 @@ class _SvgPlot:
     """The framed area of the SVG and its two axes."""
 
     frame: Box
-    x: _Span
-    y: _Span
+    x: LogAxis
+    y: LogAxis
 
     def at(self, intensity: float, flops_per_s: float) -> tuple[float, float]:
         """Pixel of a point of the plane."""
@@ -206,11 +182,15 @@ class _SvgPlot:
         for decade in self.x.decades:
             px, _ = self.at(decade, self.y.value(0))
             parts.append(svg.line(px, frame.y, px, foot, stroke=svg.GRID))
-            parts.append(svg.text(px, foot + 18, _tick(decade), fill=svg.MUTED, anchor="middle"))
+            parts.append(
+                svg.text(px, foot + 18, tick_label(decade), fill=svg.MUTED, anchor="middle")
+            )
         for decade in self.y.decades:
             _, py = self.at(self.x.value(0), decade)
             parts.append(svg.line(frame.x, py, right, py, stroke=svg.GRID))
-            parts.append(svg.text(frame.x - 8, py + 4, _tick(decade), fill=svg.MUTED, anchor="end"))
+            parts.append(
+                svg.text(frame.x - 8, py + 4, tick_label(decade), fill=svg.MUTED, anchor="end")
+            )
         middle_x, middle_y = frame.x + frame.width / 2, frame.y + frame.height / 2
         parts.append(svg.text(middle_x, foot + 42, "intensity (FLOP/B)", anchor="middle", size=13))
         parts.append(svg.text(24, middle_y, "FLOP/s", anchor="middle", size=13, turned=True))
@@ -253,7 +233,7 @@ class _Spot:
 
     @property
     def fill(self) -> str:
-        return self.colour if self.colour == svg.INK else "#ffffff"
+        return self.colour if self.colour == svg.INK else svg.PAPER
 
     @property
     def anchor(self) -> Anchor:

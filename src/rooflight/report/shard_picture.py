@@ -222,7 +222,7 @@ def _block_svg(
     words, size = _fit(ids, width - 6)
     middle, baseline = x + width / 2, y + height / 2 + size * 0.35
     return [
-        svg.rect(*box, fill=fill, stroke="#ffffff", tooltip=",".join(ids)),
+        svg.rect(*box, fill=fill, stroke=svg.PAPER, tooltip=",".join(ids)),
         svg.text(middle, baseline, words, size=size, anchor="middle"),
     ]
 

@@ -9,6 +9,9 @@ from html import escape
 INK = "#1f2933"
 MUTED = "#66727f"
 GRID = "#e3e7eb"
+EMPTY = "#eef1f4"  # where nothing happens
+PAPER = "#ffffff"
+ON_BAR = "#16202a"  # words on a pale bar, which is pale on any ground
 # Okabe and Ito: told apart by readers with any kind of colour vision.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56a3d9")
 _FONT = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
@@ -25,7 +28,7 @@ def document(width: float, height: float, *, title: str, body: Sequence[str]) ->
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}"'
         f' viewBox="0 0 {width:g} {height:g}" font-family="{_FONT}" role="img">'
     )
-    lines = [head, f"<title>{escape(title)}</title>", rect(0, 0, width, height, fill="#ffffff")]
+    lines = [head, f"<title>{escape(title)}</title>", rect(0, 0, width, height, fill=PAPER)]
     return "\n".join([*lines, *body, "</svg>", ""])
 
 

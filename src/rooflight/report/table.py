@@ -38,7 +38,7 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 
 
 def _starts_with_number(cell: str) -> bool:
-    first = cell.removeprefix("$").split()[0].rstrip("%x").replace(",", "")
+    first = cell.removeprefix("$").partition(" ")[0].rstrip("%x").replace(",", "")
     try:
         float(first)
     except ValueError:

@@ -3,32 +3,35 @@
 In: an `HfConfig`. Out: a `ModelSpec` without its name.
 """
 
+from dataclasses import replace
+
 from rooflight.specs.hf_config import HfConfig
+from rooflight.specs.hf_numbers import activation, latent_scale, rotary
 from rooflight.specs.hf_parts import decoder, heads_of, qwen3_attention, qwen_windows, windows_of
 from rooflight.specs.model import Attention, Block, Latent, Mlp, ModelSpec, Moe
 
 
 def mixtral(config: HfConfig) -> ModelSpec:
-    attention = Attention(
-        *heads_of(config, kv_heads=8), window=config.maybe_whole("sliding_window")
-    )
+    window, rope = config.maybe_whole("sliding_window"), rotary(config, theta=1e6)
+    attention = Attention(*heads_of(config, kv_heads=8), window=window, rope=rope)
     experts = config.whole("num_local_experts", 8)
-    expert = Mlp(config.whole("intermediate_size"))
+    expert = Mlp(config.whole("intermediate_size"), activation=activation(config))
     moe = Moe(experts, config.whole("num_experts_per_tok", 2), expert)
-    return decoder(config, [Block(attention, moe)] * config.whole("num_hidden_layers"))
+    return decoder(config, [Block(attention, moe)] * config.whole("num_hidden_layers"), eps=1e-5)
 
 
 def _qwen_mlps(config: HfConfig, moe: Moe) -> list[Mlp | Moe]:
     """Experts in every `decoder_sparse_step`-th layer, less the layers listed as dense."""
     step, dense = config.whole("decoder_sparse_step", 1), config.indices("mlp_only_layers")
-    mlp = Mlp(config.whole("intermediate_size"))
+    mlp = Mlp(config.whole("intermediate_size"), activation=activation(config))
     layers = range(config.whole("num_hidden_layers"))
     return [moe if i not in dense and (i + 1) % step == 0 else mlp for i in layers]
 
 
 def qwen3_moe(config: HfConfig) -> ModelSpec:
-    expert = Mlp(config.whole("moe_intermediate_size"))
-    moe = Moe(config.whole("num_experts"), config.whole("num_experts_per_tok"), expert)
+    expert = Mlp(config.whole("moe_intermediate_size"), activation=activation(config))
+    experts = config.whole("num_experts"), config.whole("num_experts_per_tok")
+    moe = Moe(*experts, expert, normalizes=config.flag("norm_topk_prob", default=False))
     pairs = zip(qwen_windows(config), _qwen_mlps(config, moe), strict=True)
     blocks = [
         Block(qwen3_attention(config, window, kv_heads=4, head_dim=None), mlp)
@@ -41,11 +44,19 @@ def qwen2_moe(config: HfConfig) -> ModelSpec:
     expert = Mlp(config.whole("moe_intermediate_size"))
     shared = Mlp(config.whole("shared_expert_intermediate_size"))
     experts = config.whole("num_experts"), config.whole("num_experts_per_tok")
-    moe = Moe(*experts, expert, shared=shared, has_shared_gate=True)
-    heads = heads_of(config, kv_heads=16)
+    moe = Moe(
+        *experts,
+        expert,
+        shared=shared,
+        has_shared_gate=True,
+        normalizes=config.flag("norm_topk_prob", default=False),
+    )
+    heads, rope = heads_of(config, kv_heads=16), rotary(config)
     biased = config.flag("qkv_bias", default=True)
     pairs = zip(qwen_windows(config), _qwen_mlps(config, moe), strict=True)
-    blocks = [Block(Attention(*heads, window=w, qkv_bias=biased), mlp) for w, mlp in pairs]
+    blocks = [
+        Block(Attention(*heads, window=w, qkv_bias=biased, rope=rope), mlp) for w, mlp in pairs
+    ]
     return decoder(config, blocks)
 
 
@@ -63,31 +74,62 @@ def _latent_attention(config: HfConfig) -> Attention:
     )
     biased = config.flag("attention_bias", default=False)
     size = config.whole("qk_nope_head_dim", 128)
-    return Attention(heads, heads, size, latent=latent, qkv_bias=biased, out_bias=biased)
+    interleaved = config.flag("rope_interleave", default=True)
+    return Attention(
+        *(heads, heads, size),
+        latent=latent,
+        qkv_bias=biased,
+        out_bias=biased,
+        rope=rotary(config, interleaved=interleaved),
+        scale=latent_scale(config, size + latent.rope_dim),
+    )
 
 
 def deepseek_v2(config: HfConfig) -> ModelSpec:
-    return _deepseek(config, num_shared=2, num_dense=0)
+    """Softmax scores; experts in groups only where the config says so."""
+    moe = Moe(
+        *_deepseek_experts(config),
+        normalizes=config.flag("norm_topk_prob", default=False),
+        scale=config.number("routed_scaling_factor", 1.0),
+    )
+    if config.get("topk_method") == "group_limited_greedy":
+        groups = config.whole("n_group", 1), config.whole("topk_group", 1)
+        moe = replace(moe, num_groups=groups[0], groups_per_token=groups[1])
+    return _deepseek(config, moe, num_shared=2, num_dense=0)
 
 
 def deepseek_v3(config: HfConfig) -> ModelSpec:
     if config.get("num_nextn_predict_layers"):
         config.notes.append("num_nextn_predict_layers (the extra prediction layer is left out)")
-    return _deepseek(config, num_shared=1, num_dense=3)
+    moe = Moe(
+        *_deepseek_experts(config),
+        scoring="sigmoid",
+        normalizes=config.flag("norm_topk_prob", default=True),
+        scale=config.number("routed_scaling_factor", 2.5),
+        num_groups=config.whole("n_group", 8),
+        groups_per_token=config.whole("topk_group", 4),
+        group_score="top2",
+        has_choice_bias=True,
+    )
+    return _deepseek(config, moe, num_shared=1, num_dense=3)
 
 
-def _deepseek(config: HfConfig, *, num_shared: int, num_dense: int) -> ModelSpec:
+def _deepseek_experts(config: HfConfig) -> tuple[int, int, Mlp]:
+    expert = Mlp(config.whole("moe_intermediate_size"), activation=activation(config))
+    return config.whole("n_routed_experts"), config.whole("num_experts_per_tok"), expert
+
+
+def _deepseek(config: HfConfig, moe: Moe, *, num_shared: int, num_dense: int) -> ModelSpec:
     """Dense layers first, then shared and routed experts; a null means no shared expert."""
-    attention, width = _latent_attention(config), config.whole("moe_intermediate_size")
+    attention, width = _latent_attention(config), moe.expert.width
     if "n_shared_experts" in config.values:
         num_shared = config.layer("n_shared_experts", 0)
-    shared = Mlp(width * num_shared) if num_shared else None
     config.used.add("n_shared_experts")
-    experts = config.whole("n_routed_experts"), config.whole("num_experts_per_tok")
-    moe = Moe(*experts, Mlp(width), shared=shared)
+    if num_shared:
+        moe = replace(moe, shared=replace(moe.expert, width=width * num_shared))
     dense = config.layer("first_k_dense_replace", num_dense)
     step = config.whole("moe_layer_freq", 1)
-    mlp = Mlp(config.whole("intermediate_size"))
+    mlp = Mlp(config.whole("intermediate_size"), activation=activation(config))
     layers = range(config.whole("num_hidden_layers"))
     mlps = [moe if i >= dense and i % step == 0 else mlp for i in layers]
     return decoder(config, [Block(attention, m) for m in mlps])
@@ -98,12 +140,17 @@ def gpt_oss(config: HfConfig) -> ModelSpec:
     biased = config.flag("attention_bias", default=True)
     heads = heads_of(config, head_dim=64, kv_heads=8)
     config.used |= {"experts_per_token"}  # the same as num_experts_per_tok
-    expert = Mlp(config.whole("intermediate_size"), has_bias=True)
+    width, limit = config.whole("intermediate_size"), config.number("swiglu_limit", 7.0)
+    expert = Mlp(width, has_bias=True, activation="clipped_swiglu", limit=limit)
     experts = config.whole("num_local_experts"), config.whole("num_experts_per_tok", 4)
     moe = Moe(*experts, expert, has_router_bias=True)
     windows = windows_of(config, lambda i: i % 2 == 0, config.whole("sliding_window", 128))
-    blocks = [
-        Block(Attention(*heads, window=w, qkv_bias=biased, out_bias=biased, has_sinks=True), moe)
-        for w in windows
-    ]
-    return decoder(config, blocks)
+    every = Attention(
+        *heads,
+        qkv_bias=biased,
+        out_bias=biased,
+        has_sinks=True,
+        rope=rotary(config, theta=150_000.0),
+    )
+    blocks = [Block(replace(every, window=w), moe) for w in windows]
+    return decoder(config, blocks, eps=1e-5)

@@ -68,6 +68,19 @@ class HfConfig:
         """A number of layers, zero or more."""
         return 0 if self.get(key) == 0 else self.whole(key, default)
 
+    def number(self, key: str, default: float) -> float:
+        """A finite number, zero or more."""
+        value = self.get(key)
+        if value is None:
+            return default
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= cast(float, value) < 1e30:
+            raise self.error(f"has {key} = {value!r}", f'write a number, as in "{key}": 1.0')
+        return float(cast(float, value))
+
+    def maybe_number(self, key: str) -> float | None:
+        return None if self.get(key) is None else self.number(key, 0.0)
+
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.get(key)
         if value is None:

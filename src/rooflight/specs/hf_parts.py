@@ -7,7 +7,8 @@ In: an `HfConfig`. Out: parts of a `ModelSpec`. A default is that of the family'
 from collections.abc import Callable, Sequence
 
 from rooflight.specs.hf_config import HfConfig
-from rooflight.specs.model import Attention, Block, ModelSpec, Norm, repeats
+from rooflight.specs.hf_numbers import rms_norm, rotary
+from rooflight.specs.model import Attention, Block, ModelSpec, repeats
 
 
 def decoder(
@@ -16,7 +17,10 @@ def decoder(
     *,
     tied: bool = False,
     vocab: int | None = None,
-    norm: Norm = Norm(),  # noqa: B008 - a frozen value
+    eps: float = 1e-6,
+    adds_one: bool = False,
+    embedding_scale: float | None = None,
+    softcap: float | None = None,
     head_bias: bool = False,
 ) -> ModelSpec:
     return ModelSpec(
@@ -25,7 +29,9 @@ def decoder(
         d_model=config.whole("hidden_size"),
         vocab=config.whole("vocab_size", vocab),
         layers=repeats(blocks),
-        norm=norm,
+        norm=rms_norm(config, eps=eps, adds_one=adds_one),
+        embedding_scale=embedding_scale,
+        softcap=softcap,
         is_tied=config.flag("tie_word_embeddings", default=tied),
         head_bias=head_bias,
         max_seq=config.maybe_whole("max_position_embeddings"),
@@ -76,4 +82,11 @@ def qwen3_attention(
 ) -> Attention:
     biased = config.flag("attention_bias", default=False)
     heads = heads_of(config, head_dim=head_dim, kv_heads=kv_heads)
-    return Attention(*heads, window=window, qkv_bias=biased, out_bias=biased, qk_norm="head")
+    return Attention(
+        *heads,
+        window=window,
+        qkv_bias=biased,
+        out_bias=biased,
+        qk_norm="head",
+        rope=rotary(config),
+    )

@@ -16,6 +16,8 @@ NORM_PLACES: tuple[NormPlace, ...] = (
     *("attention_in", "attention_out", "mlp_in", "mlp_out"),
     "block_in",  # one norm for both halves of a parallel block
 )
+# clipped_swiglu: (up + 1) * gate * sigmoid(1.702 gate), both clipped first (gpt-oss).
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "clipped_swiglu"]
 _LONGEST_PATTERN = 16  # layers; Gemma 3 repeats every 6
 
 
@@ -26,6 +28,33 @@ class Norm:
     kind: Literal["rms", "layer"] = "rms"
     has_scale: bool = True
     has_bias: bool = False
+    eps: float = 1e-5
+    adds_one: bool = False  # the stored scale is the factor less one
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched to sequences longer than those first trained on."""
+
+    kind: Literal["linear", "llama3", "yarn"]
+    factor: float
+    original_seq: int = 8192
+    low: float = 1.0  # llama3: full stretch below this many turns in the original length
+    high: float = 4.0  # llama3: none above
+    beta_fast: float = 32.0  # yarn: none above this many turns
+    beta_slow: float = 1.0  # yarn: full stretch below
+    attention_factor: float = 1.0  # yarn: on both the rotated queries and keys
+    truncates: bool = True  # yarn: the ramp begins and ends at whole frequencies
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions: pairs of a head's elements turned by position / theta^(2i/dim)."""
+
+    theta: float = 10_000.0
+    dim: int | None = None  # the part of a head that turns, its first elements; None is all
+    is_interleaved: bool = False  # pairs are neighbours; else one of each half
+    scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +81,10 @@ class Attention:
     out_bias: bool = False
     qk_norm: Literal["head", "all"] | None = None  # over each head, or over all heads together
     has_sinks: bool = False  # one learned logit a head that takes attention away
+    rope: Rope | None = Rope()
+    scale: float | None = None  # of the scores; None is 1/sqrt(head size)
+    softcap: float | None = None  # scores are c tanh(scores / c)
+    has_alibi: bool = False  # scores fall with distance, each head at its own rate
 
     def __post_init__(self) -> None:
         sizes = (self.num_heads, self.num_kv_heads, self.head_dim)
@@ -74,6 +107,8 @@ class Mlp:
     width: int  # F
     is_gated: bool = True
     has_bias: bool = False
+    activation: Activation = "silu"
+    limit: float | None = None  # clipped_swiglu: gate and up are clipped to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +121,13 @@ class Moe:
     shared: Mlp | None = None  # all shared experts as one wide one
     has_shared_gate: bool = False
     has_router_bias: bool = False
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    normalizes: bool = True  # the weights of the chosen experts sum to one
+    scale: float = 1.0  # times this
+    num_groups: int = 1  # experts in groups, of which a token may use only the best few
+    groups_per_token: int = 1
+    group_score: Literal["max", "top2"] = "max"
+    has_choice_bias: bool = False  # added to scores where experts are chosen, not where weighed
 
     def __post_init__(self) -> None:
         if not 1 <= self.experts_per_token <= self.num_experts:
@@ -133,6 +175,8 @@ class ModelSpec:
     is_tied: bool = False  # the output head is the embedding table again
     head_bias: bool = False
     num_positions: int = 0  # rows of a table of learned positions
+    embedding_scale: float | None = None  # times the looked-up vectors
+    softcap: float | None = None  # logits are c tanh(logits / c)
     max_seq: int | None = None
     dtype: str | None = None
     source: Source | None = None

@@ -1,0 +1,251 @@
+"""The questions after the plan: one flag each, parsed, asked of the library, rendered."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from rooflight.cli.flags import one_of
+from rooflight.cli.output import write_file
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.plan_page import plan_text
+from rooflight.cli.progress import progress
+from rooflight.cli.run_page import run_cost_document, run_cost_text
+from rooflight.cli.scaling_page import (
+    pareto_document,
+    pareto_text,
+    scaling_document,
+    scaling_picture,
+    scaling_text,
+    smallest_document,
+    smallest_text,
+)
+from rooflight.cli.what_if_page import (
+    sensitivity_document,
+    sensitivity_text,
+    what_if_document,
+    what_if_text,
+)
+from rooflight.cli.why_not_page import (
+    flips_document,
+    flips_text,
+    why_not_document,
+    why_not_text,
+)
+from rooflight.errors import ParseError, UsageError
+from rooflight.plan.flips import flips
+from rooflight.plan.run_cost import run_cost
+from rooflight.plan.scaling import KINDS, pareto, scale, smallest_slice
+from rooflight.plan.search import Question, Search
+from rooflight.plan.slices import largest_slice
+from rooflight.plan.training import plan_training
+from rooflight.plan.wanted import parse_wanted
+from rooflight.plan.what_if import KNOBS, parse_changes, sensitivity, what_if
+from rooflight.plan.why_not import why_not
+from rooflight.records import Choice
+from rooflight.units import format_count, parse_count
+
+_MOST_TOKENS = 10**18
+_SIZES = 24  # about as many sizes as a walk along the batch tries
+_NEEDS = {"svg": "scaling", "step_time": "solve", "checkpoint_s": "tokens", "restart_s": "tokens"}
+
+
+def add_questions(parser: Parser) -> None:
+    """The flags, in a group of their own."""
+    group = parser.add_argument_group("questions after the plan, one at a time")
+    add = group.add_argument
+    add("--why-not", metavar="DEGREES", help="why not tp=16, fsdp=64,tp=8, pp=4 or remat=none")
+    add(
+        "--flips",
+        nargs="?",
+        const="batch",
+        type=one_of("size", ("batch", "seq")),
+        choices=("batch", "seq"),
+        help="the batch (or seq) at which another layout wins, within 16 times",
+    )
+    names = ", ".join(KNOBS)
+    add("--what-if", metavar="RATES", help=f"another chip: ici=2x,latency=0. Rates: {names}")
+    add("--sensitivity", action="store_true", help="what 10 %% more of each rate does")
+    add(
+        "--scaling",
+        type=one_of("scaling", KINDS),
+        choices=KINDS,
+        help="from one host to the slice: the same batch (strong), or tokens a chip (weak)",
+    )
+    add("--pareto", action="store_true", help="slices that none beats in time, chips and dollars")
+    add(
+        "--solve",
+        type=one_of("unknown", ("chips",)),
+        choices=("chips",),
+        help="the smallest slice that fits (see --step-time); --on CHIP looks up to a whole pod",
+    )
+    add("--tokens", metavar="COUNT", help="days, dollars, failures of a whole run: 15T")
+    more = parser.add_argument_group("details of these")
+    more.add_argument("--svg", metavar="FILE", help="with --scaling: write the curve as a picture")
+    more.add_argument("--step-time", metavar="SECONDS", help="with --solve: the longest step")
+    more.add_argument(
+        "--checkpoint-s", metavar="SECONDS", help="with --tokens: a checkpoint stops the run for"
+    )
+    more.add_argument(
+        "--restart-s", metavar="SECONDS", help="with --checkpoint-s: to start again after a failure"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command line, understood as far as all questions have it in common."""
+
+    args: Namespace
+    title: str
+    question: Question
+    choices: tuple[Choice, ...]
+
+    @property
+    def subject(self) -> str:
+        """What an answer is about."""
+        q = self.question
+        return f"{self.title} on {q.on}, {format_count(q.batch * q.seq)} tokens a step"
+
+    def planned(self, count: int = 1) -> Search:
+        with progress("patterns", "layouts priced") as watch:
+            return plan_training(self.question, count=count, watch=watch)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to print, as text and as JSON, and the exit code."""
+
+    text: str
+    document: Mapping[str, object]
+    exit_code: int = 0
+
+
+def asked_question(args: Namespace) -> str | None:
+    """Which question a command line asks; several, or details of another one, are refused."""
+    names = [name for name in _ANSWERS if getattr(args, name) not in (None, False)]
+    if len(names) > 1:
+        flags = " and ".join(_flag(name) for name in names)
+        raise UsageError(f"{flags} are separate questions", hint="ask one at a time")
+    for name, needs in _NEEDS.items():
+        if getattr(args, name) is not None and names != [needs]:
+            raise UsageError(
+                f"{_flag(name)} belongs to {_flag(needs)}", hint="add that, or drop it"
+            )
+    if args.restart_s is not None and args.checkpoint_s is None:
+        raise UsageError("--restart-s needs --checkpoint-s", hint="give both: 60 and 300")
+    return names[0] if names else None
+
+
+def answer(name: str, asked: Asked) -> Answer:
+    """Asks one question."""
+    q = asked.question
+    reply = _ANSWERS[name](asked)
+    about = {"on": str(q.on), "batch": q.batch, "seq": q.seq, "dtype": q.dtype.name}
+    return replace(reply, document=about | dict(reply.document))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _why_not(asked: Asked) -> Answer:
+    q = asked.question
+    wanted = parse_wanted(asked.args.why_not, q.graph)
+    found = why_not(q, wanted, asked.planned().candidates[0])
+    runs = found.verdict not in ("does not fit", "does not divide")
+    text = why_not_text(asked.subject, found, q.overlap)
+    return Answer(text, why_not_document(found, q.overlap), 0 if runs else 1)
+
+
+def _flips(asked: Asked) -> Answer:
+    q, best = asked.question, asked.planned().candidates[0]
+    with progress("sizes", "planned") as watch:
+        found = flips(
+            q, best, along=asked.args.flips, watch=lambda n: watch(min(n, _SIZES), _SIZES, n)
+        )
+    return Answer(flips_text(asked.subject, found), flips_document(found, q.overlap))
+
+
+def _what_if(asked: Asked) -> Answer:
+    q = asked.question
+    factors = parse_changes(asked.args.what_if, q.on.chip)
+    found = what_if(q, factors, asked.planned().candidates[0])
+    text = what_if_text(asked.subject, found, q.overlap)
+    return Answer(text, what_if_document(found, q.overlap), 0 if found.after else 1)
+
+
+def _sensitivity(asked: Asked) -> Answer:
+    q = asked.question
+    found = sensitivity(q, asked.planned().candidates[0])
+    return Answer(
+        sensitivity_text(asked.subject, found, q.overlap), sensitivity_document(found, q.overlap)
+    )
+
+
+def _scaling(asked: Asked) -> Answer:
+    with progress("slices", "planned") as watch:
+        kind = asked.args.scaling
+        curve = scale(asked.question, kind, watch=lambda n, total: watch(n, total, n))
+    if asked.args.svg and curve.has_points:
+        write_file(asked.args.svg, scaling_picture(asked.title, curve), flag="--svg")
+    return Answer(
+        scaling_text(asked.title, curve), scaling_document(curve), 0 if curve.has_points else 1
+    )
+
+
+def _pareto(asked: Asked) -> Answer:
+    with progress("slices", "planned") as watch:
+        curve = scale(asked.question, "strong", watch=lambda n, total: watch(n, total, n))
+    front = pareto(curve.points)
+    planned = sum(p.best is not None for p in curve.points)
+    text = pareto_text(asked.title, front, planned)
+    return Answer(text, pareto_document(front, planned), 0 if front else 1)
+
+
+def _solve(asked: Asked) -> Answer:
+    q, limit = asked.question, asked.args.step_time
+    if q.on.num_chips == 1:
+        q = replace(q, on=largest_slice(q.on.chip))
+    with progress("slices", "planned") as watch:
+        limit_s = None if limit is None else _seconds(limit, "--step-time")
+        found = smallest_slice(q, limit_s=limit_s, watch=lambda n, total: watch(n, total, n))
+    title = f"{asked.title}, {format_count(q.batch * q.seq)} tokens a step,"
+    return Answer(smallest_text(title, found), smallest_document(found), 0 if found.answer else 1)
+
+
+def _tokens(asked: Asked) -> Answer:
+    tokens = parse_count(asked.args.tokens, what="--tokens")
+    if not 1 <= tokens <= _MOST_TOKENS:
+        raise UsageError(f"--tokens {asked.args.tokens} is no run", hint="write 15T")
+    write, restart = asked.args.checkpoint_s, asked.args.restart_s
+    found = asked.planned(count=8)
+    cost = run_cost(
+        asked.question,
+        found.candidates[0],
+        tokens,
+        write_s=None if write is None else _seconds(write, "--checkpoint-s"),
+        restart_s=None if restart is None else _seconds(restart, "--restart-s"),
+    )
+    page = plan_text(asked.title, asked.question, found, asked.choices)
+    return Answer(f"{page}\n\n{run_cost_text(cost)}", run_cost_document(cost))
+
+
+def _seconds(text: str, flag: str) -> float:
+    try:
+        value = float(text.strip().removesuffix("s"))
+    except ValueError:
+        value = math.nan
+    if not 1e-9 <= value <= 1e9:
+        raise ParseError(f"{flag} {text!r} is not a time", hint=f"write seconds: {flag} 60")
+    return value
+
+
+_ANSWERS: Mapping[str, Callable[[Asked], Answer]] = {
+    "why_not": _why_not,
+    "flips": _flips,
+    "what_if": _what_if,
+    "sensitivity": _sensitivity,
+    "scaling": _scaling,
+    "pareto": _pareto,
+    "solve": _solve,
+    "tokens": _tokens,
+}

@@ -1,0 +1,182 @@
+"""`--html`: a plan as one HTML file that stands alone."""
+
+from collections.abc import Iterator
+
+from rooflight.cli.chip_facts import fact_text
+from rooflight.cli.output import write_file
+from rooflight.cli.plan_views import memory_view, pipeline_view, roof_view, time_view
+from rooflight.plan.search import Candidate, Question, Search
+from rooflight.plan.training import schedule_text
+from rooflight.records import Plan, plan_hash, to_json
+from rooflight.report.html_page import Grid, Link
+from rooflight.report.plan_html import Fact, PlanPage, Reason, plan_html
+from rooflight.specs.chip import Chip
+from rooflight.specs.model import ModelSpec
+from rooflight.units import format_count, format_seconds, format_si
+
+_OVERLAP = {
+    "sum": "collectives of different mesh axes queue up (overlap sum, the book's 2025 edition)",
+    "max": "collectives of different mesh axes run side by side (overlap max, its newer edition)",
+}
+
+
+def write_report(
+    path: str, model: ModelSpec, question: Question, found: Search, plan: Plan
+) -> None:
+    """Writes the page of a plan to a file that the user named."""
+    write_file(path, plan_html(report_page(model, question, found, plan)), flag="--html")
+
+
+def report_page(model: ModelSpec, question: Question, found: Search, plan: Plan) -> PlanPage:
+    """Everything the page shows, as records."""
+    best = found.candidates[0]
+    sources = tuple(_sources(model, question.on.chip, question))
+    return PlanPage(
+        title=f"{model.title} on {question.on}",
+        kicker=f"Training plan {plan_hash(plan)}, rooflight {plan.version}",
+        answer=_answer(best, plan),
+        why=_why(best, plan),
+        facts=tuple(_facts(question, plan)),
+        candidates=_candidates(question, found),
+        candidates_note=_searched(plan),
+        times=time_view(question, best),
+        roof=roof_view(question, best),
+        memory=memory_view(found),
+        pipeline=pipeline_view(question, best),
+        reasons=tuple(Reason(c.what, c.value, c.because) for c in plan.choices),
+        losers=_losers(plan),
+        assumptions=tuple(_assumptions(plan)),
+        sources=Grid(
+            "What the numbers above rest on",
+            ("fact", "value", "checked"),
+            tuple(r for r, _ in sources),
+            "lrl",
+        ),
+        source_links=tuple(link for _, link in sources),
+        plan_json=to_json(plan),
+    )
+
+
+def _answer(best: Candidate, plan: Plan) -> str:
+    pieces = schedule_text(best)
+    where = f"{plan.layout} on the mesh {plan.mesh}{', ' + pieces if pieces else ''}"
+    return (
+        f"Train with {where}: a step of {format_count(plan.tokens)} tokens takes"
+        f" {format_seconds(plan.time.expected_s)}, bound by {plan.binds}."
+    )
+
+
+def _why(best: Candidate, plan: Plan) -> str:
+    time = plan.time
+    collectives = format_seconds(best.time.collectives_s(plan.overlap))
+    again = f" ({format_seconds(time.recompute_s)} of them done again)" if time.recompute_s else ""
+    bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
+    return (
+        f"{format_seconds(time.products_s)} of products{again} against {collectives} of"
+        f" collectives, which overlap{bubble}. Uncalibrated: what the roofs of the catalog allow,"
+        " without overheads."
+    )
+
+
+def _facts(question: Question, plan: Plan) -> Iterator[Fact]:
+    time, held = plan.time, plan.memory
+    uncalibrated = "uncalibrated" if plan.sources["time"] == "spec" else ""
+    source = ", ".join(filter(None, [f"source: {plan.sources['time']}", uncalibrated]))
+    bounds = f"{format_seconds(time.lower_s)} to {format_seconds(time.upper_s)}; {source}"
+    yield Fact("Step time", format_seconds(time.expected_s), bounds)
+    yield Fact(
+        "Throughput", f"{format_count(round(plan.tokens_per_s))} tokens/s", f"all chips; {source}"
+    )
+    yield Fact(
+        "MFU", f"{plan.mfu.value:.1%}", f"{plan.mfu.convention}; source: {plan.sources['mfu']}"
+    )
+    used = f"{held.total_bytes / held.capacity_bytes:.0%} of {format_si(held.capacity_bytes, 'B')}"
+    yield Fact(
+        "HBM a chip", format_si(held.total_bytes, "B"), f"{used}; source: {plan.sources['memory']}"
+    )
+    yield Fact(
+        "Batch",
+        f"{format_count(plan.tokens)} tokens",
+        f"{format_count(plan.batch)} sequences of {format_count(plan.seq)}; given",
+    )
+    chips = question.on.num_chips
+    yield Fact("Chips", format_count(chips), f"{question.on.chip.title}; given")
+
+
+def _candidates(question: Question, found: Search) -> Grid:
+    header = ("#", "step", "MFU", "HBM a chip", "layout", "mesh", "in pieces", "remat", "bound by")
+    rows = tuple((str(i), *_row(c, question)) for i, c in enumerate(found.candidates, 1))
+    caption = "The fastest layouts that fit, best first"
+    return Grid(caption, (*header, "collectives", "bubble"), rows, "rrrrllwllrr", marked=0)
+
+
+def _row(candidate: Candidate, question: Question) -> tuple[str, ...]:
+    time, overlap = candidate.time, question.overlap
+    return (
+        format_seconds(time.expected_s(overlap)),
+        f"{time.mfu(overlap):.1%}",
+        format_si(candidate.memory.total_bytes, "B"),
+        candidate.layout.text,
+        str(candidate.mesh),
+        schedule_text(candidate) or "-",
+        candidate.remat.name,
+        time.binds(overlap),
+        format_seconds(time.collectives_s(overlap)),
+        format_seconds(time.bubble_s) if time.bubble_s else "-",
+    )
+
+
+def _searched(plan: Plan) -> str:
+    counts = plan.searched
+    return (
+        f"{format_count(counts['priced'])} layouts that divide were priced,"
+        f" {format_count(counts['too_large'])} of them cannot fit. Times within a thousandth are a"
+        " tie: the layout with less time in collectives is first. Source: spec, uncalibrated."
+    )
+
+
+def _losers(plan: Plan) -> Grid | None:
+    rows = tuple(
+        (str(place), lost.layout, lost.mesh, lost.because)
+        for place, lost in enumerate(plan.alternatives, 2)
+    )
+    header = ("#", "layout", "mesh", "why it is not first")
+    return Grid("Why not the others", header, rows, "rllw") if rows else None
+
+
+def _assumptions(plan: Plan) -> Iterator[str]:
+    yield f"Products and collectives overlap; {_OVERLAP[plan.overlap]}."
+    yield (
+        f"Products run at the catalog's dense {plan.dtype} rate or at HBM bandwidth, whichever is"
+        " slower."
+    )
+    yield "Attention is a kernel: it skips masked pairs and never stores the scores."
+    yield (
+        f"A parameter takes recipe {plan.recipe}, and optimizer state is split over all data axes"
+        f" (zero {plan.zero})."
+    )
+    yield (
+        "Not priced: the embedding lookup, elementwise ops, norms over a split dim, the optimizer's"
+        " own arithmetic, input and checkpoints."
+    )
+    yield "Nothing here was measured: read times as what the hardware allows, not as a forecast."
+    for gap in plan.model.not_understood:
+        yield f"Not understood in the model's configuration, and left out: {gap}."
+
+
+def _sources(
+    model: ModelSpec, chip: Chip, question: Question
+) -> Iterator[tuple[tuple[str, ...], Link]]:
+    compute = chip.matmul_dtype(question.dtype.name)
+    hbm = "detail.hbm_usable_bytes" if "detail.hbm_usable_bytes" in chip.sources else "hbm_bytes"
+    wanted = [f"flops.{compute}", "hbm_bytes_per_s", hbm]
+    wanted += [f for f in chip.sources if f.startswith(("torus.link", "torus.hop", "switched."))]
+    wanted += ["dcn_bytes_per_s_per_host"] if any(d.name == "dcn" for d in question.on.dims) else []
+    for fact in wanted:
+        source = chip.source_of(fact)
+        if source:
+            row = (f"{chip.name} {fact}", fact_text(chip, fact), source.checked)
+            yield row, Link(source.title, source.url)
+    if model.source:
+        sizes = (f"{model.name} sizes", "in the plan file", model.source.checked)
+        yield sizes, Link(model.source.title, model.source.url)

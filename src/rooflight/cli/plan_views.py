@@ -1,0 +1,186 @@
+"""The pictures of a plan's report, as records: time against batch, roofline, memory, pipeline."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rooflight.cli.pipeline_page import chart_of
+from rooflight.costs.roofline import memory_bytes_per_s
+from rooflight.plan.candidate_pipeline import run_pipeline
+from rooflight.plan.curves import Curve, time_by_batch
+from rooflight.plan.products import Product, products_of
+from rooflight.plan.search import Candidate, Question, Search
+from rooflight.report.gantt import Bar
+from rooflight.report.html_page import Grid
+from rooflight.report.memory_stack import MemoryStacks, Stack
+from rooflight.report.plan_html import MemoryView, PipelineView, RoofView, TimeView
+from rooflight.report.roofline_plot import PlotPoint, RoofLine
+from rooflight.report.time_plot import TimeLine, TimePlot
+from rooflight.units import format_count, format_seconds, format_si
+
+_MOST_STACKS = 5
+_MOST_PRODUCTS = 6
+_DRAWN = 4  # microbatches for each stage: filling, the steady state and draining all show
+
+
+def time_view(question: Question, best: Candidate) -> TimeView:
+    """Time against batch for families of schemes, the plan's own layout last."""
+    curves = time_by_batch(question, best)
+    lines = [TimeLine("products (compute)", _least_products(curves), "products")]
+    for curve in curves:
+        points = tuple((p.tokens, p.time.collectives_s(question.overlap)) for p in curve.points)
+        lines.append(TimeLine(curve.name, points, "chosen" if curve is curves[-1] else "scheme"))
+    asked = question.batch * question.seq
+    return TimeView(
+        TimePlot("Seconds of collectives and of products", tuple(lines), asked),
+        _summary(question, curves),
+        _numbers(lines),
+        "Where a scheme's line is below the products, its collectives hide behind them; where the"
+        " products' own line bends, HBM binds them. Each scheme"
+        " has the best of its meshes that divide, in one microbatch, and memory is not asked; this"
+        " plan keeps its own mesh and the size of its microbatches. Source: spec, uncalibrated.",
+    )
+
+
+def _least_products(curves: Sequence[Curve]) -> tuple[tuple[int, float], ...]:
+    found: dict[int, float] = {}
+    for point in (p for curve in curves for p in curve.points):
+        seconds = point.time.products_s
+        found[point.tokens] = min(seconds, found.get(point.tokens, seconds))
+    return tuple(sorted(found.items()))
+
+
+def _summary(question: Question, curves: Sequence[Curve]) -> Grid:
+    header = ("scheme", "layout", "divides from", "products bind from", "step at the asked batch")
+    rows = tuple(_summary_row(question, curve) for curve in curves)
+    return Grid("Batches in tokens a step", (*header, "mesh there"), rows, "llrrrl")
+
+
+def _summary_row(question: Question, curve: Curve) -> tuple[str, ...]:
+    there = curve.at(question.batch * question.seq)
+    bind = curve.products_bind_from(question.overlap)
+    return (
+        curve.name,
+        curve.layout,
+        format_count(curve.points[0].tokens) if curve.points else "nowhere",
+        format_count(bind) if bind else "-",
+        format_seconds(there.time.expected_s(question.overlap)) if there else "-",
+        str(there.mesh) if there else "-",
+    )
+
+
+def _numbers(lines: Sequence[TimeLine]) -> Grid:
+    shown = [line for line in lines if line.points]
+    rows = [
+        (format_count(tokens), *(_at(line, tokens) for line in shown))
+        for tokens, _ in lines[0].points
+    ]
+    header = ("tokens a step", *(line.label for line in shown))
+    caption = "Seconds of products, and of the collectives of each scheme"
+    return Grid(caption, header, tuple(rows), "r" * len(header))
+
+
+def _at(line: TimeLine, tokens: int) -> str:
+    seconds = dict(line.points).get(tokens)
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def roof_view(question: Question, best: Candidate) -> RoofView:
+    """The products of a step under the roof of the chip."""
+    chip = question.on.chip
+    compute = chip.matmul_dtype(question.dtype.name)
+    products = products_of(question, best)
+    roof = RoofLine(f"{chip.title} {compute}", chip.peak_flops(compute), memory_bytes_per_s(chip))
+    main = enumerate(products[:_MOST_PRODUCTS], 1)
+    points = [PlotPoint(str(i), p.intensity, p.flops_per_s) for i, p in main]
+    # Labels are placed in this order, on the right first: so neighbours do not swap theirs.
+    points.sort(key=lambda p: -p.intensity)
+    return RoofView(
+        f"Products of one chip, {compute}",
+        roof,
+        tuple(points),
+        _product_table(products, best),
+        "Numbers are those of the table. Left of the ridge HBM binds, right of it the matrix unit."
+        " Forward and backward together;"
+        " what is computed again is left out. Source: spec, uncalibrated.",
+    )
+
+
+def _short(ops: Sequence[str]) -> str:
+    """Parts of one layer named once: `mlp: gate, in, out`."""
+    parts: dict[str, list[str]] = {}
+    for op in ops:
+        part, _, name = op.partition(".")
+        parts.setdefault(part, []).append(name)
+    return "; ".join(f"{part}: {', '.join(names)}" for part, names in parts.items())
+
+
+def _product_table(products: Sequence[Product], best: Candidate) -> Grid:
+    whole = sum(p.seconds for p in products)
+    rows = tuple(
+        (
+            str(i),
+            _short(p.ops),
+            format_seconds(p.seconds),
+            f"{p.seconds / whole:.1%}",
+            format_si(p.flops, "FLOP"),
+            format_si(p.nbytes, "B"),
+            format_si(p.intensity, "FLOP/B"),
+            p.binds,
+        )
+        for i, p in enumerate(products, 1)
+    )
+    stage = ", of an average stage" if best.num_stages > 1 else ""
+    header = ("#", "product", "time", "share", "FLOPs", "HBM traffic", "intensity", "bound by")
+    return Grid(f"A step on one chip{stage}, what takes longest first", header, rows, "rlrrrrrl")
+
+
+def memory_view(found: Search) -> MemoryView:
+    """Bars of the best candidates, and every part of the first."""
+    shown = found.candidates[:_MOST_STACKS]
+    held = shown[0].memory
+    names = tuple(part.name for part in held.parts)
+    stacks = tuple(
+        Stack(
+            f"{i}. {c.layout.text}, {c.mesh}, remat {c.remat.name}",
+            tuple(p.nbytes for p in c.memory.parts),
+        )
+        for i, c in enumerate(shown, 1)
+    )
+    rows = tuple((p.name, format_si(p.nbytes, "B"), p.because) for p in held.parts)
+    total = (
+        "total",
+        format_si(held.total_bytes, "B"),
+        f"{held.total_bytes / held.hbm_bytes:.1%} of what a program may use",
+    )
+    return MemoryView(
+        MemoryStacks("What a chip holds at its fullest", names, stacks, held.hbm_bytes),
+        Grid("The first candidate, part by part", ("part", "a chip", "why"), (*rows, total), "lrw"),
+        "On the fullest stage, as a closed form: a compiler adds padding, fragments and buffers of"
+        " its own. The dashed line is what a program may use. Source: spec, uncalibrated.",
+    )
+
+
+def pipeline_view(question: Question, best: Candidate) -> PipelineView | None:
+    """The schedule on a clock, shortened where a step has many microbatches."""
+    run = run_pipeline(question, best, most_microbatches=_DRAWN * best.num_stages)
+    if run is None:
+        return None
+    drawn, count = run.schedule.microbatches, best.micro.count
+    fewer = f"Drawn with {drawn} of its {count} microbatches; its bubble is as long. "
+    idle, whole = format_seconds(run.bubble_s), format_seconds(run.makespan_s)
+    chart = chart_of(run)
+    return PipelineView(
+        replace(
+            chart,
+            caption=f"{idle} of bubble in {whole}, {run.bubble:.1%} of what is drawn",
+            rows=tuple(replace(row, bars=tuple(map(_in_seconds, row.bars))) for row in chart.rows),
+            is_in_seconds=True,
+        ),
+        f"{fewer if drawn < count else ''}Every stage is given the times of the slowest one, its"
+        " collectives and transfers overlapped with its products. Source: spec, uncalibrated.",
+    )
+
+
+def _in_seconds(bar: Bar) -> Bar:
+    span = f"{format_seconds(bar.start)} to {format_seconds(bar.end)}"
+    return replace(bar, tooltip=f"{bar.label}: {span}")

@@ -1,0 +1,41 @@
+"""The pipeline of a candidate on a clock: its schedule with the seconds of its slowest stage.
+
+In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are no stages.
+"""
+
+from dataclasses import replace
+
+from rooflight.graph.schedules import make_schedule
+from rooflight.plan.pipeline import PipelineRun, SlotTimes, simulate_pipeline
+from rooflight.plan.search import Candidate, Question, can_run
+from rooflight.plan.step_time import stage_times
+
+
+def run_pipeline(
+    question: Question, candidate: Candidate, *, most_microbatches: int | None = None
+) -> PipelineRun | None:
+    """Simulates a step, or one with fewer microbatches of the same size.
+
+    A shorter step fills and drains as the whole one does: its bubble has the same seconds.
+    Transfers between stages are in the slots, where they overlap products.
+    """
+    if candidate.num_stages == 1:
+        return None
+    q, c = question, candidate
+    times = stage_times(q.graph, c.layout, c.mesh, q.batch, q.seq, q.dtype, c.micro, c.remat)
+    slots = [max(t.slot_s(slot, q.overlap) for t in times) for slot in "FBW"]
+    count = _count(question, candidate, most_microbatches or c.micro.count)
+    virtual = c.micro.virtual if c.micro.schedule == "interleaved" else None
+    schedule = make_schedule(
+        c.micro.schedule, stages=c.num_stages, microbatches=count, virtual=virtual
+    )
+    return simulate_pipeline(schedule, SlotTimes(slots[0], slots[1], slots[2]))
+
+
+def _count(question: Question, candidate: Candidate, most: int) -> int:
+    """The most microbatches within a limit that the schedule has a table for, else all."""
+    micro, num_layers = candidate.micro, len(question.graph.order)
+    for count in range(min(most, micro.count), 0, -1):
+        if can_run(replace(micro, count=count), candidate.num_stages, count, num_layers):
+            return count
+    return micro.count

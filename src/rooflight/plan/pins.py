@@ -1,0 +1,117 @@
+"""The pins of a program: a derivation on a mesh, as data that `program` follows.
+
+In: a graph, a layout, a mesh and the sizes of a batch. Out: `graph.pins.Pins`. The lookup of tokens
+is derived as the product it is written as; arrays of queries by keys never leave the kernel, so
+strategies that would move them are left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+
+from rooflight.algebra import Contraction, Step, Strategy, Tensor, ways
+from rooflight.costs import pick
+from rooflight.dtypes import Dtype
+from rooflight.graph.layout import Layout, Rule
+from rooflight.graph.ops import Graph, Op
+from rooflight.graph.pins import Key, Path, Pin, Pins
+from rooflight.plan.algorithm import pad_routed, token_axes
+from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies
+from rooflight.plan.remat import is_score
+from rooflight.specs.mesh import Mesh
+
+
+def pins_of(
+    graph: Graph, layout: Layout, *, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
+) -> Pins:
+    """Derives every block, and the frame around them, under a layout on a mesh."""
+    layout = without_lone_axes(layout, mesh)
+    sizes = _padded(layout, mesh, dims)
+    ops: dict[Key, Pin] = {}
+    found = derivations_of(graph, layout, mesh=mesh, dims=dims, dtype=dtype)
+    for block, derivation in found.items():
+        lines = derivation.forward
+        for name in dict.fromkeys(line.op.name for line in lines):
+            ops[block, name] = _pin(name, [x for x in lines if x.op.name == name], sizes, mesh)
+    return Pins(layout, dict(mesh.axes), ops)
+
+
+def derivations_of(
+    graph: Graph, layout: Layout, *, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
+) -> dict[int | None, Derivation]:
+    """What pins are read off: the steps of each block, and of the frame around them (None)."""
+    layout = without_lone_axes(layout, mesh)
+    sizes = _padded(layout, mesh, dims)
+
+    def choose(contraction: Contraction) -> Strategy:
+        found = tuple(s for s in known_strategies(contraction) if not _moves_scores(s))
+        return pick(found, dims=sizes, mesh=mesh, dtype=dtype).strategy
+
+    return {
+        block: derive(
+            graph, [_as_product(op) for op in graph.ops if op.block == block], layout, choose
+        )
+        for block in dict.fromkeys(op.block for op in graph.ops)
+    }
+
+
+def _padded(layout: Layout, mesh: Mesh, dims: Mapping[str, int]) -> dict[str, int]:
+    return pad_routed(dims, ways(token_axes(layout), mesh.axes))
+
+
+def without_lone_axes(layout: Layout, mesh: Mesh) -> Layout:
+    """The layout as it works: an axis of one device splits nothing."""
+    return _without(layout, {a for a, size in mesh.axes.items() if size == 1})
+
+
+def _without(layout: Layout, axes: Set[str]) -> Layout:
+    def rule(axes_of: Rule) -> Rule:
+        return {d: tuple(a for a in held if a not in axes) for d, held in axes_of.items()}
+
+    return replace(
+        layout,
+        weight=rule(layout.weight),
+        stream=rule(layout.stream),
+        inner=rule(layout.inner),
+        scores=rule(layout.scores),
+        stages=tuple(a for a in layout.stages if a not in axes),
+    )
+
+
+def _moves_scores(strategy: Strategy) -> bool:
+    return any(is_score(step.output) for step in strategy.steps if step.op != "einsum")
+
+
+def _as_product(op: Op) -> Op:
+    return replace(op, kind="matmul") if op.kind == "lookup" else op
+
+
+def _pin(name: str, lines: Iterable[Derived], sizes: Mapping[str, int], mesh: Mesh) -> Pin:
+    steps = [line.step for line in lines]
+    product = next((s for s in steps if s.op == "einsum"), None)
+    if product is None:  # routed tokens on their way back
+        path = (steps[0].inputs[0], *(s.output for s in steps))
+        return Pin(name, (_even(path, sizes, mesh),), (path[-1],))
+    before, after = steps[: steps.index(product)], steps[steps.index(product) + 1 :]
+    operands = tuple(_even(_way_to(t, before), sizes, mesh) for t in product.inputs)
+    result = (product.output, *(s.output for s in after))
+    return Pin(name, operands, _even(result, sizes, mesh))
+
+
+def _way_to(tensor: Tensor, steps: Sequence[Step]) -> Path:
+    """The shardings an operand goes through; one that was made before has no steps here."""
+    path: list[Tensor] = [tensor]
+    for step in reversed(steps):
+        if step.output == path[0]:
+            path.insert(0, step.inputs[0])
+    return tuple(path)
+
+
+def _even(path: Path, sizes: Mapping[str, int], mesh: Mesh) -> Path:
+    """Leaves out stops on the way at which a dim would not split evenly."""
+    between = (t for t in path[1:-1] if _is_even(t, sizes, mesh))
+    return path if len(path) < 3 else (path[0], *between, path[-1])
+
+
+def _is_even(tensor: Tensor, sizes: Mapping[str, int], mesh: Mesh) -> bool:
+    pairs = zip(tensor.dims, tensor.axes, strict=True)
+    return all(sizes[d] % ways(axes, mesh.axes) == 0 for d, axes in pairs)

@@ -1,0 +1,154 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""Cross-entropy in chunks of tokens: the logits of a whole batch are never there at once.
+
+    h[B_X,T,D] * W_head[D,V_Y] -> logits[B_X,T,V_Y]        some tokens at a time
+    max, sum exp and the target's logit: AllReduce_Y of three numbers a token
+    loss = sum of weight * (log sum exp - target) / total weight: AllReduce_X
+
+The backward pass makes each chunk of logits again.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from rooflight.algebra import Axes, Tensor
+from rooflight.graph.pins import Pin
+from rooflight.program.layers import softcapped
+from rooflight.program.model import Program, frame_scope, hidden
+from rooflight.program.params import Tree
+from rooflight.program.products import Scope
+from rooflight.program.shardings import map_blocks, spec_of
+from rooflight.program.varying import varying_axes
+
+
+def logits(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
+    """tokens[B,T] -> logits[B,T,V], all of them: for short sequences."""
+    h = hidden(program, params, tokens)
+    found = frame_scope(program, params).product("head.logits", h)
+    return softcapped(found.astype(jnp.float32), program.model.softcap)
+
+
+def cross_entropy(
+    program: Program, params: Tree, tokens: jax.Array, targets: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """The sum over all tokens [B,T] of weight times minus log probability of the target."""
+    return head_loss(program, params, hidden(program, params, tokens), targets, weights)
+
+
+def head_loss(
+    program: Program, params: Tree, h: jax.Array, targets: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """The same from h[B,T,D] on."""
+    scope = frame_scope(program, params)
+    op, pin = scope.ops["head.logits"], scope.pin("head.logits")
+    with jax.named_scope(op.name):
+        table = scope.weight(op.params[0], pin, 1)
+        bias = scope.vector(op.params[1], pin.result[0]) if op.params[1:] else None
+        return _mapped(program, scope, pin, (h, table), bias, (targets, weights))
+
+
+def _mapped(
+    program: Program,
+    scope: Scope,
+    pin: Pin,
+    factors: tuple[jax.Array, jax.Array],
+    bias: jax.Array | None,
+    rows: tuple[jax.Array, jax.Array],
+) -> jax.Array:
+    """The loss of each device's tokens over its part of the vocabulary, then the sums."""
+    place = pin.result[0]
+    head = Head(place, is_tied=program.model.is_tied, softcap=program.model.softcap)
+    row = spec_of(Tensor("targets", place.dims[:2], place.axes[:2]))
+
+    def local(
+        h: jax.Array,
+        table: jax.Array,
+        bias: jax.Array | None,
+        targets: jax.Array,
+        weights: jax.Array,
+    ) -> jax.Array:
+        h, table = (_varying(x, pin.pending(i)) for i, x in enumerate((h, table)))
+        bias = None if bias is None else _varying(bias, head.tokens + head.sums)
+        total = _summed(head, (h, targets, weights), table, bias, chunk=program.loss_chunk)
+        return lax.psum(total, head.tokens) if head.tokens else total
+
+    specs = [spec_of(t, reduced=scope.pending(pin, i)) for i, t in enumerate(pin.factors)]
+    beside = None if bias is None else jax.typeof(bias).sharding.spec
+    moved = [jax.reshard(x, row) for x in rows]
+    run = map_blocks(local, (*specs, beside, row, row), PartitionSpec())
+    return run(scope.operand(factors[0], pin, 0), factors[1], bias, *moved)
+
+
+def _varying(value: jax.Array, axes: Axes) -> jax.Array:
+    return lax.pcast(value, axes, to="varying") if axes else value
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How the logits of a device lie: logits[B_X,T,V_Y]{U_Z}."""
+
+    place: Tensor
+    is_tied: bool
+    softcap: float | None
+
+    @property
+    def tokens(self) -> Axes:
+        return self.place.axes[0] + self.place.axes[1]
+
+    @property
+    def vocab(self) -> Axes:
+        return self.place.axes[2]
+
+    @property
+    def sums(self) -> Axes:
+        return self.place.unreduced
+
+    def logits(self, h: jax.Array, table: jax.Array, bias: jax.Array | None) -> jax.Array:
+        found = jnp.einsum("td,vd->tv" if self.is_tied else "td,dv->tv", h, table)
+        found = found.astype(jnp.float32)
+        found = lax.psum(found, self.sums) if self.sums else found
+        return softcapped(found if bias is None else found + bias.reshape(-1), self.softcap)
+
+    def over_vocab(self, value: jax.Array) -> jax.Array:
+        return lax.psum(value, self.vocab) if self.vocab else value
+
+
+def _summed(
+    head: Head,
+    rows: tuple[jax.Array, jax.Array, jax.Array],
+    table: jax.Array,
+    bias: jax.Array | None,
+    *,
+    chunk: int,
+) -> jax.Array:
+    """The weighted loss of a device's tokens, `chunk` or a few less at a time."""
+    flat = [x.reshape(-1, *x.shape[2:]) for x in rows]
+    size = next(n for n in range(min(chunk, len(flat[1])), 0, -1) if len(flat[1]) % n == 0)
+    chunks = [x.reshape(-1, size, *x.shape[1:]) for x in flat]
+
+    def add(total: jax.Array, some: list[jax.Array]) -> tuple[jax.Array, None]:
+        h, targets, weights = some
+        losses = _losses(head, head.logits(h, table, bias), targets)
+        return total + (losses * weights).sum(), None
+
+    mapped = varying_axes(flat[0]) - {*head.vocab, *head.sums}  # also by a pipeline around this
+    zero = _varying(jnp.zeros((), jnp.float32), tuple(sorted(mapped)))
+    return lax.scan(jax.checkpoint(add, prevent_cse=False), zero, chunks)[0]
+
+
+def _losses(head: Head, logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Minus log probability [t] of the targets, the vocabulary split over some axes."""
+    top = lax.stop_gradient(logits).max(-1)
+    top = lax.pmax(top, head.vocab) if head.vocab else top
+    total = head.over_vocab(jnp.exp(logits - top[:, None]).sum(-1))
+    size = logits.shape[1]
+    index = targets - (lax.axis_index(head.vocab) * size if head.vocab else 0)
+    found = jnp.take_along_axis(logits, jnp.clip(index, 0, size - 1)[:, None], 1)[:, 0]
+    mine = (index >= 0) & (index < size)
+    return top + jnp.log(total) - head.over_vocab(jnp.where(mine, found, 0))

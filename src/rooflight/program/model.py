@@ -1,0 +1,237 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""`Program`: a model under the pins of a layout, and its forward pass.
+
+In: a `ModelSpec`, `Pins`, weights as a `Tree`. Out: functions to trace under the mesh of the pins:
+
+    tokens[B,T] -> x[B,T,D] -> the layers, one scan a run of equal patterns -> h[B,T,D]
+
+Every product is the graph's op of that name; this file only says in which order they are done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
+
+from rooflight.algebra import Axes, Tensor
+from rooflight.errors import UsageError
+from rooflight.graph import Op, model_graph
+from rooflight.graph.pins import Pins
+from rooflight.program.attention import attend
+from rooflight.program.layers import activate
+from rooflight.program.model_attention import Kernel, Memory, attention
+from rooflight.program.model_experts import routed_mlp
+from rooflight.program.params import JAX_DTYPES, Specs, TensorSpec, Tree, map_specs, tensor_specs
+from rooflight.program.products import Scope
+from rooflight.program.remat import remat_policy
+from rooflight.program.shardings import map_blocks, may_pend, spec_of
+from rooflight.specs.model import Block, Mlp, ModelSpec, NormPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run: everything but the arrays."""
+
+    model: ModelSpec
+    pins: Pins
+    weights: str = "f32"  # dtype in which weights are stored
+    compute: str = "f32"  # dtype of products and activations
+    remat: str = "none"  # a policy of `program.remat`
+    capacity: float | None = None  # places of an expert over balanced; None drops no token
+    loss_chunk: int = 2048  # tokens of a device whose logits are there at once
+    kernel: Kernel = attend
+
+    def __post_init__(self) -> None:
+        for block in self.model.blocks:
+            if block.attention.shares_kv or block.attention.has_alibi:
+                raise UsageError(
+                    f"{self.model.name} has layers that share keys or use ALiBi; the program "
+                    "has neither",
+                    hint="choose a model with rotary or learned positions and its own keys",
+                )
+
+    @property
+    def specs(self) -> Specs:
+        return tensor_specs(self.model, self.weights)
+
+
+def with_pending_gradients(program: Program, params: Tree) -> Tree:
+    """The same weights, typed so that their gradients are summed over devices only when asked.
+
+    A weight whose every product leaves its gradient pending over an axis (data parallelism) is
+    marked as reduced over it; `lax.scan` over microbatches then adds up local parts.
+    """
+    pins = program.pins
+
+    def marked(spec: TensorSpec) -> PartitionSpec:
+        return spec.spec(pins, reduced=pins.once(spec.tensor, spec.block))
+
+    specs = map_specs(marked, program.specs)
+    return jax.tree.map(jax.reshard, params, specs)
+
+
+def embed(
+    program: Program, params: Tree, tokens: jax.Array, positions: jax.Array | None = None
+) -> jax.Array:
+    """tokens[B,T] -> x[B,T,D], the product of a one-hot array with the table, as a lookup.
+
+    Tokens are at `positions` [B,T], or else from 0 on.
+    """
+    scope, model = frame_scope(program, params), program.model
+    pin = scope.pin("embedding.tokens")
+    onehot, first = pin.factors[0], pin.result[0]
+    ids = spec_of(Tensor("ids", onehot.dims[:2], onehot.axes[:2]))
+    sums = () if may_pend() else first.unreduced
+    with jax.named_scope("embedding.tokens"):
+        look_up = map_blocks(
+            partial(_look_up, vocab=onehot.axes_of("V"), sums=sums),
+            (ids, spec_of(pin.factors[1], reduced=scope.pending(pin, 1))),
+            spec_of(replace(first, unreduced=()) if sums else first),
+        )
+        x = look_up(jax.reshard(tokens, ids), scope.weight("embedding.W_embed", pin, 1))
+        for tensor in pin.result[1:]:
+            x = jax.reshard(x, spec_of(tensor))
+        if model.num_positions:
+            split = Tensor("W_positions", ("L", "D"), ((), pin.result[-1].axes_of("D")))
+            rows = scope.weights["embedding.W_positions"].astype(scope.dtype)
+            x = x + _rows_at(jax.reshard(rows, spec_of(split)), positions, x)
+        return x if model.embedding_scale is None else x * model.embedding_scale
+
+
+def _rows_at(rows: jax.Array, positions: jax.Array | None, x: jax.Array) -> jax.Array:
+    """The learned vectors of positions, where x[B,T,D] is."""
+    place = jax.typeof(x).sharding.spec
+    if positions is None:
+        positions = jnp.arange(x.shape[1])[None]
+        place = PartitionSpec(None, *place[1:])
+    at = jax.reshard(positions, PartitionSpec(*place[:2]))
+    return rows.at[at].get(out_sharding=place)
+
+
+def _look_up(ids: jax.Array, table: jax.Array, *, vocab: Axes, sums: Axes) -> jax.Array:
+    """Rows of a device's part of the table, zero where another device has the row."""
+    at = ids - (lax.axis_index(vocab) * table.shape[0] if vocab else 0)
+    rows = table.at[at].get(mode="fill", fill_value=0, wrap_negative_indices=False)
+    return lax.psum(rows, sums) if sums else rows
+
+
+def hidden(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
+    """tokens[B,T] -> h[B,T,D], what the head reads."""
+    x = embed(program, params, tokens)
+    for run in range(len(program.model.layers)):
+        x = forward_run(program, run, params.layers[run], x)
+    return finish(program, params, x)
+
+
+def finish(program: Program, params: Tree, x: jax.Array) -> jax.Array:
+    """From the last layer's x[B,T,D] to h[B,T,D]."""
+    if not program.model.has_final_norm:
+        return x
+    return frame_scope(program, params).norm("final_norm.norm", x, program.model.norm)
+
+
+def forward_run(
+    program: Program, run: int, weights: tuple[dict[str, jax.Array], ...], x: jax.Array
+) -> jax.Array:
+    """The layers of a run, or as many of them as the weights are stacked: one scan."""
+    blocks, specs = program.model.layers[run].blocks, program.specs.layers[run]
+    policy = remat_policy(program.remat, program.model)
+    layers = [
+        policy(partial(forward_block, program, block, described))
+        for block, described in zip(blocks, specs, strict=True)
+    ]
+
+    def pattern(x: jax.Array, weights: tuple[dict[str, jax.Array], ...]) -> tuple[jax.Array, None]:
+        for layer, mine in zip(layers, weights, strict=True):
+            x = layer(mine, x)
+        return x, None
+
+    if may_pend():
+        return lax.scan(pattern, x, weights)[0]
+    # A stage of a pipeline: a scan would take what its maps compute alike in all layers out of
+    # them, and jax has no type for that between two maps.
+    for i in range(jax.tree.leaves(weights)[0].shape[0]):
+        x, _ = pattern(x, jax.tree.map(partial(_layer, index=i), weights))
+    return x
+
+
+def _layer(stacked: jax.Array, *, index: int) -> jax.Array:
+    return stacked[index]
+
+
+def frame_scope(program: Program, params: Tree) -> Scope:
+    """The products around the layers."""
+    return _scope(program, None, program.specs.frame, params.frame)
+
+
+def _scope(
+    program: Program,
+    block: int | None,
+    specs: Mapping[str, TensorSpec],
+    weights: Mapping[str, jax.Array],
+) -> Scope:
+    ops = _ops(program.model, block)
+    return Scope(program.pins, block, ops, specs, weights, JAX_DTYPES[program.compute])
+
+
+@lru_cache(maxsize=256)
+def _ops(model: ModelSpec, block: int | None) -> dict[str, Op]:
+    return {op.name: op for op in model_graph(model).ops if op.block == block}
+
+
+def forward_block(
+    program: Program,
+    block: Block,
+    specs: Mapping[str, TensorSpec],
+    weights: Mapping[str, jax.Array],
+    x: jax.Array,
+    *,
+    memory: Memory | None = None,
+    positions: jax.Array | None = None,
+) -> jax.Array:
+    """One layer: x[B,T,D] -> x[B,T,D]; `memory` and `positions` as `attention` takes them."""
+    model = program.model
+    scope = _scope(program, model.blocks.index(block), specs, weights)
+
+    def normed(place: NormPlace, source: jax.Array) -> jax.Array:
+        if place not in block.norms:
+            return source
+        return scope.norm(f"{place}_norm.norm", source, model.norm)
+
+    x = checkpoint_name(x, "x")
+    start = normed("block_in", x)
+    source = normed("attention_in", start)
+    attended = attention(
+        scope,
+        block.attention,
+        source,
+        norm=model.norm,
+        kernel=program.kernel,
+        memory=memory,
+        positions=positions,
+    )
+    attended = normed("attention_out", attended)
+    if not block.is_parallel:
+        with jax.named_scope("attention.add"):
+            x = start = x + attended
+        attended = None
+    fed = normed("mlp_out", _feed(scope, program, block, normed("mlp_in", start)))
+    with jax.named_scope("mlp.add"):
+        return x + fed if attended is None else x + attended + fed
+
+
+def _feed(scope: Scope, program: Program, block: Block, m: jax.Array) -> jax.Array:
+    if not isinstance(block.mlp, Mlp):
+        return routed_mlp(scope, block.mlp, m, capacity=program.capacity)
+    gate = scope.product("mlp.gate", m) if block.mlp.is_gated else None
+    up = scope.product("mlp.in", m)
+    with jax.named_scope("mlp.act"):
+        bent = checkpoint_name(activate(block.mlp, gate, up), "hidden")
+    return scope.product("mlp.out", bent)

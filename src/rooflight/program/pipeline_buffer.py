@@ -1,0 +1,48 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# jax annotates its own functions only in part.
+"""Trees of arrays that are stacked in dim 0: taking an entry out, adding to it, storing in it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rooflight.program.varying import varying_axes
+
+Tree = Any  # a pytree of arrays: jax has no type for it
+
+
+def take(tree: Tree, index: jax.Array | int) -> Tree:
+    """Entry `index` of every array."""
+    return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, index, 0, keepdims=False), tree)
+
+
+def add(tree: Tree, index: jax.Array, terms: Tree) -> Tree:
+    """Adds to entry `index` of every array, in that array's own precision."""
+    return jax.tree.map(
+        lambda a, old, term: lax.dynamic_update_index_in_dim(a, old + term, index, 0),
+        *(tree, take(tree, index), terms),
+    )
+
+
+def put(tree: Tree, entry: jax.Array, values: Tree) -> Tree:
+    """Stores in entry `entry` of every array; a negative entry stores nothing."""
+    at = jnp.maximum(entry, 0)
+    return jax.tree.map(
+        lambda a, old, new: lax.dynamic_update_index_in_dim(
+            a, jnp.where(entry < 0, old, new), at, 0
+        ),
+        *(tree, take(tree, at), values),
+    )
+
+
+def vary(tree: Tree, axes: tuple[str, ...]) -> Tree:
+    """Types every array as different on each device of `axes`: branches and loops need one type."""
+
+    def cast(a: jax.Array) -> jax.Array:
+        same = tuple(name for name in axes if name not in varying_axes(a))
+        return lax.pcast(a, same, to="varying") if same else a
+
+    return jax.tree.map(cast, tree)

@@ -1,0 +1,124 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""`Scope`: the products of one block, each as its pin says and under its name in the graph.
+
+In: the ops and weights of a block, and the pins of a layout. Out: einsums whose operands and
+results lie where the derivation put them, forward and backward: an operand is typed `reduced` over
+the axes along which its gradient is a pending sum, so jax moves the gradient back the same way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
+
+from rooflight.algebra import Axes, Contraction, Tensor
+from rooflight.graph import Op
+from rooflight.graph.pins import Path, Pin, Pins
+from rooflight.program.layers import normalize
+from rooflight.program.params import TensorSpec
+from rooflight.program.shardings import may_pend, spec_of
+from rooflight.specs.model import Norm
+
+Moved = tuple[jax.Array, jax.Array]  # where it came from, which keeps its id taken, and where it is
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One block while it is traced. What was moved once is not moved again."""
+
+    pins: Pins
+    block: int | None
+    ops: Mapping[str, Op]
+    specs: Mapping[str, TensorSpec]
+    weights: Mapping[str, jax.Array]
+    dtype: DTypeLike
+    moved: dict[tuple[int, str], Moved] = field(default_factory=dict[tuple[int, str], Moved])
+
+    def pin(self, name: str) -> Pin:
+        return self.pins.ops[self.block, name]
+
+    def product(self, name: str, x: jax.Array) -> jax.Array:
+        """The contraction of the graph's op `name`, of an activation with its weight."""
+        op, pin = self.ops[name], self.pin(name)
+        names = iter(op.params)
+        with jax.named_scope(name):
+            factors = [
+                self.weight(next(names), pin, i) if t.name[0].isupper() else self.operand(x, pin, i)
+                for i, t in enumerate(op.contraction.operands)
+            ]
+            path = pin.result
+            if path[0].unreduced and not may_pend():  # the sum is taken with the product
+                path = path[1:]
+            y = jnp.einsum(subscripts(op.contraction), *factors, out_sharding=spec_of(path[0]))
+            for tensor in path[1:]:
+                y = jax.reshard(y, spec_of(tensor))
+            for bias in names:
+                y = y + self.vector(bias, pin.result[-1])
+            return checkpoint_name(y, op.contraction.result.name)
+
+    def operand(self, x: jax.Array, pin: Pin, index: int) -> jax.Array:
+        """An activation where the product takes it."""
+        return self.along(x, pin.operands[index], self.pending(pin, index))
+
+    def pending(self, pin: Pin, index: int) -> Axes:
+        """The axes over which the gradient of an operand is typed as pending."""
+        return pin.pending(index) if may_pend() else ()
+
+    def weight(self, name: str, pin: Pin, index: int) -> jax.Array:
+        """A weight where the product takes it, in the dtype of the computation."""
+        path = pin.operands[index]
+        once = self.pins.once(path[-1], self.block) if may_pend() else ()
+        value = self.weights[name].astype(self.dtype)
+        for tensor in path[:-1]:
+            value = jax.reshard(value, spec_of(tensor, reduced=once))
+        return jax.reshard(value, spec_of(path[-1], reduced=self.pending(pin, index)))
+
+    def along(self, x: jax.Array, path: Path, reduced: Axes = ()) -> jax.Array:
+        """An activation taken along a path, one reshard a stop; only the last pends."""
+        source = x
+        for tensor, pending in [*((t, ()) for t in path[:-1]), (path[-1], reduced)]:
+            key = (id(source), f"{tensor} {pending}")
+            if key not in self.moved:
+                self.moved[key] = source, jax.reshard(x, spec_of(tensor, reduced=pending))
+            x = self.moved[key][1]
+        return x
+
+    def vector(self, name: str, beside: Tensor) -> jax.Array:
+        """A bias or a scale, shaped and split to meet an activation."""
+        tensor = self.specs[name].tensor
+        split = replace(tensor, axes=tuple(beside.axes_of(d) for d in tensor.dims))
+        value = jax.reshard(self.weights[name].astype(self.dtype), spec_of(split))
+        missing = [i for i, d in enumerate(beside.dims) if d not in tensor.dims]
+        return jnp.expand_dims(value, missing)
+
+    def norm(self, name: str, x: jax.Array, norm: Norm) -> jax.Array:
+        """The graph's norm op `name`, with its scale and its bias."""
+        op = self.ops[name]
+        place = self.pins.layout.of_activation(op.contraction.result)
+        num_dims = 1 if not op.params else len(self.specs[op.params[0]].tensor.dims)
+        with jax.named_scope(name):
+            y = normalize(x, norm, num_dims=num_dims)
+            for weight in op.params:
+                vector = self.vector(weight, place).astype(jnp.float32)
+                if weight.endswith("Bias"):
+                    y = y + vector
+                else:
+                    y = y * (vector + 1 if norm.adds_one else vector)
+            return y.astype(x.dtype)
+
+
+def subscripts(contraction: Contraction) -> str:
+    """The contraction in the letters of einsum.
+
+    >>> from rooflight.algebra import parse_contraction
+    >>> subscripts(parse_contraction("h[B,T,D] * W_q[D,K,G,H] -> q[B,T,K,G,H]"))
+    'abc,cdef->abdef'
+    """
+    letters = {d: chr(ord("a") + i) for i, d in enumerate(contraction.dims)}
+    terms = ["".join(letters[d] for d in t.dims) for t in contraction.operands]
+    return f"{','.join(terms)}->{''.join(letters[d] for d in contraction.result.dims)}"

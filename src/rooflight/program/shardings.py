@@ -1,0 +1,72 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""The notation as jax types: `A[I_X,J]{U_Y}` is `P("X", None, unreduced={"Y"})`.
+
+In: tensors of the algebra. Out: partition specs and meshes.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any  # pytrees, and devices of real or described topologies
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+
+from rooflight.algebra import Axes, Tensor
+from rooflight.program.nested_map import nested_map
+
+
+def spec_of(
+    tensor: Tensor, *, reduced: Iterable[str] = (), stacked: Axes | None = None
+) -> PartitionSpec:
+    """The partition spec of a tensor, after a leading dim of layers split over `stacked`.
+
+    `reduced` names axes along which the tensor is the same everywhere and its gradient is to be
+    left a pending sum: jax then types the gradient `{U_X}` and takes the sum where we say so.
+
+    >>> from rooflight.algebra import parse_tensor
+    >>> spec_of(parse_tensor("A[I_XY,J]{U_Z}"))
+    PartitionSpec(('X', 'Y'), None, unreduced={'Z'})
+    """
+    every = tensor.axes if stacked is None else (stacked, *tensor.axes)
+    entries = [axes[0] if len(axes) == 1 else axes or None for axes in every]
+    return PartitionSpec(
+        *entries, unreduced=frozenset(tensor.unreduced), reduced=frozenset(reduced)
+    )
+
+
+def may_pend() -> bool:
+    """Whether no map is around this code: inside one, jax has no types for pending sums."""
+    return not jax.sharding.get_abstract_mesh().manual_axes
+
+
+def map_blocks(
+    local: Callable[..., Any],
+    in_specs: tuple[Any, ...],
+    out_specs: Any,
+    *,
+    check_vma: bool = True,
+) -> Callable[..., Any]:
+    """`jax.shard_map` over every axis that is not mapped already, as stages of a pipeline are.
+
+    Pallas kernels do not say over which axes their results vary; a map of one cannot check it.
+    """
+    axes = set(jax.sharding.get_abstract_mesh().explicit_axes)
+    if not may_pend():
+        return nested_map(local, in_specs, out_specs, axes)
+    return jax.shard_map(
+        local, in_specs=in_specs, out_specs=out_specs, axis_names=axes, check_vma=check_vma
+    )
+
+
+def device_mesh(axes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh of explicit axes over the given devices, the first ones if there are more."""
+    chosen = (jax.devices() if devices is None else list(devices))[: math.prod(axes.values())]
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), devices=chosen)
+
+
+def abstract_mesh(axes: Mapping[str, int]) -> AbstractMesh:
+    """The same mesh without devices: enough to trace and to lower."""
+    kinds = (AxisType.Explicit,) * len(axes)
+    return AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=kinds)

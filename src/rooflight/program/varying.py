@@ -1,0 +1,32 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""Over which mesh axes a value may differ inside `jax.shard_map`, and making operands agree.
+
+A rule of differentiation written by hand must return gradients of the very types of its inputs.
+It can when all inputs vary over the same axes; the sum of a replicated operand's gradient over the
+axes it did not vary over is then the transpose of the cast made here, once, outside the rule.
+"""
+
+from typing import TypeVar
+
+import jax
+from jax import lax
+
+Tree = TypeVar("Tree")
+
+
+def varying_axes(value: jax.Array) -> frozenset[str]:
+    """The mesh axes over which the type of `value` lets it differ; none outside `shard_map`."""
+    return frozenset(str(axis) for axis in jax.typeof(value).manual_axis_type.varying)
+
+
+def align(values: Tree) -> Tree:
+    """The same tree, every array typed as varying over all axes that any of them varies over."""
+    axes = frozenset[str]().union(*map(varying_axes, jax.tree.leaves(values)))
+
+    def cast(value: jax.Array) -> jax.Array:
+        missing = tuple(sorted(axes - varying_axes(value)))
+        return lax.pcast(value, missing, to="varying") if missing else value
+
+    return jax.tree.map(cast, values)

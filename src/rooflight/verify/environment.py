@@ -1,0 +1,98 @@
+"""What this machine can compile for: the packages it has, and the environment of a compile."""
+
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from rooflight.errors import MissingExtraError
+
+# The compiler must not look for a chip, a lock, a log folder or a metadata server, and must say
+# its warnings, which it keeps to itself otherwise.
+_QUIET = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_STDERR_LOG_LEVEL": "1",
+}
+# What a user may have set would change the program or the compiler behind the cache's back.
+_DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64")
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """One thing a machine can or cannot do, with the version that does it or how to get it."""
+
+    name: str
+    version: str | None
+    remedy: str
+
+    @property
+    def is_there(self) -> bool:
+        return self.version is not None
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed package, None without it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def compiler_versions(kind: str) -> dict[str, str]:
+    """The packages that decide what comes out of a compile."""
+    names = {"tpu": ("jax", "jaxlib", "libtpu"), "gpu": ("jax", "jaxlib", _gpu_plugin() or "")}
+    found = {name: package_version(name) for name in names[kind] if name}
+    return {name: text for name, text in found.items() if text}
+
+
+def abilities() -> list[Ability]:
+    """Everything verification can use, there or not."""
+    tpu = "pip install 'rooflight[tpu]'"
+    host = f"{platform.system()} {platform.machine()}"
+    if not _can_have_libtpu():
+        tpu = f"libtpu has no wheel for {host}; use Linux on x86-64"
+    plugin = _gpu_plugin()
+    return [
+        Ability("jax", package_version("jax"), "pip install 'rooflight[jax]'"),
+        Ability("TPU compiler (libtpu)", package_version("libtpu"), tpu),
+        Ability(
+            "GPU compiler (CUDA plugin)",
+            package_version(plugin) if plugin else None,
+            "pip install --no-deps jax-cuda12-plugin jax-cuda12-pjrt",
+        ),
+    ]
+
+
+def _can_have_libtpu() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def _gpu_plugin() -> str | None:
+    names = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+    return next((n for n in names if package_version(n)), None)
+
+
+def require_compiler(kind: str) -> None:
+    """Raises unless this machine has the compiler for a kind of chip."""
+    if find_spec("jax") is None:
+        raise MissingExtraError(
+            "compiling needs jax, which is not installed", hint="pip install 'rooflight[tpu]'"
+        )
+    needed = abilities()[2 if kind == "gpu" else 1]
+    if not needed.is_there:
+        raise MissingExtraError(
+            f"compiling for this slice needs the {needed.name}, which is not installed",
+            hint=needed.remedy,
+        )
+
+
+def child_environment(outside: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a compile: quiet, without a device, and free of the user's XLA flags."""
+    return {k: v for k, v in outside.items() if k not in _DROPPED} | _QUIET

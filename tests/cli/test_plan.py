@@ -1,0 +1,117 @@
+"""The verb `plan` and the questions after it: JSON, exit codes, one question at a time."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.errors import RooflightError
+from rooflight.graph import model_graph
+from rooflight.plan.wanted import parse_wanted
+from rooflight.specs import load_model
+
+from .command import run
+
+TINY = "plan train llama3.2-1b --on v5e:2x2 --batch 16Ki --seq 4096"
+
+
+def asked(flags: str) -> dict[str, Any]:
+    outcome = run(shlex.split(f"{TINY} {flags} --json"))
+    assert outcome.code in (0, 1), outcome.err
+    return json.loads(outcome.out)
+
+
+QUESTIONS = {
+    "--why-not tp=2": ("why-not", {"verdict", "because", "terms", "fixes", "candidate", "best"}),
+    "--flips": ("flips", {"along", "asked", "flips", "least", "most"}),
+    "--what-if ici=2x": ("what-if", {"factors", "change", "before", "after"}),
+    "--sensitivity": ("sensitivity", {"before", "rates"}),
+    "--scaling strong": ("scaling", {"kind", "bend", "points"}),
+    "--pareto": ("pareto", {"num_planned", "points"}),
+    "--solve chips": ("solve", {"solve", "limit_s", "on", "tried"}),
+    "--tokens 1T": ("tokens", {"runs", "tokens", "steps", "goodput", "failure_source"}),
+}
+
+
+@pytest.mark.parametrize("flags", QUESTIONS)
+def test_every_question_has_its_document(flags: str) -> None:
+    name, keys = QUESTIONS[flags]
+    document = asked(flags)
+    assert document["schema"] == 1 and document["verb"] == "plan"
+    assert document["question"] == name and keys <= set(document)
+    assert document["model"] == "llama3.2-1b" and document["batch"] == 4
+    docs = Path(__file__).parents[2] / "docs" / "plan.md"
+    for key in keys:
+        assert f"`{key}`" in docs.read_text(), f"{key} is not documented"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "first"),
+    [
+        ("--why-not dp=4", 0, "dp=4 is the plan"),
+        ("--why-not tp=3", 1, "tp=3 does not divide: no mesh of v5e:2x2 has such axes"),
+        ("--what-if hbm=0.01x", 1, "with hbm x 0.01: nothing fits any more"),
+        ("--solve chips --step-time 1e-6", 1, "does not train within 1 us a step on v5e:2x2"),
+        ("--tokens 1T --checkpoint-s 10", 0, "tokens a step: dp=Z with"),
+        ("--scaling weak", 0, "weak scaling stays above 90%"),
+    ],
+)
+def test_the_first_line_is_the_answer_and_findings_exit_1(
+    flags: str, code: int, first: str
+) -> None:
+    outcome = run(shlex.split(f"{TINY} {flags}"))
+    assert (outcome.code, outcome.err) == (code, "")
+    assert first in outcome.out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--why-not tp=2 --flips",
+        "--svg curve.svg",
+        "--step-time 1",
+        "--checkpoint-s 60",
+        "--tokens 1T --restart-s 60",
+        "--tokens 0",
+        "--why-not tp",
+        "--what-if warp=2x",
+        "--solve chips --step-time never",
+        "--flips width",
+    ],
+)
+def test_a_question_that_makes_no_sense_exits_2_with_a_hint(flags: str) -> None:
+    outcome = run(shlex.split(f"{TINY} {flags}"))
+    assert outcome.code == 2 and outcome.out == "" and "\nhint: " in outcome.err
+
+
+def test_the_curve_is_written_where_svg_says(tmp_path: Path) -> None:
+    path = tmp_path / "curve.svg"
+    assert run([*shlex.split(TINY), "--scaling", "strong", "--svg", str(path)]).code == 0
+    assert path.read_text().startswith("<svg")
+
+
+def test_goodput_is_told_with_its_interval() -> None:
+    document = asked("--tokens 1T --checkpoint-s 10 --restart-s 100")
+    assert 0.9 < document["goodput"] < 1
+    assert document["days_with_failures"] > document["runs"][0]["days"]
+    assert document["is_failure_rate_assumed"] is True
+
+
+_WORDS = ("tp", "sp", "fsdp", "pp", "remat", "microbatches", "schedule", "ep", "zz", "")
+_VALUES = ("1", "2", "16", "0", "-1", "none", "gate+up", "1f1b", "x", "", "1e99", "3.5")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(_WORDS), st.sampled_from(_VALUES)), max_size=3))
+def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, str]]) -> None:
+    text = ",".join(f"{name}={value}" for name, value in pairs)
+    try:
+        wanted = parse_wanted(text, model_graph(load_model("llama3.2-1b")))
+    except RooflightError as error:
+        assert error.hint
+        return
+    assert wanted.text == text

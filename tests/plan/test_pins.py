@@ -1,0 +1,82 @@
+"""Pins are the derivation: what a program is told is what the planner prices."""
+
+import pytest
+
+from rooflight.dtypes import DTYPES
+from rooflight.graph import HAS_FLOPS, dim_sizes, model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.graph.pins import Pins
+from rooflight.plan.algorithm import derive_algorithm
+from rooflight.plan.pins import pins_of
+from rooflight.plan.space import patterns
+from rooflight.specs import load_model, parse_mesh
+
+BF16 = DTYPES["bf16"]
+
+
+def pins(name: str, layout: str, mesh: str = "X=8,Y=4", on: str = "v5p:4x4x2") -> Pins:
+    graph = model_graph(load_model(name))
+    dims = dim_sizes(graph, batch=64, seq=4096)
+    return pins_of(graph, parse_layout(layout), mesh=parse_mesh(mesh, on=on), dims=dims, dtype=BF16)
+
+
+@pytest.mark.parametrize(
+    "layout", ["fsdp=X,sp=Y", "fsdp=X,tp=Y", "fsdp=X,cp=Y", "fsdp=X,ulysses=Y"]
+)
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v2"])
+def test_a_program_is_told_every_collective_that_is_priced(name: str, layout: str) -> None:
+    graph = model_graph(load_model(name))
+    found = pins(name, layout)
+    dims, mesh = dim_sizes(graph, batch=64, seq=4096), parse_mesh("X=8,Y=4", on="v5p:4x4x2")
+    ops = [op for op in graph.ops if op.block == 0]
+    lines = derive_algorithm(graph, ops, found.layout, mesh=mesh, dims=dims, dtype=BF16).forward
+    for line in lines:
+        pin = found.ops[0, line.op]
+        stops = {t for path in (*pin.operands, pin.result) for t in path}
+        assert {*line.step.inputs, line.step.output} <= stops
+
+
+def test_an_operand_shared_by_products_is_moved_by_the_first() -> None:
+    found = pins("llama3-8b", "fsdp=X,sp=Y")
+    assert [str(t) for t in found.ops[0, "attention.q"].operands[0]] == [
+        "h[B_X,T_Y,D]",
+        "h[B_X,T,D]",
+    ]
+    assert [str(t) for t in found.ops[0, "attention.k"].operands[0]] == ["h[B_X,T,D]"]
+
+
+def test_the_gradient_of_an_operand_pends_over_the_axes_of_the_others() -> None:
+    pin = pins("llama3-8b", "fsdp=X,sp=Y").ops[0, "attention.q"]
+    assert pin.pending(0) == ("Y",)  # dh is summed over heads
+    assert pin.pending(1) == ("X",)  # dW over tokens
+
+
+def test_a_gradient_waits_for_the_end_of_a_step_where_the_weight_is_whole() -> None:
+    graph = model_graph(load_model("llama3-8b"))
+    weight = next(p.tensor for p in graph.params if p.name == "mlp.W_in")
+    assert pins("llama3-8b", "dp=X,sp=Y").once(weight, 0) == ("X",)
+    assert pins("llama3-8b", "fsdp=X,sp=Y").once(weight, 0) == ()  # it must be scattered
+    assert pins("llama3-8b", "fsdp=X,cp=Y").once(weight, 0) == ("Y",)
+
+
+def test_an_axis_of_one_device_splits_nothing() -> None:
+    found = pins("llama3-8b", "fsdp=X,sp=Y", mesh="X=1,Y=4", on="v5p:2x2x1")
+    named = {
+        axis
+        for pin in found.ops.values()
+        for path in (*pin.operands, pin.result)
+        for tensor in path
+        for axis in tensor.mesh_axes
+    }
+    assert named == {"Y"}
+
+
+def test_every_product_of_every_pattern_is_pinned() -> None:
+    graph = model_graph(load_model("mixtral-8x7b"))
+    wanted = {(op.block, op.name) for op in graph.ops if op.kind in (*HAS_FLOPS, "lookup")}
+    for layout in patterns(graph):
+        axes = ",".join(f"{a}=2" for a in (*layout.stages, *layout.split_over))
+        mesh = parse_mesh(axes, on=f"v5p:{2 ** (axes.count('=') - 1)}x2x1")
+        dims = dim_sizes(graph, batch=64, seq=4096)
+        found = pins_of(graph, layout, mesh=mesh, dims=dims, dtype=BF16)
+        assert wanted <= set(found.ops)

@@ -1,0 +1,82 @@
+"""The products of a step and its pipeline: the same seconds and FLOPs that the plan has."""
+
+from math import isclose
+
+import pytest
+
+from rooflight.dtypes import DTYPES
+from rooflight.graph import model_graph, training_flops
+from rooflight.graph.layout import parse_layout
+from rooflight.plan.candidate_pipeline import run_pipeline
+from rooflight.plan.job import Microbatching
+from rooflight.plan.products import products_of
+from rooflight.plan.remat import REMATS
+from rooflight.plan.search import Candidate, Question, price_one
+from rooflight.specs import load_model, parse_mesh, parse_slice
+
+SHAPE = "v5e:4x4"
+
+
+def ask(model: str) -> Question:
+    return Question(model_graph(load_model(model)), parse_slice(SHAPE), 32, 2048, DTYPES["bf16"])
+
+
+def candidate(
+    question: Question, layout: str, mesh: str, micro: Microbatching, remat: str = "none"
+) -> Candidate:
+    on = parse_mesh(mesh, on=SHAPE)
+    return price_one(question, parse_layout(layout), on, micro, REMATS[remat])
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "gemma3-4b", "mixtral-8x7b"])
+@pytest.mark.parametrize("layout", ["fsdp=X", "fsdp=X,cp=Y"])
+def test_products_add_up_to_the_time_of_the_step(model: str, layout: str) -> None:
+    question = ask(model)
+    mesh = "X=16" if layout == "fsdp=X" else "X=4,Y=4"
+    chosen = candidate(question, layout, mesh, Microbatching(2), "dots")
+    total_s = sum(p.seconds for p in products_of(question, chosen))
+    assert isclose(total_s, chosen.time.products_s - chosen.time.again_s, rel_tol=1e-9)
+
+
+def test_products_do_the_flops_that_the_model_needs() -> None:
+    question = ask("llama3-8b")
+    chosen = candidate(question, "fsdp=X,sp=Y", "X=4,Y=4", Microbatching(4))
+    done = sum(p.flops for p in products_of(question, chosen)) * question.on.num_chips
+    needed = training_flops(question.graph, batch=question.batch, seq=question.seq, causal=True)
+    assert isclose(done, needed, rel_tol=1e-9)
+
+
+def test_ops_of_the_same_size_are_one_product_and_the_longest_is_first() -> None:
+    question = ask("llama3-8b")
+    found = products_of(question, candidate(question, "fsdp=X", "X=16", Microbatching()))
+    assert found[0].ops == ("mlp.gate", "mlp.in", "mlp.out")
+    assert [p.seconds for p in found] == sorted((p.seconds for p in found), reverse=True)
+    assert len({op for p in found for op in p.ops}) == sum(len(p.ops) for p in found)
+
+
+@pytest.mark.parametrize(
+    "micro",
+    [Microbatching(8), Microbatching(16, "interleaved", 2), Microbatching(8, "gpipe")],
+    ids=lambda m: m.schedule,
+)
+def test_a_pipeline_idles_as_long_as_its_plan_says(micro: Microbatching) -> None:
+    question = ask("llama3-8b")
+    chosen = candidate(question, "fsdp=X,pp=P", "P=8,X=2", micro, "block")
+    whole = run_pipeline(question, chosen)
+    assert whole
+    assert whole.schedule.microbatches == micro.count
+    assert isclose(whole.bubble_s, chosen.time.bubble_s, rel_tol=1e-9)
+
+
+def test_a_shorter_step_has_the_same_bubble() -> None:
+    question = ask("llama3-8b")
+    chosen = candidate(question, "fsdp=X,pp=P", "P=4,X=4", Microbatching(8, "interleaved", 2))
+    short = run_pipeline(question, chosen, most_microbatches=7)
+    assert short
+    assert short.schedule.microbatches == 4  # a multiple of the stages
+    assert isclose(short.bubble_s, chosen.time.bubble_s, rel_tol=1e-9)
+
+
+def test_without_stages_there_is_no_pipeline() -> None:
+    question = ask("llama3-8b")
+    assert run_pipeline(question, candidate(question, "fsdp=X", "X=16", Microbatching())) is None

@@ -1,0 +1,58 @@
+"""A whole run: its days are its steps, its failures its chip-hours, its checkpoints the best."""
+
+import math
+
+import pytest
+
+from rooflight.dtypes import DTYPES
+from rooflight.graph import model_graph
+from rooflight.plan.run_cost import Checkpoints, RunCost, run_cost
+from rooflight.plan.search import Question, search_training
+from rooflight.specs import load_model, parse_slice
+from rooflight.specs.failures import load_failure_rates
+
+
+def cost(on: str, write_s: float | None = None) -> RunCost:
+    graph = model_graph(load_model("llama3.2-1b"))
+    question = Question(graph, parse_slice(on), 8, 512, DTYPES["bf16"])
+    best = search_training(question, count=1).candidates[0]
+    found = run_cost(question, best, 10**12, write_s=write_s)
+    assert found.budget.days == pytest.approx(found.steps * best.time.expected_s() / 86400)
+    return found
+
+
+def test_days_are_steps_and_failures_are_chip_hours() -> None:
+    found = cost("h100:2x1", write_s=30.0)
+    assert found.steps == 10**12 / 4096
+    rate = load_failure_rates()["h100"]
+    assert not found.is_assumed
+    assert found.budget.expected_failures == pytest.approx(
+        found.budget.chip_hours * rate.interruptions / (rate.days * 24 * rate.chips)
+    )
+    assert found.budget.kwh and found.budget.dollars
+    assert found.days_with_failures and found.days_with_failures > found.budget.days
+
+
+def test_what_is_not_known_stays_unknown_or_is_called_assumed() -> None:
+    found = cost("v5e:2x1")
+    assert found.is_assumed and found.budget.kwh is None
+    assert found.checkpoints is None and found.days_with_failures is None
+
+
+@pytest.mark.parametrize("write_s", [5.0, 60.0, 300.0])
+def test_no_other_interval_between_checkpoints_loses_less(write_s: float) -> None:
+    between_s = 20_000.0
+    best = Checkpoints(write_s, 100.0, between_s)
+    assert best.goodput
+
+    def goodput(interval_s: float) -> float:
+        return 1 - write_s / interval_s - interval_s / 2 / between_s - 100.0 / between_s
+
+    assert best.goodput == pytest.approx(goodput(best.interval_s))
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert goodput(best.interval_s * factor) < best.goodput
+
+
+def test_first_order_is_not_used_where_failures_are_as_frequent_as_checkpoints() -> None:
+    assert Checkpoints(600.0, None, 1000.0).goodput is None
+    assert math.isclose(Checkpoints(600.0, None, 1000.0).interval_s, math.sqrt(1.2e6))

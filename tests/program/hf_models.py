@@ -1,0 +1,164 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch and transformers annotate their own functions only in part.
+"""Tiny models of `transformers` with random weights: every family, and options of some."""
+
+import importlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+Config = dict[str, Any]  # JSON
+Tokens = np.ndarray[Any, np.dtype[np.int64]]
+
+VOCAB = 96
+_SIZES: Config = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+_LATENT: Config = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0,
+}
+_EXPERTS: Config = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.8,
+    "original_max_position_embeddings": 32,
+}
+_GLOBAL = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+_LOCAL = {"rope_type": "default", "rope_theta": 10_000.0}
+
+# The first of each family has its published options; the others have what some models have.
+MODELS: dict[str, Config] = {
+    "llama": {"model_type": "llama", "rope_parameters": _LLAMA3},
+    "mistral": {"model_type": "mistral", "sliding_window": 7},
+    "mixtral": {"model_type": "mixtral", **_EXPERTS},
+    "qwen3": {"model_type": "qwen3"},
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 8,  # a whole pattern, and the beginning of another
+        "sliding_window": 5,
+        "query_pre_attn_scalar": 16,
+        "rope_parameters": {"full_attention": _GLOBAL, "sliding_attention": _LOCAL},
+    },
+    "deepseek_v3": {"model_type": "deepseek_v3", "rope_parameters": _YARN, **_LATENT},
+    "gpt_oss": {"model_type": "gpt_oss", "sliding_window": 6, **_EXPERTS},
+}
+OPTIONS: dict[str, Config] = {
+    "llama with biases, tied": {
+        "model_type": "llama",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+    },
+    "qwen3 with windows": {
+        "model_type": "qwen3",
+        "use_sliding_window": True,
+        "sliding_window": 6,
+        "max_window_layers": 1,
+        "attention_bias": True,
+    },
+    "deepseek without a query latent": {
+        "model_type": "deepseek_v3",
+        **_LATENT,
+        "q_lora_rank": None,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+    },
+    "gemma with a cap": {
+        "model_type": "gemma3_text",
+        "sliding_window": 5,
+        "final_logit_softcapping": 5.0,
+    },
+}
+
+
+def quiet() -> None:
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("torch").setLevel(logging.ERROR)
+
+
+def save_model(folder: Path, options: Config, *, max_shard_size: str = "60KB") -> Any:
+    """A random model of `transformers`, saved; every vector is random too."""
+    torch.manual_seed(0)
+    sizes = dict(_SIZES)
+    if options["model_type"] == "deepseek_v3":
+        del sizes["head_dim"]  # that of its rotary part there
+    config = transformers.AutoConfig.for_model(**sizes | options)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = model.float().eval()
+    with torch.no_grad():
+        for name, values in model.state_dict().items():  # not the rotary tables
+            if values.ndim == 1 or name.endswith("_bias"):
+                values += 0.2 * torch.rand_like(values)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    return model
+
+
+def load_model(folder: Path) -> Any:
+    """What `transformers` makes of a folder that we wrote."""
+    read: Any = transformers.AutoModelForCausalLM.from_pretrained
+    model, report = read(folder, attn_implementation="eager", output_loading_info=True)
+    gaps = {k: v for k, v in report.items() if v}
+    assert not gaps, gaps
+    return model.eval()
+
+
+def logits_of(model: Any, tokens: Tokens, lengths: list[int]) -> Any:
+    """Logits of sequences of different lengths, padded at their ends."""
+    mask = np.arange(tokens.shape[1]) < np.array(lengths)[:, None]
+    with torch.no_grad():
+        out = model(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask.astype(int)))
+    return out.logits.numpy()
+
+
+def decode_packed(blocks: Any, scales: Any) -> Any:
+    """Four-bit weights as `transformers` reads them; bf16 holds them exactly."""
+    module = importlib.import_module("transformers.integrations.mxfp4")
+    arrays = (torch.from_numpy(a) for a in (blocks, scales))
+    return module.convert_moe_packed_tensors(*arrays).float().numpy()
+
+
+def tensor_shapes(config: Config) -> dict[str, Any]:
+    """The tensors of a model as it is in memory, which has shapes and no data."""
+    with torch.device("meta"):
+        described = transformers.AutoConfig.for_model(**config)
+        model = transformers.AutoModelForCausalLM.from_config(described)
+    tied = {"lm_head.weight"} if described.tie_word_embeddings else set[str]()
+    return {n: t for n, t in model.state_dict().items() if n not in tied}

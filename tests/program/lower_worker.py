@@ -1,0 +1,67 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""Lowers one train step of a large model for thousands of chips on a machine that has none.
+
+Run as a process of its own: `python lower_worker.py MODEL LAYOUT MESH SLICE BATCH SEQ`. Prints one
+JSON object: seconds, the most memory this process ever held, and the size of what was described.
+"""
+
+import json
+import os
+import re
+import resource
+import sys
+import time
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import optax  # pyright: ignore[reportMissingTypeStubs]
+
+from rooflight.dtypes import DTYPES
+from rooflight.graph import dim_sizes, model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan.pins import pins_of
+from rooflight.program.model import Program
+from rooflight.program.params import every_spec
+from rooflight.program.shardings import abstract_mesh
+from rooflight.program.train import abstract_batch, abstract_state, make_train_step
+from rooflight.specs import load_model, parse_mesh
+
+
+def main(name: str, layout: str, axes: str, on: str, batch: int, seq: int) -> dict[str, object]:
+    start = time.perf_counter()
+    model = load_model(name)
+    graph = model_graph(model)
+    pins = pins_of(
+        graph,
+        parse_layout(layout),
+        mesh=parse_mesh(axes, on=on),
+        dims=dim_sizes(graph, batch=batch, seq=seq),
+        dtype=DTYPES["bf16"],
+    )
+    program = Program(model, pins, weights="bf16", compute="bf16", remat="block")
+    mesh, adam = abstract_mesh(pins.axes), optax.adamw(1e-4)
+    with jax.sharding.use_abstract_mesh(mesh):
+        state = abstract_state(program, adam, mesh)
+        rows = abstract_batch(program, mesh, batch=batch, seq=seq)
+        step = make_train_step(program, adam, microbatches=2)
+        text = step.trace(state, rows).lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
+    return {
+        "devices": mesh.size,
+        "params": sum(s.num_elements for s in every_spec(program.specs)),
+        "device_bytes": sum(s.device_nbytes(pins) for s in every_spec(program.specs)),
+        "seconds": time.perf_counter() - start,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "scopes": sorted(
+            op.name for op in graph.ops if re.search(rf"{re.escape(op.name)}[/)]", text)
+        ),
+        "ops": sorted(op.name for op in graph.ops),
+    }
+
+
+if __name__ == "__main__":
+    *texts, batch, seq = sys.argv[1:]
+    name, layout, axes, on = texts
+    print(json.dumps(main(name, layout, axes, on, int(batch), int(seq))))

@@ -1,0 +1,121 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""Times one train step through the public API against the same maths written by hand.
+
+Run as a process of its own: `python overhead_worker.py ROUNDS`. Both steps are one jit on one
+device, run in turn; prints the seconds of each round as JSON, and how far the losses are apart.
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax  # pyright: ignore[reportMissingTypeStubs]
+from jax import lax
+
+from rooflight.dtypes import DTYPES
+from rooflight.graph import Mask, dim_sizes, model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan.pins import pins_of
+from rooflight.program.attention import attend
+from rooflight.program.model import Program
+from rooflight.program.shardings import device_mesh
+from rooflight.program.train import Batch, init_state, make_train_step
+from rooflight.specs import parse_mesh
+from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
+
+BATCH, SEQ, EPS = 4, 128, 1e-5
+BLOCK = Block(Attention(8, 4, 32), Mlp(1024))
+MODEL = ModelSpec("small", "Small", 256, 2048, (Repeat((BLOCK,), 4),))
+Weights = dict[str, Any]
+
+
+def norm(x: Any, scale: Any) -> Any:
+    return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + EPS) * scale
+
+
+def turned(x: Any) -> Any:
+    half = x.shape[-1] // 2
+    rates = 10_000.0 ** (-np.arange(half) / half)
+    angles = (np.arange(x.shape[1])[:, None] * rates).astype(np.float32)
+    angles = angles.reshape(x.shape[1], *(1,) * (x.ndim - 3), half)
+    one, two, cos, sin = x[..., :half], x[..., half:], np.cos(angles), np.sin(angles)
+    return jnp.concatenate([one * cos - two * sin, two * cos + one * sin], -1)
+
+
+def layer(x: Any, w: Weights) -> Any:
+    h = norm(x, w["attention_in_norm.Scale"])
+    q = turned(jnp.einsum("btd,dkgh->btkgh", h, w["attention.W_q"]))
+    k = turned(jnp.einsum("btd,dkh->btkh", h, w["attention.W_k"]))
+    v = jnp.einsum("btd,dkh->btkh", h, w["attention.W_v"])
+    heads = attend(q, k, v, mask=Mask(), scale=q.shape[-1] ** -0.5)
+    x = x + jnp.einsum("btkgh,kghd->btd", heads, w["attention.W_o"])
+    m = norm(x, w["mlp_in_norm.Scale"])
+    hidden = jax.nn.silu(m @ w["mlp.W_gate"]) * (m @ w["mlp.W_in"])
+    return x + hidden @ w["mlp.W_out"], None
+
+
+def loss_of(params: Any, batch: Batch) -> Any:
+    frame, layers = params
+    x = frame["embedding.W_embed"][batch.tokens]
+    x = norm(lax.scan(layer, x, layers[0][0])[0], frame["final_norm.Scale"])
+
+    def losses(x: Any, targets: Any, weights: Any) -> Any:
+        logits = x @ frame["head.W_head"]
+        found = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+        return ((jax.nn.logsumexp(logits, -1) - found) * weights).sum()
+
+    total = jax.checkpoint(losses)(x, batch.targets, batch.weights)
+    return total / batch.weights.sum()
+
+
+def bare_step(state: Any, batch: Batch, optimizer: Any) -> Any:
+    params, inner = state
+    loss, gradients = jax.value_and_grad(loss_of)(params, batch)
+    updates, inner = optimizer.update(gradients, inner, params)
+    return (optax.apply_updates(params, updates), inner), loss
+
+
+def main(rounds: int) -> dict[str, Any]:
+    graph, mesh = model_graph(MODEL), parse_mesh("X=1", on="v5e:1x1")
+    dims, layout = dim_sizes(graph, batch=BATCH, seq=SEQ), parse_layout("fsdp=X")
+    program = Program(MODEL, pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
+    optimizer = optax.adamw(1e-3)
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(0, MODEL.vocab, (BATCH, SEQ)).astype(np.int32) for _ in range(2)]
+    rows = [*drawn, np.ones((BATCH, SEQ), np.float32)]
+    one = device_mesh(program.pins.axes)
+    with jax.set_mesh(one):
+        state = init_state(program, optimizer, jax.random.key(0))
+        batch = Batch(*map(jnp.asarray, rows))
+    params = jax.tree.map(jnp.asarray, jax.tree.map(np.array, tuple(state.params)))
+    other = (params, jax.jit(optimizer.init)(params))
+    ours = make_train_step(program, optimizer)
+    bare = jax.jit(partial(bare_step, optimizer=optimizer), donate_argnums=0)
+    plain = Batch(*map(jnp.asarray, rows))
+    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
+    apart = 0.0
+    for _ in range(rounds + 1):  # the first compiles
+        with jax.set_mesh(one):
+            begin = time.perf_counter()
+            state, mine = jax.block_until_ready(ours(state, batch))
+            seconds["ours"].append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        other, theirs = jax.block_until_ready(bare(other, plain))
+        seconds["bare"].append(time.perf_counter() - begin)
+        apart = max(apart, abs(float(mine) - float(theirs)))
+    return {name: times[1:] for name, times in seconds.items()} | {"apart": apart}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]))))

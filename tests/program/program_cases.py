@@ -1,0 +1,130 @@
+"""Tiny models, and every layout that the planner names for them, each on meshes of a slice."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+from rooflight.dtypes import DTYPES
+from rooflight.errors import ShardingError
+from rooflight.graph import dim_sizes, model_graph
+from rooflight.graph.layout import Layout
+from rooflight.graph.pins import Pins
+from rooflight.plan.pins import pins_of
+from rooflight.plan.space import every_placement, patterns
+from rooflight.specs import Mesh, parse_mesh, parse_slice
+from rooflight.specs.model import (
+    Attention,
+    Block,
+    Latent,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Norm,
+    NormPlace,
+    Repeat,
+    RopeScaling,
+)
+from rooflight.specs.model import Rope as Rotary
+
+BATCH, SEQ, VOCAB, D_MODEL = 32, 16, 64, 32
+MICROBATCHES, STAGES = 2, 2
+SLICES = {8: "v5e:2x4", 16: "v5e:4x4"}
+SANDWICH: tuple[NormPlace, ...] = ("attention_in", "attention_out", "mlp_in", "mlp_out")
+
+
+def _model(name: str, *blocks: Block, **rest: object) -> ModelSpec:
+    layers = (Repeat(tuple(blocks), STAGES),)
+    return ModelSpec(name, name, D_MODEL, VOCAB, layers, **rest)  # type: ignore[arg-type]
+
+
+_STRETCHED = Rotary(500_000.0, scaling=RopeScaling("llama3", 8.0, original_seq=64))
+_LOCAL = Attention(8, 4, 8, window=5, qk_norm="head", softcap=20.0, scale=0.3)
+_BIASED = Attention(8, 4, 8, has_sinks=True, qkv_bias=True, out_bias=True, rope=_STRETCHED)
+_SIGMOID = Moe(
+    *(16, 4, Mlp(32)),
+    shared=Mlp(32),
+    scoring="sigmoid",
+    num_groups=4,
+    groups_per_token=2,
+    group_score="top2",
+    has_choice_bias=True,
+    scale=2.5,
+)
+MODELS = {
+    m.name: m
+    for m in (
+        _model("dense", Block(Attention(8, 4, 8), Mlp(64))),
+        _model(
+            "pattern",
+            Block(_LOCAL, Mlp(64, activation="gelu_tanh"), SANDWICH),
+            Block(_BIASED, Mlp(64, has_bias=True), SANDWICH),
+            norm=Norm(adds_one=True),
+            is_tied=True,
+            softcap=30.0,
+            embedding_scale=5.5,
+        ),
+        _model("moe", Block(Attention(8, 4, 8), Moe(16, 2, Mlp(32)))),
+        _model("latent", Block(Attention(4, 4, 8, latent=Latent(16, 16, 4, 8)), _SIGMOID)),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One layout on one mesh."""
+
+    model: str
+    layout: Layout
+    mesh: Mesh
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.layout.text} on {self.mesh}"
+
+    @property
+    def pins(self) -> Pins:
+        graph = model_graph(MODELS[self.model])
+        dims = dim_sizes(graph, batch=BATCH // MICROBATCHES, seq=SEQ)
+        return pins_of(graph, self.layout, mesh=self.mesh, dims=dims, dtype=DTYPES["bf16"])
+
+
+def alone(model: str) -> Case:
+    """The same program on one device."""
+    layout = next(patterns(model_graph(MODELS[model])))
+    return Case(model, layout, parse_mesh("X=1", on="v5e:1x1"))
+
+
+def cases(model: str, devices: int) -> Iterator[Case]:
+    """Every pattern of the planner's search, on the most even of its meshes that divides sizes."""
+    on = parse_slice(SLICES[devices])
+    for layout in patterns(model_graph(MODELS[model])):
+        placed = every_placement(layout, on)
+        meshes = sorted(map(placed.mesh, range(placed.count)), key=lambda m: max(m.axes.values()))
+        found = (Case(model, layout, mesh) for mesh in meshes)
+        yield from islice(filter(_divides, found), 1)  # none where axes outnumber the devices
+
+
+def _divides(case: Case) -> bool:
+    if any(case.mesh.axes[axis] != STAGES for axis in case.layout.stages):
+        return False
+    try:
+        return bool(case.pins.ops)
+    except ShardingError:
+        return False
+
+
+def covering(every: list[Case]) -> list[Case]:
+    """A few of the cases in which all pairs of schemes that stand together anywhere still do."""
+    rest = set[frozenset[str]]().union(*(_pairs(c) for c in every))
+    chosen: list[Case] = []
+    while rest:
+        best = max(every, key=lambda c: len(_pairs(c) & rest))
+        chosen.append(best)
+        rest -= _pairs(best)
+    return chosen
+
+
+def _pairs(case: Case) -> set[frozenset[str]]:
+    """Schemes two by two; expert axes are told apart by whom they share devices with."""
+    parts = [p.split("=") for p in case.layout.text.split(",")]
+    names = [f"{n}={a}" if n == "ep" else n for n, a in parts]
+    return {frozenset(pair) for pair in combinations(names, 2)} | {frozenset([n]) for n in names}

@@ -1,0 +1,79 @@
+"""Training is the same under every layout that the planner names: losses and all gradients."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any  # JSON
+
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("optax")
+
+from program_cases import MODELS, cases, covering
+
+from rooflight.graph import model_graph
+from rooflight.plan.space import patterns
+
+HERE = Path(__file__).parent
+GRADIENT = 1e-5  # of a tensor's largest element
+LOSS = 1e-5
+
+
+def run(worker: str, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / worker), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+def check(model: str, devices: int, which: str) -> int:
+    found = run("train_worker.py", model, str(devices), which)
+    assert found["losses"][-1] != found["losses"][0]
+    for case, worst in found["layouts"].items():
+        assert worst["gradient"] <= GRADIENT, (case, worst)
+        assert worst["loss"] <= LOSS, (case, worst)
+    return len(found["layouts"])
+
+
+@pytest.mark.parametrize(("model", "devices"), [("dense", 8), ("moe", 16)])
+def test_layouts_that_cover_all_pairs_of_schemes_train_as_one_device_does(
+    model: str, devices: int
+) -> None:
+    assert check(model, devices, "covering") == len(covering(list(cases(model, devices))))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_layout_of_the_planner_is_left_out_on_sixteen_devices(model: str) -> None:
+    named = [layout.text for layout in patterns(model_graph(MODELS[model]))]
+    assert [case.layout.text for case in cases(model, 16)] == named
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("devices", [8, 16])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_layout_of_the_planner_trains_as_one_device_does(model: str, devices: int) -> None:
+    assert check(model, devices, "all") == len(list(cases(model, devices)))
+
+
+def test_the_largest_llama_is_lowered_for_4096_chips_without_making_anything() -> None:
+    found = run(
+        "lower_worker.py",
+        *("llama3.1-405b", "dp=Z,fsdp=X,sp=Y", "Z=16,X=32,Y=8", "v5p:16x16x16", "2048", "8192"),
+    )
+    assert found["devices"] == 4096
+    assert found["params"] > 405e9
+    assert found["seconds"] < 30
+    assert found["peak_bytes"] < 2e9  # the weights of one chip alone are 3 GB
+    assert found["device_bytes"] > 3e9
+    assert found["scopes"] == found["ops"]
+
+
+@pytest.mark.full
+def test_a_step_through_the_api_takes_no_longer_than_the_same_maths_by_hand() -> None:
+    found = run("overhead_worker.py", "15")
+    ours, bare = min(found["ours"]), min(found["bare"])
+    assert found["apart"] < 1e-4
+    assert bare >= 0.05
+    assert ours <= 1.02 * bare

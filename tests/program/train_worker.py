@@ -1,0 +1,126 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""Trains a tiny model under many layouts on fake devices, and compares with one device.
+
+Run as a process of its own: `python train_worker.py MODEL DEVICES all|covering`. Prints one JSON
+object: for each layout the largest difference of a gradient, relative to the tensor's largest
+element, and the largest difference of a loss in six steps.
+"""
+
+import json
+import os
+import sys
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=16"
+    " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # compile faster
+)
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax  # pyright: ignore[reportMissingTypeStubs]
+from program_cases import (
+    BATCH,
+    MICROBATCHES,
+    MODELS,
+    SEQ,
+    STAGES,
+    VOCAB,
+    Case,
+    alone,
+    cases,
+    covering,
+)
+
+from rooflight.graph import make_schedule
+from rooflight.program.model import Program
+from rooflight.program.params import Tree, abstract_params, init_params
+from rooflight.program.shardings import device_mesh
+from rooflight.program.train import Batch, batch_spec, begin_state, make_train_step
+
+STEPS = 6
+
+
+@dataclass
+class Run:
+    losses: list[float]
+    gradients: list[Any]  # of the first step, as numpy arrays
+    names: list[str]
+
+
+def batch_of(step: int, program: Program) -> Batch:
+    rng = np.random.default_rng(step)
+    tokens, targets = (rng.integers(0, VOCAB, (BATCH, SEQ), np.int32) for _ in range(2))
+    weights = rng.integers(0, 2, (BATCH, SEQ)).astype(np.float32)
+    return Batch(*(jax.device_put(x, batch_spec(program)) for x in (tokens, targets, weights)))
+
+
+def start_of(model: str) -> Tree:
+    """Weights as numpy arrays, with vectors that are neither zeros nor ones."""
+    pins = alone(model).pins
+    with jax.set_mesh(device_mesh(pins.axes)):
+        made = init_params(Program(MODELS[model], pins).specs, pins, jax.random.key(0))
+        made = jax.tree.map(np.asarray, made)
+    rng = np.random.default_rng(7)
+
+    def stirred(x: Any) -> Any:
+        return x + 0.1 * rng.standard_normal(x.shape, np.float32) if np.std(x) == 0 else x
+
+    return jax.tree.map(stirred, made)
+
+
+def put(x: Any, like: Any) -> jax.Array:
+    return jax.device_put(x, like.sharding)
+
+
+def train(case: Case, start: Tree, microbatches: int) -> Run:
+    """Six steps; with momentum, the optimizer's trace after the first is the gradient itself."""
+    program = Program(MODELS[case.model], case.pins, remat="dots")
+    optimizer = optax.sgd(0.05, momentum=0.9)
+    mesh = device_mesh(program.pins.axes)
+    with jax.set_mesh(mesh):
+        like = abstract_params(program.specs, program.pins, mesh)
+        params = jax.tree.map(put, start, like)
+        state = begin_state(program, optimizer, params)
+        options: dict[str, Any] = {"microbatches": microbatches}
+        if case.layout.stages:
+            table = make_schedule("1f1b", stages=STAGES, microbatches=microbatches)
+            options = {"schedule": table}
+        step = make_train_step(program, optimizer, **options)
+        losses, found = list[float](), list[Any]()
+        for i in range(STEPS):
+            state, loss = step(state, batch_of(i, program))
+            losses.append(float(loss))
+            if i == 0:
+                found = [
+                    (jax.tree_util.keystr(path), np.asarray(x))  # before the state is used up
+                    for path, x in jax.tree_util.tree_leaves_with_path(state.optimizer[0].trace)
+                ]
+    return Run(losses, [x for _, x in found], [name for name, _ in found])
+
+
+def compare(run: Run, plain: Run) -> dict[str, Any]:
+    worst, name = max(
+        (float(np.abs(a - b).max() / (np.abs(b).max() or 1.0)), name)
+        for a, b, name in zip(run.gradients, plain.gradients, plain.names, strict=True)
+    )
+    losses = zip(run.losses, plain.losses, strict=True)
+    return {"gradient": worst, "tensor": name, "loss": max(abs(a - b) for a, b in losses)}
+
+
+def main(model: str, devices: int, which: str) -> dict[str, Any]:
+    start = start_of(model)
+    plain = train(alone(model), start, 1)
+    every = list(cases(model, devices))
+    chosen = every if which == "all" else covering(every)
+    layouts = {str(c): compare(train(c, start, MICROBATCHES), plain) for c in chosen}
+    return {"losses": plain.losses, "layouts": layouts}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3])))

@@ -1,0 +1,57 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""Programs of a plan with one mistake each, as people make them; the judge must see every one."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rooflight.records import from_json
+from rooflight.verify.build_plan import build_step, make_program
+
+Built = tuple[Any, tuple[Any, ...]]
+_W_OUT = "layers[0][0]['mlp.W_out']"
+
+
+def unsharded_weight(mesh: Mesh, *, plan: str) -> Built:
+    """W_out is stored whole on every device."""
+    return _stored(mesh, plan, PartitionSpec())
+
+
+def transposed_weight(mesh: Mesh, *, plan: str) -> Built:
+    """W_out[F,D] is stored with F split instead of D: as many bytes, another place."""
+    return _stored(mesh, plan, PartitionSpec(None, "X", None))
+
+
+def _stored(mesh: Mesh, plan: str, spec: PartitionSpec) -> Built:
+    decided = from_json(plan)
+    step, (state, batch) = build_step(mesh, decided, make_program(decided))
+
+    def moved(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        if not jax.tree_util.keystr(path).endswith(f".params.{_W_OUT}"):
+            return leaf
+        assert isinstance(leaf.sharding, NamedSharding)
+        sharding = NamedSharding(leaf.sharding.mesh, spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return step, (jax.tree_util.tree_map_with_path(moved, state), batch)
+
+
+def wrong_layout(mesh: Mesh, *, plan: str) -> Built:
+    """Weights are stored whole where the plan splits them: dp instead of fsdp."""
+    other = replace(from_json(plan), layout="dp=X")
+    return build_step(mesh, other, make_program(other))
+
+
+def wide_products(mesh: Mesh, *, plan: str) -> Built:
+    """Weights are gathered in fp32: twice the bytes."""
+    decided = from_json(plan)
+    return build_step(mesh, decided, replace(make_program(decided), compute="f32"))
+
+
+def no_remat(mesh: Mesh, *, plan: str) -> Built:
+    """The policy that the plan counts on is left out."""
+    decided = from_json(plan)
+    return build_step(mesh, decided, replace(make_program(decided), remat="none"))

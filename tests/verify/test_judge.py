@@ -1,0 +1,109 @@
+"""Sound programs raise no finding, mistaken ones do: real compiles, two at a time."""
+
+import importlib.util
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import EXAMPLE, small_plan
+
+from rooflight.cli.verify_page import answer, document, tables
+from rooflight.errors import ShardingError, UsageError
+from rooflight.verify.expect import expected_weights
+from rooflight.verify.judge import BUILD, Verdict, judge
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the compiler that is asked, is not installed",
+)
+
+HERE = Path(__file__).parent
+FSDP = small_plan("fsdp=X", "X=16")
+SOUND = {
+    "fsdp": FSDP,
+    "fsdp, sp": small_plan("fsdp=X,sp=Y", "X=4,Y=4"),
+    "dp, fsdp, tp": small_plan("dp=Z,fsdp=X,tp=Y", "Z=2,X=2,Y=4", remat="dots", microbatches=2),
+}
+MISTAKES = (
+    *("unsharded_weight", "transposed_weight", "wrong_layout"),
+    *("wide_products", "no_remat"),
+)
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    cache = tmp_path_factory.mktemp("cache")
+
+    def sound(name: str) -> Verdict:
+        until = "scheduled" if name == "fsdp" else "partitioned"
+        return judge(SOUND[name], until=until, cache=cache)
+
+    def mistaken(name: str) -> Verdict:
+        return judge(FSDP, build=f"mistakes:{name}", folder=str(HERE), cache=cache)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        found = [pool.submit(sound, name) for name in SOUND]
+        found += [pool.submit(mistaken, name) for name in MISTAKES]
+        names = (*SOUND, *MISTAKES)
+        return {name: one.result() for name, one in zip(names, found, strict=True)}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_program_has_the_collectives_of_its_derivation(
+    name: str, verdicts: dict[str, Verdict]
+) -> None:
+    verdict = verdicts[name]
+    assert verdict.findings == ()
+    assert verdict.matching and verdict.matching.matched_share > 0.998
+    assert len(verdict.matching.named) <= 3
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistaken_program_is_found_out(name: str, verdicts: dict[str, Verdict]) -> None:
+    assert verdicts[name].findings
+
+
+def test_a_weight_that_was_left_whole_is_named(verdicts: dict[str, Verdict]) -> None:
+    (weight,) = verdicts["unsharded_weight"].replicated
+    assert weight.name == "state.params.layers[0][0]['mlp.W_out']"
+    assert weight.nbytes == 16 * weight.expected_bytes == 4 * 2 * 4096 * 1024
+
+
+def test_a_surprise_comes_with_its_op_and_its_line(verdicts: dict[str, Verdict]) -> None:
+    matching = verdicts["wide_products"].matching
+    assert matching and {s.op for s in matching.surprises} > {"mlp.in", "attention.q"}
+    assert all(".py:" in s.collective.source for s in matching.surprises)
+
+
+def test_memory_is_the_compilers_own_at_the_schedule(verdicts: dict[str, Verdict]) -> None:
+    assert verdicts["fsdp, sp"].memory is None
+    memory = verdicts["fsdp"].memory
+    state = 3 * sum(expected_weights(FSDP).values())  # fp32, as its two moments are
+    assert memory and memory.by_category["arguments"] == pytest.approx(state, rel=0.02)
+
+
+@pytest.mark.parametrize("name", [*SOUND, *MISTAKES])
+def test_the_page_says_whether_the_plan_stands(name: str, verdicts: dict[str, Verdict]) -> None:
+    verdict = verdicts[name]
+    text = "\n".join([answer(verdict), *tables(verdict, everything=True)])
+    assert ("the plan stands" in text) == (name in SOUND)
+    shown = json.loads(json.dumps(document(verdict)))
+    assert len(shown["findings"]) == len(verdict.findings)
+    assert all(r.name in text for r in verdict.replicated)
+
+
+def test_a_program_that_cannot_be_built_says_why(verdicts: dict[str, Verdict]) -> None:
+    said = answer(verdicts["transposed_weight"])
+    assert "not built" in said and "ShardingTypeError" in said
+
+
+def test_a_plan_that_cannot_be_judged_is_refused_with_a_reason() -> None:
+    staged = replace(EXAMPLE, stages=2, schedule="1f1b")
+    with pytest.raises(UsageError, match="2 pipeline stages"):
+        judge(staged, build=BUILD)
+    with pytest.raises(UsageError, match="fp8"):
+        judge(replace(EXAMPLE, dtype="fp8"))
+    with pytest.raises(ShardingError, match="does not split"):
+        judge(small_plan("fsdp=X", "X=16", microbatches=8))
