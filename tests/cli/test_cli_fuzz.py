@@ -92,6 +92,7 @@ PLAUSIBLE = {
         *("model.flavor=8B", "parallelism.tensor_parallel_degree=4", "training.seq_len=4096"),
         *("--from", "torchtitan", "--on", "h100:8x4", "--model", "llama3-8b"),
     ],
+    "verify": ["--expect", "--until", "scheduled", "-v"],
     "hlo": [DUMP, "--mesh", "X=4,Y=4", "--stage", "executable"],
     "doctor": [],
     "book": ["3.2"],

@@ -115,7 +115,11 @@ def test_the_file_is_written_or_the_flag_is_named(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, plan, page = case
-    monkeypatch.setattr(plan_report, "report_page", lambda *_: page)  # it is priced already
+
+    def priced(*_: object) -> PlanPage:
+        return page
+
+    monkeypatch.setattr(plan_report, "report_page", priced)  # once is enough
     path = tmp_path / "plan.html"
     write_report(str(path), MODEL, QUESTION, found, plan)
     assert path.read_text(encoding="utf-8") == plan_html(page)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plans import EXAMPLE, small_plan
 
 from rooflight.graph import model_graph
+from rooflight.specs import load_model
 from rooflight.verify.expect import (
     Expected,
     expected_collectives,
@@ -52,6 +53,22 @@ def test_data_parallel_gradients_are_reduced_once_for_all_layers(microbatches: i
     found = expected_collectives(small_plan("dp=X", "X=16", microbatches=microbatches))
     assert {(e.kind, e.count) for e in found} == {("all_reduce", 1)}
     assert _total(found)["all_reduce"] == 2 * (2 * LAYER + 2 * FRAME)  # fp32
+
+
+@pytest.mark.parametrize(("remat", "exchanges"), [("none", 4), ("dots", 6), ("block", 6)])
+def test_experts_are_reached_and_left_again_where_remat_says_so(remat: str, exchanges: int) -> None:
+    model = load_model("mixtral-8x7b")
+    plan = replace(small_plan("dp=Y,fsdp=X,ep=X", "Y=2,X=8", remat=remat), model=model)
+    found = [e for e in expected_collectives(plan) if e.kind == "all_to_all"]
+    assert sum(e.count for e in found) == exchanges * len(model_graph(model).order)
+
+
+def test_a_tied_table_is_gathered_and_scattered_for_both_of_its_uses() -> None:
+    model = load_model("gemma2-9b")
+    plan = replace(small_plan("fsdp=X", "X=16"), model=model)
+    ends = [e for e in expected_collectives(plan) if e.op in ("embedding.tokens", "head.logits")]
+    assert Counter(e.kind for e in ends) == {"all_gather": 2, "reduce_scatter": 2}
+    assert {e.nbytes for e in ends} == {2 * model.vocab * model.d_model}
 
 
 def test_stored_weights_are_all_of_the_model_over_the_devices() -> None:

@@ -65,7 +65,9 @@ def run(args: Namespace) -> int:
     question, choices = _question(args, model)
     asked = Asked(args, model.title, question, choices)
     if name and args.html:
-        raise UsageError("--html is the page of a plan", hint=f"leave out --{name.replace('_', '-')} or --html")
+        raise UsageError(
+            "--html is the page of a plan", hint=f"leave out --{name.replace('_', '-')} or --html"
+        )
     if name:
         reply = answer(name, asked)
         if args.json:

@@ -26,6 +26,7 @@ VERBS = {
     "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
     "export": "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say",
     "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
+    "verify": "a plan, compiled for its slice with no chip attached: what the compiler makes of it",
     "hlo": "collectives, loops, matmuls and memory of a compiled program, from a dump of XLA",
     "doctor": "what this machine can compile for, with which versions, and how to get the rest",
     "book": "worked problems of the book, line by line, against its printed answers",

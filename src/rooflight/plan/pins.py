@@ -39,6 +39,24 @@ def derivations_of(
     graph: Graph, layout: Layout, *, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
 ) -> dict[int | None, Derivation]:
     """What pins are read off: the steps of each block, and of the frame around them (None)."""
+    blocks = dict.fromkeys(op.block for op in graph.ops)
+    of_block = {block: [op for op in graph.ops if op.block == block] for block in blocks}
+    return {
+        block: derive_ops(graph, ops, layout, mesh=mesh, dims=dims, dtype=dtype)
+        for block, ops in of_block.items()
+    }
+
+
+def derive_ops(
+    graph: Graph,
+    ops: Iterable[Op],
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    dims: Mapping[str, int],
+    dtype: Dtype,
+) -> Derivation:
+    """The steps of some ops as the program does them."""
     layout = without_lone_axes(layout, mesh)
     sizes = _padded(layout, mesh, dims)
 
@@ -46,12 +64,7 @@ def derivations_of(
         found = tuple(s for s in known_strategies(contraction) if not _moves_scores(s))
         return pick(found, dims=sizes, mesh=mesh, dtype=dtype).strategy
 
-    return {
-        block: derive(
-            graph, [_as_product(op) for op in graph.ops if op.block == block], layout, choose
-        )
-        for block in dict.fromkeys(op.block for op in graph.ops)
-    }
+    return derive(graph, [_as_product(op) for op in ops], layout, choose)
 
 
 def _padded(layout: Layout, mesh: Mesh, dims: Mapping[str, int]) -> dict[str, int]:

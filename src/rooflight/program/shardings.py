@@ -26,8 +26,9 @@ def spec_of(
     left a pending sum: jax then types the gradient `{U_X}` and takes the sum where we say so.
 
     >>> from rooflight.algebra import parse_tensor
-    >>> spec_of(parse_tensor("A[I_XY,J]{U_Z}"))
-    PartitionSpec(('X', 'Y'), None, unreduced={'Z'})
+    >>> found = spec_of(parse_tensor("A[I_XY,J]{U_Z}"))
+    >>> found == PartitionSpec(("X", "Y"), None, unreduced={"Z"})
+    True
     """
     every = tensor.axes if stacked is None else (stacked, *tensor.axes)
     entries = [axes[0] if len(axes) == 1 else axes or None for axes in every]

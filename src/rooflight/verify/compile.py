@@ -86,7 +86,7 @@ def compile_all(
     """
     for request in requests:
         require_compiler("gpu" if request.mesh.slice.chip.kind == "gpu" else "tpu")
-    store = cache or cache_folder()
+    store = (cache or cache_folder()).resolve()  # a child works in a folder of its own
     store.mkdir(parents=True, exist_ok=True)
 
     def run(at: int) -> Compilation:

@@ -144,7 +144,7 @@ def _class_of(found: Collective, op: str, small: Small) -> str:
         return "sums of the loss and of weights of tokens"
     if found.nbytes > small.vector:
         return ""
-    if op.endswith(".norm"):
+    if op.endswith((".norm", "_norm")):
         return "scales of norms and their gradients"
     if op == "head.logits" or _LOSS in found.source:
         return "numbers of each token at the loss"

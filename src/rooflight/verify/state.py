@@ -37,7 +37,7 @@ def _terms(plan: Plan) -> Iterator[tuple[str, int, str]]:
     weights, stored = setting_of(plan).weights, sum(expected_weights(plan).values())
     wide = stored * 4 // weights.nbytes(1)
     master = wide if weights.name in _KEEPS_MASTER else 0
-    yield "weights", stored, "the plan rounds otherwise"
+    yield "weights", stored, "not known"
     yield "master weights", master, f"the program keeps them in fp32, recipe {plan.recipe} does not"
     yield (
         "optimizer moments",

@@ -1,0 +1,215 @@
+"""What `rooflight verify` shows: a verdict in a line or two, tables, a document."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rooflight.algebra import Axes
+from rooflight.records import Plan
+from rooflight.report.table import table
+from rooflight.units import format_count, format_si
+from rooflight.verify.expect import Expected
+from rooflight.verify.judge import Verdict
+from rooflight.verify.match import Matching, Surplus
+from rooflight.verify.state import terms
+
+_ERROR = re.compile(r"[\w.]+(Error|Exception): ")
+_ROWS = 12
+_WORDS = 400  # of a compiler's refusal; all of them with --json
+
+
+def answer(verdict: Verdict) -> str:
+    """Whether the plan stands, and by how much."""
+    lines = [_head(verdict)]
+    if verdict.matching:
+        lines.append(_agreement(verdict.matching))
+    failed = verdict.failed
+    if failed:
+        lines.append(f"The compiler: {failed.outcome}. {_said(failed.words)}")
+    lines += [f"The compiler warns: {text}" for text in verdict.warnings]
+    lines.append(_memory(verdict))
+    return "\n".join(lines)
+
+
+def _said(words: str) -> str:
+    """The compiler's verdict, or the last error of a program that could not be built."""
+    errors = [line for line in words.splitlines() if _ERROR.match(line)]
+    return (errors[-1] if errors else words)[:_WORDS]
+
+
+def _head(verdict: Verdict) -> str:
+    plan, count = verdict.plan, len(verdict.findings)
+    what = f"{plan.model.name}, {plan.layout} on {plan.slice}"
+    seconds = max(d.seconds for d in verdict.done)
+    stands = "the plan stands" if not count else f"{count} finding{'s' if count > 1 else ''}"
+    return f"{what}: {stands} (compiled in {seconds:.0f} s, plan {verdict.hash})."
+
+
+def _agreement(matching: Matching) -> str:
+    total = format_si(matching.found_bytes, "B")
+    return (
+        f"{format_count(matching.matched_count)} collectives,"
+        f" {matching.matched_share:.2%} of the bytes, are the expected ones in kind, axes, bytes"
+        f" and count; the compiler has {total} a step."
+    )
+
+
+def _memory(verdict: Verdict) -> str:
+    planned = format_si(verdict.plan.memory.total_bytes, "B")
+    if verdict.memory is None:
+        return f"Planned memory: {planned}; the compiler's is unknown before the schedule."
+    total = verdict.memory.total_bytes
+    parts = [f"{k} {format_si(n, 'B')}" for k, n in verdict.memory.by_category.items() if n]
+    ratio = total / verdict.plan.memory.total_bytes
+    return (
+        f"Planned memory: {planned}; the compiler's: {format_si(total, 'B')}, {ratio:.2f} times"
+        f" as much ({', '.join(parts)})."
+    )
+
+
+def tables(verdict: Verdict, *, everything: bool) -> list[str]:
+    """Findings, then what is left out of the derivation by name, then memory by term."""
+    most = None if everything else _ROWS
+    blocks: list[str] = []
+    if verdict.matching:
+        blocks = [
+            _missing(verdict.matching, most),
+            _surprises(verdict.matching, most),
+            _named(verdict.matching),
+        ]
+    blocks += [_replicated(verdict), _terms(verdict)]
+    return [block for block in blocks if block]
+
+
+def _missing(matching: Matching, most: int | None) -> str:
+    ordered = sorted(matching.missing, key=lambda m: -m.nbytes)
+    rows = [[*_cells(m.expected, m.count), m.expected.because] for m in ordered[:most]]
+    header = ["missing", "axes", "bytes", "times", "of", "step"]
+    return table(header, rows, align="llrrll") if rows else ""
+
+
+def _cells(expected: Expected, count: int) -> list[str]:
+    return [
+        expected.kind.replace("_", "-"),
+        _axes(expected.axes),
+        format_si(expected.nbytes, "B"),
+        format_count(count),
+        expected.op,
+    ]
+
+
+def _axes(axes: Axes | None) -> str:
+    return "unknown" if axes is None else "+".join(axes)
+
+
+def _surprises(matching: Matching, most: int | None) -> str:
+    ordered = sorted(matching.surprises, key=lambda s: -s.nbytes)
+    rows = [_surplus(s) for s in ordered[:most]]
+    header = ["not expected", "axes", "bytes", "times", "of", "from", "instruction"]
+    return table(header, rows, align="llrrlll") if rows else ""
+
+
+def _surplus(surplus: Surplus) -> list[str]:
+    found = surplus.collective
+    return [
+        found.kind.replace("_", "-"),
+        _axes(found.axes),
+        format_si(found.nbytes, "B"),
+        "unknown" if surplus.count is None else format_count(surplus.count),
+        surplus.op or "-",
+        found.source.rpartition("/")[2] or "-",
+        found.name,
+    ]
+
+
+def _named(matching: Matching) -> str:
+    rows = [
+        [
+            name,
+            format_count(sum(s.count or 0 for s in found)),
+            format_si(sum(s.nbytes for s in found), "B"),
+        ]
+        for name, found in matching.named.items()
+    ]
+    header = ["not in the derivation, by design", "times", "bytes a step"]
+    return table(header, rows, align="lrr") if rows else ""
+
+
+def _replicated(verdict: Verdict) -> str:
+    rows = [
+        [r.name, format_si(r.nbytes, "B"), format_si(r.expected_bytes, "B")]
+        for r in verdict.replicated
+    ]
+    return table(["weight", "a device has", "planned"], rows, align="lrr") if rows else ""
+
+
+def _terms(verdict: Verdict) -> str:
+    rows = [
+        [t.name, format_si(t.planned_bytes, "B"), format_si(t.program_bytes, "B"), t.because]
+        for t in terms(verdict.plan)
+        if t.because
+    ]
+    header = ["memory that differs", "planned", "program", "because"]
+    return table(header, rows, align="lrrl") if rows else ""
+
+
+def document(verdict: Verdict) -> dict[str, object]:
+    """All of it, for a machine."""
+    matching = verdict.matching
+    return {
+        "plan": verdict.hash,
+        "slice": verdict.plan.slice,
+        "findings": list(verdict.findings),
+        "compiles": [
+            {"until": d.request.until, "outcome": d.outcome, "words": d.words, "seconds": d.seconds}
+            for d in verdict.done
+        ],
+        "versions": verdict.done[0].versions,
+        "matched": None if matching is None else _matched(matching),
+        "missing": [] if matching is None else [asdict(m) for m in matching.missing],
+        "surplus": [] if matching is None else [_surplus_fields(s) for s in matching.surplus],
+        "replicated": [asdict(r) for r in verdict.replicated],
+        "warnings": list(verdict.warnings),
+        "memory": {
+            "planned_bytes": verdict.plan.memory.total_bytes,
+            "compiler_bytes": verdict.memory.total_bytes if verdict.memory else None,
+            "compiler": dict(verdict.memory.by_category) if verdict.memory else None,
+            "terms": [asdict(t) for t in terms(verdict.plan)],
+        },
+    }
+
+
+def _matched(matching: Matching) -> dict[str, object]:
+    return {
+        "count": matching.matched_count,
+        "bytes": matching.matched_bytes,
+        "share": matching.matched_share,
+    }
+
+
+def _surplus_fields(surplus: Surplus) -> dict[str, object]:
+    found = surplus.collective
+    keys = ("name", "kind", "axes", "dtype", "nbytes", "op_name", "source")
+    fields: dict[str, object] = {key: getattr(found, key) for key in keys}
+    return fields | {"count": surplus.count, "op": surplus.op, "named": surplus.named}
+
+
+def expectation(plan: Plan, expected: Sequence[Expected], *, everything: bool) -> str:
+    """What a plan expects, the most bytes first."""
+    ordered = sorted(expected, key=lambda e: -e.nbytes * e.count)
+    rows = [[*_cells(e, e.count), e.because] for e in ordered[: None if everything else _ROWS]]
+    total = format_si(sum(e.nbytes * e.count for e in expected), "B")
+    count = format_count(sum(e.count for e in expected))
+    head = (
+        f"{plan.model.name}, {plan.layout} on {plan.slice}: {count} collectives of {total} a step"
+        " are expected; nothing was compiled."
+    )
+    if not rows:
+        return head
+    shown = table(["expected", "axes", "bytes", "times", "of", "step"], rows, align="llrrll")
+    left = len(ordered) - len(rows)
+    return f"{head}\n\n{shown}" + (f"\n({left} more rows: -v)" if left else "")
+
+
+def expectation_document(plan: Plan, expected: Sequence[Expected]) -> dict[str, object]:
+    return {"slice": plan.slice, "expected": [asdict(e) for e in expected]}

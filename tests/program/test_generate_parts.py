@@ -1,0 +1,135 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportPrivateImportUsage=false
+# jax annotates its own functions only in part.
+"""Sampling, rounding to few bits, and what the paged kernel is handed, each against its rule."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ref_ragged_paged_attention
+
+from rooflight.errors import UnknownNameError, UsageError
+from rooflight.graph import Mask
+from rooflight.graph.layout import parse_layout
+from rooflight.graph.pins import Pins
+from rooflight.program import paged_kernel
+from rooflight.program.attention import attend
+from rooflight.program.cache import blocks_of_row, check_rows_only
+from rooflight.program.paged_blocks import Rows, own_blocks
+from rooflight.program.quantized import FORMATS, quantize
+from rooflight.program.sampling import Draws, greedy, sample
+from rooflight.program.shardings import device_mesh
+from rooflight.specs.model import Attention
+
+DRAWS = 4096
+LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
+
+
+def drawn(temperature: float, top_k: int = 0, top_p: float = 1.0) -> Any:
+    """How often each of four tokens comes, over many seeds."""
+    rows = [np.full(DRAWS, x) for x in (np.float32(temperature), top_k, np.float32(top_p))]
+    draws = Draws(*(jnp.asarray(x) for x in (*rows, np.arange(DRAWS))))
+    logits = jnp.asarray(np.tile(LOGITS, (DRAWS, 1, 1)))
+    with jax.set_mesh(device_mesh({"X": 1})):
+        tokens = jax.jit(sample)(logits, draws, jnp.zeros((DRAWS, 1), jnp.int32))
+    return np.bincount(np.asarray(tokens)[:, 0], minlength=4) / DRAWS
+
+
+@pytest.mark.parametrize(
+    ("options", "chances"),
+    [
+        ((1.0,), [0.5, 0.25, 0.15, 0.1]),
+        ((0.5,), [0.7246, 0.1812, 0.0652, 0.0290]),  # squares, over their sum
+        ((1.0, 2), [2 / 3, 1 / 3, 0, 0]),
+        ((1.0, 0, 0.6), [2 / 3, 1 / 3, 0, 0]),  # the second reaches 0.6
+        ((1.0, 0, 0.5), [1, 0, 0, 0]),
+        ((1.0, 3, 0.8), [0.5 / 0.75, 0.25 / 0.75, 0, 0]),  # of the top 3, two reach 0.8
+        ((0.0,), [1, 0, 0, 0]),
+        ((1.0, 1), [1, 0, 0, 0]),
+    ],
+)
+def test_tokens_come_as_often_as_their_chances(options: Any, chances: list[float]) -> None:
+    found = drawn(*options)
+    assert np.abs(found - chances).max() < 4 * 0.5 / DRAWS**0.5
+    assert np.array_equal(found > 0, np.array(chances) > 0)
+
+
+def test_greedy_takes_the_largest_logit() -> None:
+    logits = np.random.default_rng(0).standard_normal((3, 2, 50)).astype(np.float32)
+    with jax.set_mesh(device_mesh({"X": 1})):
+        tokens = sample(jnp.asarray(logits), greedy(3), jnp.zeros((3, 2), jnp.int32))
+    assert np.array_equal(tokens, logits.argmax(-1))
+
+
+@given(st.integers(0, 1000), st.sampled_from(["int8", "int4"]))
+@settings(max_examples=20, deadline=None)
+def test_rounding_moves_an_element_by_half_a_scale_at_most(seed: int, dtype: str) -> None:
+    wide = np.random.default_rng(seed).standard_normal((5, 7)).astype(np.float32)
+    few = quantize(jnp.asarray(wide), dtype)
+    error = np.abs(np.asarray(few.astype(jnp.float32)) - wide)
+    assert np.all(error <= np.asarray(few.scale) * 0.5001)
+    assert np.allclose(few.scale[:, 0], np.abs(wide).max(1) / FORMATS[dtype][1])
+
+
+def test_fp8_keeps_three_bits_of_every_element_that_is_not_tiny() -> None:
+    wide = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    few = quantize(jnp.asarray(wide), "fp8")
+    error = np.abs(np.asarray(few.astype(jnp.float32)) - wide)
+    assert np.all(error <= np.maximum(np.abs(wide) / 16, np.asarray(few.scale) * 2**-9) * 1.001)
+
+
+def test_a_format_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(UnknownNameError, match="int9"):
+        quantize(jnp.ones((2, 2)), "int9")
+
+
+@pytest.mark.parametrize("layout", ["fsdp=X,sp=Y", "dp=X,cp=Y", "dp=X,pp=Y"])
+def test_a_layout_that_splits_positions_or_layers_is_refused(layout: str) -> None:
+    with pytest.raises(UsageError, match="rows and heads") as raised:
+        check_rows_only(Pins(parse_layout(layout), {"X": 2, "Y": 2}, {}))
+    assert "dp=X,tp=Y" in raised.value.hint
+    check_rows_only(Pins(parse_layout("dp=X,tp=Y"), {"X": 2, "Y": 2}, {}))
+
+
+@given(st.sampled_from([1, 2, 4]), st.integers(1, 4), st.integers(1, 5))
+def test_rows_of_one_part_share_its_blocks_and_no_others(ways: int, rows: int, blocks: int) -> None:
+    options = {"num_rows": ways * rows, "num_blocks": ways * blocks, "ways": ways}
+    parts = [blocks_of_row(b, **options) for b in range(ways * rows)]
+    assert sorted({i for part in parts for i in part}) == list(range(ways * blocks))
+    assert len(set(parts)) == ways
+
+
+@pytest.mark.parametrize("spec", [Attention(6, 2, 8), Attention(6, 2, 8, window=7, softcap=5.0)])
+def test_the_paged_kernel_is_handed_the_blocks_of_the_layer(
+    spec: Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own reference, in plain jax, stands for the kernel, which runs on TPUs only."""
+    tiles = {"num_kv_pages_per_block", "num_queries_per_block"}
+
+    def reference(*arrays: Any, **options: Any) -> Any:
+        return ref_ragged_paged_attention(
+            *arrays, **{n: x for n, x in options.items() if n not in tiles}
+        )
+
+    monkeypatch.setattr(paged_kernel, "ragged_paged_attention", reference)
+    rng = np.random.default_rng(0)
+    pages = jnp.asarray(rng.standard_normal((2, 16, 4, 4, 8)), jnp.float32)
+    q = jnp.asarray(rng.standard_normal((4, 1, 2, 3, 8)), jnp.float32)
+    ids, ends = rng.permutation(16)[:12].reshape(4, 3), jnp.asarray([12, 1, 7, 4])
+    read = pages[1, ids].reshape(4, 12, 4, 8)
+    rows = Rows(ends - 1, jnp.ones(4, jnp.int32), jnp.asarray(ids))
+    blocks = own_blocks({"kv": pages}, jnp.int32(1), rows, ())
+    found = paged_kernel.attend_ragged(q, pages, blocks, spec=spec, scale=0.3)
+    plain = partial(attend, mask=Mask(spec.window), softcap=spec.softcap, scale=0.3)
+    wanted = plain(q, read[:, :, 0::2], read[:, :, 1::2], q_start=ends - 1, kv_length=ends)
+    assert np.abs(found - wanted).max() < 1e-5
