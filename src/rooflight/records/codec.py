@@ -83,7 +83,7 @@ def encode(value: object, path: str = "") -> object:
 
     >>> from rooflight.specs import Norm
     >>> encode(Norm())
-    {'kind': 'rms', 'has_scale': True, 'has_bias': False}
+    {'kind': 'rms', 'has_scale': True, 'has_bias': False, 'eps': 1e-05, 'adds_one': False}
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise ModelError(f"{path} is {value}, which no file can hold")
@@ -104,7 +104,7 @@ def decode(kind: type[Record], value: object, path: str = "") -> Record:
     """Reads JSON data as a type; the error names the path of what does not fit.
 
     >>> from rooflight.specs import Norm
-    >>> decode(Norm, {"kind": "layer", "has_scale": True, "has_bias": False}).kind
+    >>> decode(Norm, encode(Norm("layer"))).kind
     'layer'
     """
     return cast(Record, _read(kind, value, path))

@@ -25,7 +25,7 @@ def json_schema(kind: type, *, verb: str, schema: int) -> Schema:
 
     >>> from rooflight.specs import Norm
     >>> json_schema(Norm, verb="norm", schema=1)["required"]
-    ['schema', 'verb', 'kind', 'has_scale', 'has_bias']
+    ['schema', 'verb', 'kind', 'has_scale', 'has_bias', 'eps', 'adds_one']
     """
     defs: dict[str, Schema] = {}
     body = _record(kind, defs)
