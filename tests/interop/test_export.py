@@ -1,8 +1,10 @@
 """Plans in the words of MaxText, torchtitan and Megatron-LM; what they cannot say is listed."""
 
+import json
 import math
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from rooflight.graph.layout import SCHEMES
 from rooflight.interop import FRAMEWORKS, Export, export_plan, load_framework
 from rooflight.interop.settings import read_flat_toml, read_flat_yaml
 from rooflight.records import Plan
-from rooflight.specs import load_model, model_names
+from rooflight.specs import load_model, model_from_hf, model_names
 
 from .plans import piped, plan_of
 
@@ -97,6 +99,43 @@ def test_megatron_gets_latent_attention_and_leading_dense_layers() -> None:
     assert (found["ffn-hidden-size"], found["moe-ffn-hidden-size"]) == (18432, 2048)
     assert (found["kv-lora-rank"], found["qk-pos-emb-head-dim"]) == (512, 64)
     assert (found["expert-model-parallel-size"], found["num-experts"]) == (16, 256)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+MPT = {"model_type": "mpt", "d_model": 64, "n_heads": 8, "n_layers": 4, "vocab_size": 320}
+
+
+@pytest.mark.parametrize("theta", (10_000.0, 500_000.0))
+def test_the_base_of_rotary_positions_is_written_where_a_config_has_it(
+    theta: float, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "rope_theta": theta}))
+    found = export_plan(replace(HYBRID, model=load_model(str(tmp_path))), to="megatron")
+    assert found.settings["rotary-base"] == theta
+    assert f"--rotary-base {theta:.0f}" in found.text.splitlines()
+    assert not any("not known" in loss.because for loss in found.losses)
+
+
+def test_the_base_of_rotary_positions_of_a_preset_is_not_known() -> None:
+    found = export_plan(HYBRID, to="megatron")
+    assert "rotary-base" not in found.settings
+    assert [x.is_material for x in found.losses if "base of rotary" in x.because] == [False]
+
+
+def test_positions_that_are_not_rotary_are_not_written_as_such() -> None:
+    alibi = replace(HYBRID, model=model_from_hf(MPT))
+    assert export_plan(alibi, to="megatron").settings["position-embedding-type"] == "none"
+    learned = replace(HYBRID, model=load_model("gpt3-175b"))
+    found = export_plan(learned, to="megatron").settings
+    assert found["position-embedding-type"] == "learned_absolute"
 
 
 # A layout, and whether each framework says it all.

@@ -156,7 +156,7 @@ def test_a_pod_with_odd_axes_gives_them_to_data_or_stages() -> None:
 def test_a_large_search_takes_seconds(model: str, on: str, batch: int, seconds: float) -> None:
     start = time.process_time()
     found = search_training(ask(model, on, batch, 4096))
-    assert time.process_time() - start < 2 * seconds  # twice: other work shares the machine
+    assert time.process_time() - start <= seconds
     assert found.candidates
 
 
@@ -169,7 +169,7 @@ def test_a_hundred_thousand_layouts_a_second() -> None:
         found.add(layout, math.inf)
     spent = time.process_time() - start
     assert found.num_priced > 500_000
-    assert found.num_priced / spent > 50_000  # half: other work shares the machine
+    assert found.num_priced / spent >= 100_000
 
 
 def test_the_candidates_come_in_order_and_differ() -> None:

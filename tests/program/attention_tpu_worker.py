@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from rooflight.graph import Mask
 from rooflight.program.attention import attend
+from rooflight.program.attention_tile import How
 from rooflight.program.ring import ring_attend
 
 SCALE = 0.125
@@ -29,7 +30,7 @@ def plain(q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array) -> jax.Arr
 
 def ring(q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array) -> jax.Array:
     spec = P("a", "b")
-    local = partial(ring_attend, axis="b", mask=Mask(), scale=SCALE)
+    local = partial(ring_attend, axis="b", how=How(Mask(), SCALE))
     mapped = jax.shard_map(local, in_specs=(spec, spec, spec), out_specs=spec)
     return mapped(q, k, v) + sinks[..., None]
 

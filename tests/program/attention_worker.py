@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from rooflight.errors import ShardingError
+from rooflight.errors import ShardingError, UsageError
 from rooflight.graph import Mask
 from rooflight.program.attention import attend
 from rooflight.program.attention_splash import attend_splash
@@ -174,6 +174,15 @@ def explicit_mesh() -> dict[str, float]:
     return errors
 
 
+def late_starts_refused() -> str:
+    arrays = draw(1, 128, 128, (1, 1), (8, 8), False)
+    try:
+        ours(arrays, mask=FULL, q_start=jnp.array(0), kernel="splash")
+    except UsageError as refused:
+        return refused.render()
+    return ""
+
+
 def split_positions_refused() -> str:
     arrays = draw(4, 16, 16, (2, 2), (8, 4), False)
     with jax.set_mesh(jax.make_mesh((8,), ("a",))):
@@ -214,12 +223,33 @@ def interpreted_kernel() -> dict[str, float]:
     }
     errors: dict[str, float] = {}
     for name, (mask, causal, cap, length) in cases.items():
-        how = How(mask, causal, SCALE, cap, 512)
+        how = How(mask, SCALE, causal, cap)
         splash = jax.jit(partial(attend_splash, how=how, offset=128, interpret=True))
         got = splash(arrays["q"], arrays["k"], arrays["v"], arrays["sinks"], length)
         want = oracle(arrays, mask=mask, causal=causal, softcap=cap, kv_length=length)
         errors[name] = error(got, want)
     return errors
+
+
+def unseen() -> dict[str, Any]:
+    """Queries 128..255 under a window of 40: a row without keys, and one that ends at key 200."""
+    arrays, lengths = draw(2, 128, 256, (1, 1), (16, 8), False), jnp.array([0, 200])
+    how = How(Mask(40), SCALE)
+    splash = partial(attend_splash, how=how, offset=128, interpret=True)
+    outs = {
+        "chunked": ours(arrays, mask=how.mask, kv_length=lengths, chunk=64),
+        "splash": splash(arrays["q"], arrays["k"], arrays["v"], None, lengths),
+    }
+    first = np.arange(128, 256) - 39  # the first key that each query may see
+    sees = first < np.array(lengths)[:, None]
+    return {
+        kernel: {
+            "unseen": (~sees).sum(1).tolist(),
+            "largest": float(np.abs(np.asarray(out)[~sees]).max()),
+            "seen": float(np.abs(np.asarray(out)[sees]).max((1, 2, 3)).min()),
+        }
+        for kernel, out in outs.items()
+    }
 
 
 def gradient_bytes(length: int) -> int:
@@ -247,7 +277,11 @@ if __name__ == "__main__":
         "errors": one_device() | explicit_mesh() | interpreted_kernel(),
         "query shards": query_shards(),
         "merge": merged_in_any_order(),
-        "refused": split_positions_refused(),
+        "unseen": unseen(),
+        "refused": {
+            "split positions": split_positions_refused(),
+            "late starts": late_starts_refused(),
+        },
         "bytes": [gradient_bytes(t) for t in (256, 1024)],
     }
     print(json.dumps(report))

@@ -3,24 +3,14 @@
 # jax annotates its own functions only in part.
 """Compiles routed experts for eight TPU v5e with libtpu, no chip attached.
 
-Run as a process of its own: `python moe_tpu_worker.py ragged` counts the exchanges of the ragged
-layer and its gradients; `overlap` counts all-to-alls with a product between start and end.
+Run as a process of its own, to which the test gives the environment of the compiler: with the word
+`ragged` it counts the exchanges of the ragged layer and its gradients, with `overlap` the
+all-to-alls that have a product between start and end.
 """
-
-import os
-import sys
-
-os.environ |= {  # quiet, without a lock file, and with no look for a TPU; before jax is imported
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_LOG_DIR": "disabled",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 

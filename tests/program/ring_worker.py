@@ -10,6 +10,7 @@ case in values and gradients, the collectives of each, and the tiles that each d
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from rooflight.errors import ShardingError
 from rooflight.graph import Mask
 from rooflight.program.attention_tile import How, visible
 from rooflight.program.ring import ring_attend
@@ -36,9 +38,7 @@ def sharded(
 
     def local(arrays: plain.Arrays, length: jax.Array | None) -> jax.Array:
         q, k, v = arrays["q"], arrays["k"], arrays["v"]
-        return attend(
-            q, k, v, axis="r", scale=plain.SCALE, sinks=arrays.get("sinks"), kv_length=length
-        )
+        return attend(q, k, v, axis="r", sinks=arrays.get("sinks"), kv_length=length)
 
     specs = {name: SPECS[name] for name in names}
     return jax.shard_map(
@@ -50,12 +50,14 @@ def case(
     attend: Callable[..., jax.Array],
     arrays: plain.Arrays,
     lengths: Any,
-    zigzagged: bool,
-    **words: Any,
+    how: How,
+    *,
+    zigzagged: bool = False,
 ) -> tuple[float, Counter[str]]:
     """The error of out and of all gradients; the collectives of the forward pass."""
-    want = plain.run(partial(plain.oracle, kv_length=lengths, **words), arrays)
-    run = sharded(partial(attend, **words), tuple(arrays), lengths is not None)
+    said = {"mask": how.mask, "causal": how.causal, "softcap": how.softcap}
+    want = plain.run(partial(plain.oracle, kv_length=lengths, **said), arrays)
+    run = sharded(partial(attend, how=how), tuple(arrays), lengths is not None)
 
     def move(tree: Any, f: Callable[[jax.Array, int], jax.Array]) -> Any:
         def one(x: jax.Array) -> jax.Array:
@@ -79,23 +81,36 @@ def cases() -> dict[str, tuple[float, Counter[str]]]:
     few = plain.draw(2, LENGTH, LENGTH, (2, 4), (8, 8), True)
     bare = {k: v for k, v in grouped.items() if k != "sinks"}
     lengths = jnp.array([11, 16])
-    zig, blocks = (
-        partial(ring_attend, order="zigzag"),
-        partial(ring_attend, order="blocks", chunk=3),
-    )
-    causal: dict[str, Any] = {"mask": Mask(), "causal": True}
+    causal = How(Mask(), plain.SCALE)
+    capped = replace(causal, softcap=2.0)
+    window = How(Mask(6), plain.SCALE, chunk=3)
+    both_ways = How(Mask(6), plain.SCALE, causal=False)
+    blocks = partial(ring_attend, order="blocks")
     return {
-        "zigzag": case(zig, bare, None, True, **causal),
-        "zigzag, sinks and softcap": case(zig, grouped, lengths, True, softcap=2.0, **causal),
-        "blocks and window": case(blocks, grouped, None, False, mask=Mask(6), causal=True),
-        "ulysses": case(ulysses_attend, grouped, lengths, False, softcap=2.0, **causal),
-        "ulysses, few kv heads": case(ulysses_attend, few, None, False, mask=Mask(6), causal=False),
+        "zigzag": case(ring_attend, bare, None, causal, zigzagged=True),
+        "zigzag, sinks and softcap": case(ring_attend, grouped, lengths, capped, zigzagged=True),
+        "blocks and window": case(blocks, grouped, None, window),
+        "ulysses": case(ulysses_attend, grouped, lengths, capped),
+        "ulysses, few kv heads": case(ulysses_attend, few, None, both_ways),
     }
+
+
+def refused(attend: Callable[..., jax.Array], length: int, heads: tuple[int, int]) -> str:
+    """What the user reads; a sequence of `length` on four devices."""
+    arrays = plain.draw(2, length, length, heads, (8, 8), False)
+    run = sharded(partial(attend, how=How(Mask(), plain.SCALE)), tuple(arrays), lengths=False)
+    with jax.set_mesh(jax.make_mesh((2, RING), ("d", "r"))):
+        placed = {k: jax.device_put(np.asarray(a), SPECS[k]) for k, a in arrays.items()}
+        try:
+            run(placed, None)
+        except ShardingError as wrong:
+            return wrong.render()
+    return ""
 
 
 def tiles(order: Order) -> list[list[int]]:
     """Of each round and device: the pairs of pieces in which some query sees some key."""
-    how, size = How(Mask(), True, 1.0, None, LENGTH), LENGTH // RING
+    how, size = How(Mask(), 1.0), LENGTH // RING
 
     def positions() -> jax.Array:
         return ring_positions(size, axis="r", order=order)
@@ -128,5 +143,10 @@ if __name__ == "__main__":
         "ops": {name: ops for name, (_, ops) in done.items()},
         "tiles": {"zigzag": tiles("zigzag"), "blocks": tiles("blocks")},
         "undone": order_is_undone(),
+        "refused": {
+            "ring": refused(ring_attend, 12, (2, 2)),
+            "6 x 2": refused(ulysses_attend, LENGTH, (6, 2)),
+            "2 x 3": refused(ulysses_attend, LENGTH, (2, 3)),
+        },
     }
     print(json.dumps(report))

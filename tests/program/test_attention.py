@@ -1,37 +1,12 @@
 """Attention against plain softmax attention: values, gradients, memory, and the TPU kernel."""
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 pytest.importorskip("jax")
 
-HERE = Path(__file__).parent
+from workers import report
+
 CLOSE = 2e-6  # of the largest entry, in fp32
-TPU_COMPILER = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_LOG_DIR": "disabled",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
-
-
-@cache
-def report(worker: str) -> Any:  # JSON
-    """What a worker printed; each runs once."""
-    environment = os.environ | (TPU_COMPILER if "tpu" in worker else {})
-    command = [sys.executable, str(HERE / worker)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +36,15 @@ def test_the_kernel_for_tpus_gives_the_same_values() -> None:
     assert report("attention_worker.py")["errors"]["splash"] < CLOSE
 
 
+@pytest.mark.parametrize("kernel", ["chunked", "splash"])
+def test_a_query_that_sees_no_key_gives_zero(kernel: str) -> None:
+    """With no keys at all, and with the last key further away than the window."""
+    found = report("attention_worker.py")["unseen"][kernel]
+    assert found["unseen"] == [128, 17]
+    assert found["largest"] == 0
+    assert found["seen"] > 0.1
+
+
 def test_states_merge_in_any_order_and_no_keys_change_nothing() -> None:
     assert report("attention_worker.py")["merge"] < CLOSE
 
@@ -72,9 +56,13 @@ def test_memory_of_the_gradient_is_linear_in_the_length() -> None:
 
 
 def test_split_positions_are_refused_with_a_way_out() -> None:
-    text = report("attention_worker.py")["refused"]
+    text = report("attention_worker.py")["refused"]["split positions"]
     assert "float32[4,16@a,2,2,8]" in text
     assert "ring_attend" in text
+
+
+def test_the_kernel_refuses_positions_that_are_known_too_late() -> None:
+    assert 'kernel="chunked"' in report("attention_worker.py")["refused"]["late starts"]
 
 
 @pytest.mark.full

@@ -1,17 +1,14 @@
 """Collective matmuls against the plain product, and the steps around their rings (chapter 10)."""
 
-import json
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any  # JSON
 
 import pytest
 
 pytest.importorskip("jax")
 
-WORKER = Path(__file__).with_name("collective_matmul_worker.py")
+from workers import report
+
+WORKER = "collective_matmul_worker.py"
 CLOSE = 2e-6  # of the largest entry, in fp32
 EXERCISES = {  # of chapter 10; 10.4 is the both-ways half of each
     "worked example": "gather contract",
@@ -23,23 +20,16 @@ ONE_RING = ["gather rows", "gather contract", "scatter rows", "scatter columns",
 TWO_RINGS = ["block by model", "block by tokens"]
 
 
-@cache
-def report() -> Any:  # JSON
-    done = subprocess.run([sys.executable, str(WORKER)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
 def of(form: str, ring: int, *, two_way: bool) -> Any:
-    found = [c for c in report()["cases"] if c["form"] == form and c["ring"] == ring]
+    found = [c for c in report(WORKER)["cases"] if c["form"] == form and c["ring"] == ring]
     return next(c for c in found if c["two_way"] == two_way)
 
 
 def test_every_form_has_the_values_and_gradients_of_the_plain_product() -> None:
-    wrong = [c for c in report()["cases"] if not c["error"] < CLOSE]
+    wrong = [c for c in report(WORKER)["cases"] if not c["error"] < CLOSE]
     assert wrong == []
-    assert {c["form"] for c in report()["cases"]} == {*ONE_RING, *TWO_RINGS}
-    assert {c["ring"] for c in report()["cases"]} == {1, 2, 3, 8}
+    assert {c["form"] for c in report(WORKER)["cases"]} == {*ONE_RING, *TWO_RINGS}
+    assert {c["ring"] for c in report(WORKER)["cases"]} == {1, 2, 3, 8}
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -63,5 +53,5 @@ def test_a_fused_block_goes_around_twice(form: str) -> None:
 
 
 def test_a_product_that_cannot_be_split_is_refused_with_a_way_out() -> None:
-    assert "6 rows" in report()["refused"]
-    assert "pad the rows to a multiple of 4" in report()["refused"]
+    assert "6 rows" in report(WORKER)["refused"]
+    assert "pad the rows to a multiple of 4" in report(WORKER)["refused"]

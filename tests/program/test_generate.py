@@ -1,18 +1,13 @@
 """Inference functions on one device and on eight: every way to a text gives the same text."""
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
 from typing import Any  # JSON
 
 import pytest
 
 pytest.importorskip("jax")
 
-HERE = Path(__file__).parent
+from workers import report
+
 CLOSE = 2e-5  # of logits near 5, in fp32
 FEW, REST = ("pattern", "latent"), ("dense", "moe", "learned")
 # Of logits, in their standard deviations: about three times what was measured.
@@ -23,24 +18,6 @@ ROUNDING = {
     "int8 cache": 0.02,
     "fp8 cache": 0.1,
 }
-TPU_COMPILER = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_LOG_DIR": "disabled",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
-
-
-@cache
-def report(worker: str, *arguments: str) -> Any:
-    """What a worker printed; each runs once."""
-    environment = os.environ | (TPU_COMPILER if "tpu" in worker else {})
-    command = [sys.executable, str(HERE / worker), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
 
 
 def on_one_device(model: str) -> Any:

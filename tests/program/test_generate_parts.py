@@ -18,18 +18,22 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ref_ragged_paged_attention
 
+from rooflight.dtypes import DTYPES
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.graph import Mask
+from rooflight.graph import Mask, dim_sizes, model_graph
 from rooflight.graph.layout import parse_layout
 from rooflight.graph.pins import Pins
+from rooflight.plan.pins import pins_of
 from rooflight.program import paged_kernel
 from rooflight.program.attention import attend
-from rooflight.program.cache import blocks_of_row, check_rows_only
+from rooflight.program.cache import Layers, abstract_cache, blocks_of_row, check_rows_only
+from rooflight.program.model import Program
 from rooflight.program.paged_blocks import Rows, own_blocks
 from rooflight.program.quantized import FORMATS, quantize
 from rooflight.program.sampling import Draws, greedy, sample
-from rooflight.program.shardings import device_mesh
-from rooflight.specs.model import Attention
+from rooflight.program.shardings import abstract_mesh, device_mesh
+from rooflight.specs import parse_mesh
+from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
 
 DRAWS = 4096
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
@@ -53,6 +57,7 @@ def drawn(temperature: float, top_k: int = 0, top_p: float = 1.0) -> Any:
         ((1.0, 2), [2 / 3, 1 / 3, 0, 0]),
         ((1.0, 0, 0.6), [2 / 3, 1 / 3, 0, 0]),  # the second reaches 0.6
         ((1.0, 0, 0.5), [1, 0, 0, 0]),
+        ((1.0, 0, 0.0), [1, 0, 0, 0]),  # the largest is always there
         ((1.0, 3, 0.8), [0.5 / 0.75, 0.25 / 0.75, 0, 0]),  # of the top 3, two reach 0.8
         ((0.0,), [1, 0, 0, 0]),
         ((1.0, 1), [1, 0, 0, 0]),
@@ -99,6 +104,35 @@ def test_a_layout_that_splits_positions_or_layers_is_refused(layout: str) -> Non
         check_rows_only(Pins(parse_layout(layout), {"X": 2, "Y": 2}, {}))
     assert "dp=X,tp=Y" in raised.value.hint
     check_rows_only(Pins(parse_layout("dp=X,tp=Y"), {"X": 2, "Y": 2}, {}))
+
+
+def abstract(**options: Any) -> Layers:
+    """A cache of a small model whose rows are split over X and heads over Y; Z is left."""
+    model = ModelSpec("tiny", "Tiny", 32, 64, (Repeat((Block(Attention(4, 2, 8), Mlp(64)),), 2),))
+    graph, mesh = model_graph(model), parse_mesh("X=2,Y=2,Z=2", on="v5e:2x4")
+    dims, layout = dim_sizes(graph, batch=8, seq=1), parse_layout("dp=X,tp=Y")
+    pins = pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    wanted: dict[str, Any] = {"num_blocks": 12, "block_size": 4} | options
+    return abstract_cache(Program(model, pins), abstract_mesh(pins.axes), **wanted)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint", "right"),
+    [
+        ({"num_blocks": 13}, "give 14 blocks", {"num_blocks": 14}),
+        ({"num_blocks": 14, "spread": ("Z",)}, "give 16 blocks", {"num_blocks": 16}),
+        ({"spread": ("Y",)}, "spread over Z", {"spread": ("Z",)}),
+        ({"spread": ("W",)}, "spread over Z", {"spread": ("Z",)}),
+        ({"dtype": "int4"}, "int8", {"dtype": "int8"}),
+    ],
+)
+def test_a_cache_that_cannot_be_is_refused_with_one_that_can(
+    wrong: dict[str, Any], hint: str, right: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        abstract(**wrong)
+    assert hint in raised.value.render()
+    assert "kv" in abstract(**wrong | right)[0][0]
 
 
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 4), st.integers(1, 5))

@@ -1,6 +1,5 @@
 """Routed experts on one and on eight devices against every expert on every token."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,21 +9,15 @@ import pytest
 
 pytest.importorskip("jax")
 
+from workers import report
+
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-5  # of the largest element of a result or gradient, fp32
 
 
-def run(worker: str, *words: str) -> Any:
-    """The JSON that a worker prints."""
-    command = [sys.executable, str(FOLDER / worker), *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    return run("moe_worker.py")
+    return report("moe_worker.py")
 
 
 def test_values_and_gradients_equal_every_expert_on_every_token(found: dict[str, Any]) -> None:
@@ -71,7 +64,7 @@ def test_rows_held_by_a_device_grow_with_all_tokens_only_if_left_to_the_compiler
 @pytest.mark.full
 def test_the_tpu_compiler_takes_the_ragged_exchange_forward_and_backward() -> None:
     """v5e:2x4, no chip attached: two exchanges a chunk, and their transposes."""
-    counts = run("moe_tpu_worker.py", "ragged")
+    counts = report("moe_tpu_worker.py", "ragged")
     assert counts["forward"] == {"ragged-all-to-all": 4, "all-gather of rows": 0}
     assert counts["gradients"]["ragged-all-to-all"] >= 8
 
@@ -79,7 +72,7 @@ def test_the_tpu_compiler_takes_the_ragged_exchange_forward_and_backward() -> No
 @pytest.mark.full
 def test_products_of_one_chunk_hide_the_exchange_of_another_on_tpu() -> None:
     """Of 2 x 2 exchanges, all but the first there and the last back have products inside."""
-    assert run("moe_tpu_worker.py", "overlap") == {"exchanges": 4, "hidden": 2}
+    assert report("moe_tpu_worker.py", "overlap") == {"exchanges": 4, "hidden": 2}
 
 
 @pytest.mark.full

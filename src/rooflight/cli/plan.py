@@ -23,6 +23,7 @@ from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
 
+_DEFAULTS = {"dtype": "bf16", "recipe": "10", "overlap": "sum"}
 HELP = "the fastest layouts of a model on a slice that fit, and what binds them"
 
 
@@ -38,7 +39,7 @@ def configure(parser: Parser) -> None:
         "--recipe",
         tuple(RECIPES),
         what="recipe",
-        default="10",
+        default=_DEFAULTS["recipe"],
         help="what is stored of a parameter, by its bytes (see `rooflight fit --help`)",
     )
     add_choice(
@@ -46,7 +47,7 @@ def configure(parser: Parser) -> None:
         "--overlap",
         OVERLAPS,
         what="overlap",
-        default="sum",
+        default=_DEFAULTS["overlap"],
         help="collectives of different mesh axes queue up (sum) or run side by side (max)",
     )
     parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
@@ -108,6 +109,7 @@ def _question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Choice
 
 
 def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
+    model = shlex.quote(args.model)
     where = f"--layout {best.layout.text} --on {shlex.quote(args.on)} --mesh {best.mesh}"
     sizes = f"--batch {question.batch * question.seq} --seq {question.seq}"
     micro = best.micro
@@ -117,14 +119,20 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     rest = f"--recipe {args.recipe} --remat {best.remat.name} --zero 1{pieces}"
     better = better_batch(question, best)
     suits = (
-        f"rooflight plan train {args.model} --on {shlex.quote(args.on)}"
-        f" --batch {better[0] * question.seq} --seq {question.seq}"
+        f"rooflight plan train {model} --on {shlex.quote(args.on)}"
+        f" --batch {better[0] * question.seq} --seq {question.seq}{_changed(args)}"
         f"   # this batch suits the slice: {better[1] - 1:.0%} more tokens a second"
         if better
         else ""
     )
     suggest(
         *filter(None, [suits]),
-        f"rooflight explain {args.model} {where} {sizes}",
-        f"rooflight fit {args.model} {where} {sizes} {rest}",
+        f"rooflight explain {model} {where} {sizes}{_changed(args, 'dtype')}",
+        f"rooflight fit {model} {where} {sizes} {rest}",
     )
+
+
+def _changed(args: Namespace, *names: str) -> str:
+    """The flags of the question that are not as by default, as the next command needs them."""
+    given = {name: getattr(args, name) for name in names or _DEFAULTS}
+    return "".join(f" --{n} {value}" for n, value in given.items() if value != _DEFAULTS[n])

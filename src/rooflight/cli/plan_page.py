@@ -22,6 +22,7 @@ def plan_text(title: str, question: Question, found: Search, choices: Sequence[C
             "",
             _why(question, found.candidates[0]),
             "uncalibrated: what the roofs allow, without overheads; a thousandth is a tie",
+            "HBM: a closed form; the program as compiled holds more (`rooflight verify --help`)",
         ]
     )
 

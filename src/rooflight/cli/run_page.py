@@ -3,10 +3,9 @@
 from dataclasses import asdict
 
 from rooflight.cli.budget_page import run_document, short
-from rooflight.plan.run_cost import Checkpoints, RunCost
+from rooflight.plan.run_cost import CONVENTION, Checkpoints, RunCost
 
 _HOUR_S = 3600.0
-_CONVENTION = "matmuls + causal attention"
 
 
 def run_cost_text(cost: RunCost) -> str:
@@ -55,7 +54,7 @@ def run_cost_document(cost: RunCost) -> dict[str, object]:
         "question": "tokens",
         "tokens": cost.tokens,
         "steps": cost.steps,
-        **run_document({_CONVENTION: cost.budget}, cost.budget.terms),
+        **run_document({CONVENTION: cost.budget}, cost.budget.terms),
         "failure_source": asdict(rate.source),
         "is_failure_rate_assumed": cost.is_assumed,
         "between_failures_s": cost.between_failures_s,

@@ -135,7 +135,7 @@ def _model(model: ModelSpec) -> tuple[Settings, list[Loss]]:
         settings["base_moe_mlp_dim"] = mlp.width
         settings["num_experts"] = sizes.moe.num_experts
         settings["num_experts_per_tok"] = sizes.moe.experts_per_token
-    return settings, losses + _not_llama(model, sizes, mlp)
+    return settings, [*losses, *_not_llama(model, sizes, mlp), _numbers(model)]
 
 
 def _not_llama(model: ModelSpec, sizes: Sizes, mlp: Mlp) -> list[Loss]:
@@ -151,6 +151,11 @@ def _not_llama(model: ModelSpec, sizes: Sizes, mlp: Mlp) -> list[Loss]:
         "layer norm": model.norm.kind != "rms",
     }
     return [Loss(f"model {model.name}", f"{what} are not written") for what in odd if odd[what]]
+
+
+def _numbers(model: ModelSpec) -> Loss:
+    because = "only sizes are written: not the base of rotary positions and the like"
+    return Loss(f"model {model.name}", because, is_material=False)
 
 
 def _yaml(value: Value) -> str:

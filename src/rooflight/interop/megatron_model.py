@@ -1,7 +1,7 @@
 """The sizes of a model as arguments of Megatron-LM."""
 
 from rooflight.interop.framework import Loss, Settings
-from rooflight.interop.sizes import Sizes, plain_sizes
+from rooflight.interop.sizes import Sizes, has_numbers, plain_sizes
 from rooflight.specs.model import Attention, Mlp, ModelSpec, Moe
 
 
@@ -18,7 +18,7 @@ def model_arguments(model: ModelSpec, *, seq: int) -> tuple[Settings, list[Loss]
         **(_experts(sizes, sizes.moe) if sizes.moe else {}),
         "vocab-size": model.vocab,
         "max-position-embeddings": max(seq, model.max_seq or 0),
-        "position-embedding-type": "learned_absolute" if model.num_positions else "rope",
+        **_positions(model, sizes.attention),
         "normalization": "RMSNorm" if model.norm.kind == "rms" else "LayerNorm",
     }
     if width.is_gated:
@@ -26,6 +26,18 @@ def model_arguments(model: ModelSpec, *, seq: int) -> tuple[Settings, list[Loss]
     if not model.is_tied:
         settings["untie-embeddings-and-output-weights"] = True
     return settings | _biases(sizes, width), losses + _unsaid(model, sizes)
+
+
+def _positions(model: ModelSpec, attention: Attention) -> Settings:
+    """The base of rotary positions is written where it was read; a preset has sizes alone."""
+    if model.num_positions:
+        return {"position-embedding-type": "learned_absolute"}
+    if attention.rope is None:
+        return {"position-embedding-type": "none"}
+    rotary: Settings = {"position-embedding-type": "rope"}
+    if has_numbers(model):
+        rotary["rotary-base"] = round(attention.rope.theta)  # an int there
+    return rotary
 
 
 def _attention(attention: Attention) -> Settings:
@@ -78,7 +90,13 @@ def _unsaid(model: ModelSpec, sizes: Sizes) -> list[Loss]:
     attention, mlp = sizes.attention, sizes.mlp
     some = [attention.out_bias, mlp.has_bias if mlp else False]
     what = f"model {model.name}"
-    losses = [Loss(what, "a plan does not hold the base of rotary positions", is_material=False)]
+    losses = [Loss(what, _numbers(model), is_material=False)]
     if any(some) and not (all(some) and attention.qkv_bias):
         losses.append(Loss(what, "there is one switch for all biases but those of q, k and v"))
     return losses
+
+
+def _numbers(model: ModelSpec) -> str:
+    if has_numbers(model):
+        return "of what is no size only the base of rotary positions is written, if there is one"
+    return "the base of rotary positions is not known; a model from a config.json has it"

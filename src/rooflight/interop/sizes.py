@@ -7,7 +7,7 @@ model such numbers do not say.
 from dataclasses import dataclass
 
 from rooflight.interop.framework import Loss
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Moe
+from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Moe, Rope
 
 _PRE_NORMS = ("attention_in", "mlp_in")
 
@@ -54,3 +54,9 @@ def _left_out(model: ModelSpec, blocks: tuple[Block, ...], sizes: Sizes) -> list
         "a table of learned positions": bool(model.num_positions),
     }
     return [Loss(f"model {model.name}", f"{what} are not written") for what in odd if odd[what]]
+
+
+def has_numbers(model: ModelSpec) -> bool:
+    """Whether bases of rotary positions and the like were read: presets and imports are sizes."""
+    read = model.source is not None and model.source.key == "config"
+    return read or any(block.attention.rope != Rope() for block in model.blocks)

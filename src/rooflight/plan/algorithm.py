@@ -12,7 +12,7 @@ from rooflight.costs import StepPrice, contraction_time, pick, price_step
 from rooflight.dtypes import Dtype
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Graph, Op
-from rooflight.plan.derivation import Derived, Slot, Waits, derive, known_strategies
+from rooflight.plan.derivation import Derived, Slot, Waits, derive, known_strategies, token_axes
 from rooflight.specs.mesh import Mesh
 
 
@@ -73,11 +73,6 @@ def derive_algorithm(
         for side in (found.forward, found.backward)
     )
     return Algorithm(layout, forward, back)
-
-
-def token_axes(layout: Layout) -> tuple[str, ...]:
-    """The axes that split tokens where they are routed."""
-    return (*layout.stream.get("B", ()), *layout.stream.get("T", ()))
 
 
 def pad_routed(dims: Mapping[str, int], multiple: int) -> dict[str, int]:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rooflight.graph.schedules import make_schedule
 from rooflight.plan.job import Microbatching
 from rooflight.plan.pipeline import SlotTimes, simulate_pipeline
+from rooflight.plan.stages import schedule_table
 
 Seconds = Any  # a float or an array of them: only sums, products and maxima are taken
 
@@ -60,6 +60,7 @@ def idle_seconds(
     form = BUBBLES.get(micro.schedule)
     if form and form.allows(stages, micro.count):
         return form.idle(stages, micro.virtual, forward_s, input_s, weight_s)
-    virtual = micro.virtual if micro.schedule == "interleaved" else None
-    table = make_schedule(micro.schedule, stages=stages, microbatches=micro.count, virtual=virtual)
+    table = schedule_table(
+        micro.schedule, stages=stages, microbatches=micro.count, virtual=micro.virtual
+    )
     return simulate_pipeline(table, SlotTimes(forward_s, input_s, weight_s)).bubble_s

@@ -5,9 +5,9 @@ In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are 
 
 from dataclasses import replace
 
-from rooflight.graph.schedules import make_schedule
 from rooflight.plan.pipeline import PipelineRun, SlotTimes, simulate_pipeline
 from rooflight.plan.search import Candidate, Question, can_run
+from rooflight.plan.stages import schedule_table
 from rooflight.plan.step_time import stage_times
 
 
@@ -25,9 +25,8 @@ def run_pipeline(
     times = stage_times(q.graph, c.layout, c.mesh, q.batch, q.seq, q.dtype, c.micro, c.remat)
     slots = [max(t.slot_s(slot, q.overlap) for t in times) for slot in "FBW"]
     count = _count(question, candidate, most_microbatches or c.micro.count)
-    virtual = c.micro.virtual if c.micro.schedule == "interleaved" else None
-    schedule = make_schedule(
-        c.micro.schedule, stages=c.num_stages, microbatches=count, virtual=virtual
+    schedule = schedule_table(
+        c.micro.schedule, stages=c.num_stages, microbatches=count, virtual=c.micro.virtual
     )
     return simulate_pipeline(schedule, SlotTimes(slots[0], slots[1], slots[2]))
 

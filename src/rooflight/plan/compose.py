@@ -21,7 +21,6 @@ from rooflight.plan.sweep import LayerTimes, Points
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_BACK = ("F", "B", "W")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,10 @@ from rooflight.plan.search import (
     every_point,
     rank,
     sizes_of,
+    step_of,
 )
 from rooflight.plan.stage_time import Overlap
-from rooflight.plan.step_time import StepTime, training_step
+from rooflight.plan.step_time import StepTime
 from rooflight.plan.sweep import Points, contractions, layer_times
 from rooflight.specs.mesh import Mesh
 
@@ -110,7 +111,7 @@ def _points(question: Question, layout: Layout, best: Candidate) -> Iterator[Cur
         at_batch = replace(question, batch=batch, region=in_one_piece)
         mesh = _best_mesh(at_batch, layout, asked, best.remat)
         if mesh:
-            time = _time(at_batch, layout, mesh, Microbatching(), best.remat)
+            time = step_of(at_batch, layout, mesh, Microbatching(), best.remat)
             yield CurvePoint(batch * question.seq, mesh, time)
 
 
@@ -149,23 +150,6 @@ def _time_or_none(question: Question, best: Candidate, micro: Microbatching) -> 
     if not can_run(micro, best.num_stages, micro.count, len(question.graph.order)):
         return None
     try:
-        return _time(question, best.layout, best.mesh, micro, best.remat)
+        return step_of(question, best.layout, best.mesh, micro, best.remat)
     except ShardingError:
         return None
-
-
-def _time(
-    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-) -> StepTime:
-    q = question
-    return training_step(
-        q.graph,
-        layout,
-        mesh=mesh,
-        batch=q.batch,
-        seq=q.seq,
-        dtype=q.dtype,
-        micro=micro,
-        remat=remat,
-        overlap=q.overlap,
-    )

@@ -149,9 +149,14 @@ def _route(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> _Do
     return _Done(op, moved=(source, target))
 
 
+def token_axes(layout: Layout) -> tuple[str, ...]:
+    """The axes that split tokens where they are routed."""
+    return (*layout.stream.get("B", ()), *layout.stream.get("T", ()))
+
+
 def _where_routed(tensor: Tensor, layout: Layout) -> Tensor:
     """C takes the axes of B and T, and E none: tokens are routed where they are."""
-    tokens = (*layout.stream.get("B", ()), *layout.stream.get("T", ()))
+    tokens = token_axes(layout)
     return replace(tensor, axes=tuple(tokens if d == "C" else () for d in tensor.dims))
 
 

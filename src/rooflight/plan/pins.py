@@ -14,8 +14,8 @@ from rooflight.dtypes import Dtype
 from rooflight.graph.layout import Layout, Rule
 from rooflight.graph.ops import Graph, Op
 from rooflight.graph.pins import Key, Path, Pin, Pins
-from rooflight.plan.algorithm import pad_routed, token_axes
-from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies
+from rooflight.plan.algorithm import pad_routed
+from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies, token_axes
 from rooflight.plan.remat import is_score
 from rooflight.specs.mesh import Mesh
 

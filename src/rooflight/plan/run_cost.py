@@ -14,7 +14,7 @@ from rooflight.plan.budget import Budget, Terms, run_flops
 from rooflight.plan.search import Candidate, Question
 from rooflight.specs.failures import FailureRate, load_failure_rates
 
-_CONVENTION = "matmuls + causal attention"  # what the MFU of a plan counts
+CONVENTION = "matmuls + causal attention"  # what the MFU of a plan counts
 _HOUR_S = 3600.0
 
 
@@ -82,7 +82,7 @@ def run_cost(
     q, chip = question, question.on.chip
     rates = load_failure_rates()
     rate = rates.get(chip.name) or next(iter(rates.values()))
-    flops = run_flops(q.graph, tokens=tokens, seq=q.seq)[_CONVENTION]
+    flops = run_flops(q.graph, tokens=tokens, seq=q.seq)[CONVENTION]
     terms = Terms(
         q.on,
         mfu=min(1.0, best.time.mfu(q.overlap)),  # rounding may lift a perfect step above 1

@@ -37,7 +37,6 @@ from rooflight.plan.step_time import StepTime, training_step
 from rooflight.plan.sweep import (
     Points,
     Sizes,
-    Split,
     contractions,
     kept_by,
     layer_times,
@@ -223,7 +222,7 @@ def every_point(
     question: Question, sizes: Sizes, layout: Layout, asked: Asked, limit_s: float
 ) -> Iterator[tuple[Points, int]]:
     """All points of a pattern that divide, a chunk at a time; and how many were skipped."""
-    splits = _splits(question.graph, layout, asked)
+    splits = splits_of(placed_tensors(question.graph, layout, asked))
 
     def keep(table: MeshSweep) -> Bools:
         alone, every = Meshes(layout, (table,)), np.arange(table.count)
@@ -235,12 +234,13 @@ def every_point(
     yield from _chunks(question, sizes, meshes, limit_s)
 
 
-def _splits(graph: Graph, layout: Layout, asked: Asked) -> frozenset[Split]:
-    """Every dim of every tensor that a layout splits: weights, stream, and all that is asked."""
-    x = layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
-    weights = [layout.of_weight(p.tensor) for p in graph.params]
-    products = [c for block in asked.values() for c in block]
-    return splits_of((x, *weights, *(t for c in products for t in (*c.operands, c.result))))
+def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tensor]:
+    """All that a layout has to divide: the stream, weights, and every tensor that is asked."""
+    yield layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
+    yield from (layout.of_weight(p.tensor) for p in graph.params)
+    for block in asked.values():
+        for product in block:
+            yield from (*product.operands, product.result)
 
 
 def _chunks(
@@ -368,18 +368,25 @@ def _named(chunk: _Ranked, index: int) -> tuple[Layout, Mesh, Microbatching, Rem
 def held_by(
     question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
 ) -> Memory:
-    """What the chips of a candidate hold; optimizer state is split over all data axes."""
+    """What the chips of a candidate hold."""
+    return memory(job_of(question, layout, mesh, micro, remat))
+
+
+def job_of(
+    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
+) -> Job:
+    """A layout of the search as a job; optimizer state is split over all data axes."""
     q = question
     job = Job(q.graph, layout, mesh.axes, q.on.chip, q.batch, q.seq, q.recipe, remat, zero=1)
-    return memory(replace(job, micro=micro))
+    return replace(job, micro=micro)
 
 
-def price_one(
+def step_of(
     question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-) -> Candidate:
-    """One layout, derived and priced for its own mesh; raises where it does not divide."""
+) -> StepTime:
+    """The time of a step under one layout; raises where it does not divide."""
     q = question
-    time = training_step(
+    return training_step(
         q.graph,
         layout,
         mesh=mesh,
@@ -390,4 +397,12 @@ def price_one(
         remat=remat,
         overlap=q.overlap,
     )
-    return Candidate(layout, mesh, micro, remat, time, held_by(q, layout, mesh, micro, remat))
+
+
+def price_one(
+    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
+) -> Candidate:
+    """One layout, derived and priced for its own mesh; raises where it does not divide."""
+    time = step_of(question, layout, mesh, micro, remat)
+    held = held_by(question, layout, mesh, micro, remat)
+    return Candidate(layout, mesh, micro, remat, time, held)

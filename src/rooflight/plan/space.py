@@ -1,6 +1,6 @@
 """The space of the search: patterns of schemes, and every mesh on which a pattern may lie.
 
-In: a graph, a slice, a batch. Out: `Pattern`s, each with its `Meshes`. A pattern is a choice of
+In: a graph, a slice. Out: patterns (`Layout`s), each with its `Meshes`. A pattern is a choice of
 
     data        fsdp=X | dp=Z | dp=Z,fsdp=X
     model       nothing | sp=Y | cp=Y | ulysses=Y | cp=W,sp=Y (not beside two data axes)

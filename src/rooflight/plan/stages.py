@@ -78,7 +78,8 @@ def stage_chunks(schedule: str, stages: int, virtual: int) -> tuple[tuple[int, .
     return tuple(tuple(range(s, stages * virtual, stages)) for s in range(stages))
 
 
-def _table(schedule: str, stages: int, microbatches: int, virtual: int) -> Schedule:
+def schedule_table(schedule: str, *, stages: int, microbatches: int, virtual: int) -> Schedule:
+    """The table of a schedule; only interleaved is free in its virtual stages."""
     wanted = virtual if schedule == "interleaved" else None
     return make_schedule(schedule, stages=stages, microbatches=microbatches, virtual=wanted)
 
@@ -109,7 +110,7 @@ def in_flight(
 def _from_table(
     schedule: str, stages: int, microbatches: int, virtual: int
 ) -> tuple[tuple[Waiting, ...], ...]:
-    table = _table(schedule, stages, microbatches, virtual)
+    table = schedule_table(schedule, stages=stages, microbatches=microbatches, virtual=virtual)
     places = stage_chunks(schedule, stages, virtual)
     return tuple(
         _fullest(_moments(slots, held)) for slots, held in zip(table.devices, places, strict=True)

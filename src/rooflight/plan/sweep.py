@@ -1,7 +1,7 @@
 """One pattern, every mesh and every number of microbatches: the time of a layer's parts at once.
 
-In: a `Question`, a pattern's `Meshes`. Out: `LayerTimes`: for every kind of layer and every point
-(a mesh with a number of microbatches) the seconds of its parts, the same numbers that
+In: `Points` of a pattern and its contractions. Out: `LayerTimes`: for every kind of layer and every
+point (a mesh with a number of microbatches) the seconds of its parts, the same numbers that
 `stage_time` finds one by one. The steps of a pattern are derived once for each combination of
 strategies that is best on some point; collectives that share a group share its rate.
 """
@@ -21,8 +21,8 @@ from rooflight.costs.sweep import Rate, collective_rate, shift_rate
 from rooflight.dtypes import Dtype
 from rooflight.graph import Graph, dim_sizes
 from rooflight.graph.layout import Layout
-from rooflight.plan.algorithm import is_routed, token_axes, visible_part
-from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies
+from rooflight.plan.algorithm import is_routed, visible_part
+from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies, token_axes
 from rooflight.plan.remat import Kept, Remat, keep
 from rooflight.plan.space import Meshes
 from rooflight.plan.stage_time import Part

@@ -44,12 +44,27 @@ def nearest_batch(question: Question) -> int:
 
 
 def _nothing_divides(question: Question) -> UsageError:
-    batch = nearest_batch(question)
+    batch = _batch_that_divides(question)
     return UsageError(
         f"no layout divides {question.batch} sequences over the"
         f" {question.on.num_chips} chips of {question.on}",
         hint=f"use a batch of {batch} sequences: --batch {batch * question.seq}",
     )
+
+
+def _batch_that_divides(question: Question) -> int:
+    """The nearest that suits the slice, doubled until some layout divides it.
+
+    One whole sequence for every chip always does.
+    """
+    batch = nearest_batch(question)
+    while batch % question.on.num_chips and not _divides(replace(question, batch=batch)):
+        batch *= 2
+    return batch
+
+
+def _divides(question: Question) -> bool:
+    return search_training(question, count=1).num_priced > 0
 
 
 def better_batch(question: Question, best: Candidate) -> tuple[int, float] | None:

@@ -11,7 +11,7 @@ from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.graph import SCHEDULES as EVERY_SCHEDULE
 from rooflight.graph import Graph
 from rooflight.graph.layout import SCHEMES, Layout, parse_layout
-from rooflight.plan.job import Microbatching
+from rooflight.plan.bubble import BUBBLES
 from rooflight.plan.region import Region
 from rooflight.plan.remat import Remat, parse_remat
 from rooflight.plan.search import POLICIES, SCHEDULES
@@ -22,7 +22,6 @@ from rooflight.units import parse_count
 _ALSO = {"tp": ("tp", "sp")}  # people say tp for both: they split the same weights
 _AXES = "XYZWVUT"
 _OTHER = ("remat", "microbatches", "schedule")
-_VIRTUAL = {"interleaved": 2, "zb-v": 2}
 _HINT = "write degrees such as fsdp=64,tp=8, or remat=none, microbatches=8, schedule=1f1b"
 
 
@@ -56,6 +55,11 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
     remat, count, schedule = (found.pop(name, None) for name in _OTHER)
     if schedule is not None and schedule not in EVERY_SCHEDULE:
         raise UnknownNameError("pipeline schedule", schedule, EVERY_SCHEDULE)
+    if schedule is not None and schedule not in BUBBLES:
+        raise UsageError(
+            f"{schedule} has no closed form of its bubble to search with",
+            hint=f"ask for {', '.join(BUBBLES)}; `rooflight pipeline {schedule}` simulates it",
+        )
     return Wanted(
         text.replace(" ", ""),
         {name: _degree(name, value, graph) for name, value in found.items()},
@@ -105,7 +109,7 @@ def region_of(wanted: Wanted, graph: Graph, on: Slice) -> tuple[Region, tuple[st
     known = tuple(s for s in SCHEDULES if s[0] == schedule)
     if schedule and not known:
         outside.append(f"schedule {schedule} is not searched")
-        known = ((schedule, Microbatching(1, schedule, _VIRTUAL.get(schedule, 1)).virtual),)
+        known = ((schedule, 1),)
     region = Region(
         layouts=tuple(layout for layout, _ in chosen),
         axes={layout.text: axes for layout, axes in chosen},

@@ -16,8 +16,7 @@ from rooflight.graph import dim_sizes
 from rooflight.graph.layout import Layout
 from rooflight.plan.algorithm import is_routed
 from rooflight.plan.fixes import Fix, fixes, together
-from rooflight.plan.job import Job
-from rooflight.plan.search import Candidate, Question, search_training
+from rooflight.plan.search import Candidate, Question, job_of, placed_tensors, search_training
 from rooflight.plan.sweep import contractions
 from rooflight.plan.wanted import Wanted, region_of, scheme_axes
 from rooflight.units import format_seconds, format_si
@@ -171,10 +170,7 @@ def _too_much(held: Candidate) -> str:
 
 def _smallest_fixes(question: Question, held: Candidate) -> tuple[Fix, ...]:
     """The cheapest change that suffices, else several on the same chips; empty if nothing does."""
-    q = question
-    axes, chip = held.mesh.axes, q.on.chip
-    job = Job(q.graph, held.layout, axes, chip, q.batch, q.seq, q.recipe, held.remat, zero=1)
-    job = replace(job, micro=held.micro)
+    job = job_of(question, held.layout, held.mesh, held.micro, held.remat)
     enough = [fix for fix in fixes(job) if fix.memory.fits]
     return tuple(enough[:1]) or together(job)
 
@@ -187,7 +183,8 @@ def _what_does_not_divide(question: Question) -> str:
         return f"{question.batch} sequences do not make {count} equal microbatches"
     broken: list[list[str]] = []
     for layout in region.layouts or ():
-        tensors = list(_tensors(question, layout))
+        asked = contractions(question.graph, layout)
+        tensors = list(placed_tensors(question.graph, layout, asked))
         for axes in _axis_sizes(question, layout):
             broken.append(list(dict.fromkeys(_broken(question, layout, tensors, axes))))
     if not broken:
@@ -204,14 +201,6 @@ def _axis_sizes(question: Question, layout: Layout) -> Iterator[Mapping[str, int
     if meshes.count:
         for row in np.unique(np.stack([meshes.ways(a) for a in names], axis=1), axis=0):
             yield dict(zip(names, map(int, row), strict=True))
-
-
-def _tensors(question: Question, layout: Layout) -> Iterator[Tensor]:
-    yield layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
-    yield from (layout.of_weight(p.tensor) for p in question.graph.params)
-    for block in contractions(question.graph, layout).values():
-        for product in block:
-            yield from (*product.operands, product.result)
 
 
 def _broken(

@@ -54,7 +54,7 @@ def attend(
     Keys at position `kv_length` [B] or later are absent. A query that sees no key gives zero.
     A sink [K,G] is a logit that every query of its head also sees, and whose value is zero.
     """
-    how = How(mask, causal, scale, softcap, chunk)
+    how = How(mask, scale, causal, softcap, chunk)
     q_start = k_start + (k.shape[1] - q.shape[1]) if q_start is None else q_start
     if kernel is None:
         kernel = "splash" if splash_can(q, k, q_start, k_start) else "chunked"

@@ -11,29 +11,33 @@ mask hides; the mask is compiled in, so positions must be known when the program
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import AxisType
 
-from rooflight.program.attention_tile import How
+from rooflight.program.attention_tile import KEPT, How
 
 LANES = 128  # the kernel's tiles are multiples of the vector lanes
 LARGEST = 512
 
 
-def splash_can(q: jax.Array, k: jax.Array, *starts: object) -> bool:
-    """Whether the program is for a TPU, and the kernel takes it there with these positions.
+def kernels_can() -> bool:
+    """Whether the program is for a TPU, and a Pallas kernel may run there.
 
-    The kernel's result does not say over which axes it varies, so it cannot run inside a map that
+    A kernel's result does not say over which axes it varies, so it cannot run inside a map that
     checks them, and the compiler cannot split it by itself: every axis must be explicit.
     """
     mesh = jax.sharding.get_abstract_mesh()
     device = mesh.abstract_device
     if (device.platform if device else jax.default_backend()) != "tpu":
         return False
-    if any(kind != AxisType.Explicit for kind in mesh.axis_types):
-        return False
+    return all(kind == AxisType.Explicit for kind in mesh.axis_types)
+
+
+def splash_can(q: jax.Array, k: jax.Array, *starts: object) -> bool:
+    """Whether this kernel may run, and takes these lengths at these positions."""
     whole = q.shape[1] % LANES == 0 and k.shape[1] % LANES == 0
-    return whole and all(isinstance(start, int) for start in starts)
+    return kernels_can() and whole and all(isinstance(start, int) for start in starts)
 
 
 def attend_splash(
@@ -57,6 +61,7 @@ def attend_splash(
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=how.softcap,
+        residual_checkpoint_name=KEPT,
         interpret=interpret,
     )
     q = (q * how.scale).reshape(rows, length, heads, -1).swapaxes(1, 2)
@@ -65,7 +70,25 @@ def attend_splash(
     rows_of = jax.vmap(kernel, in_axes=(0, 0, 0, 0, None))
     out = rows_of(q, k.swapaxes(1, 2), v.swapaxes(1, 2), segments, flat)
     assert isinstance(out, jax.Array)  # and not with residuals: none were asked for
-    return out.swapaxes(1, 2).reshape(rows, length, kv_heads, groups, -1)
+    out = out.swapaxes(1, 2).reshape(rows, length, kv_heads, groups, -1)
+    sees = _sees_any((length, k.shape[1]), how, offset, kv_length)
+    if isinstance(sees, jax.Array) or not sees.all():
+        out = jnp.where(sees[:, :, None, None, None], out, 0)
+    return out
+
+
+def _sees_any(
+    shape: tuple[int, int], how: How, offset: int, kv_length: jax.Array | None
+) -> jax.Array | np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Which queries [B,T] see a key; to others the kernel gives the mean of all values."""
+    queries, keys = shape
+    at, window = offset + np.arange(queries)[None], how.mask.window
+    first = np.zeros_like(at) if window is None else np.maximum(at - window + 1, 0)
+    last = np.full_like(at, keys - 1) if window is None else at + window - 1
+    last = np.minimum(at if how.causal else last, keys - 1)
+    if kv_length is None:
+        return first <= last
+    return jnp.asarray(first) <= jnp.minimum(last, kv_length[:, None] - 1)
 
 
 def _mask(shape: tuple[int, int], how: How, offset: int) -> splash.Mask:

@@ -32,10 +32,10 @@ class How:
     """All of an attention that is not an array."""
 
     mask: Mask
-    causal: bool
     scale: float
-    softcap: float | None
-    chunk: int
+    causal: bool = True
+    softcap: float | None = None
+    chunk: int = 512
 
 
 class State(NamedTuple):

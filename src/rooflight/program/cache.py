@@ -188,7 +188,7 @@ def init_cache(
 
 
 def cache_bytes(cache: Layers) -> int:
-    """Bytes of a cache on all devices, scales included."""
+    """Bytes of a cache, scales included; what several devices have a copy of counts once."""
     leaves: list[jax.Array] = jax.tree.leaves(cache)
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 

@@ -3,8 +3,8 @@
 # jax annotates its own functions only in part.
 """What a server calls: the inference functions of a program, compiled, the cache updated in place.
 
-In: a `Program`, whose pins are those of a decode step, and another for prompts if its pins differ.
-Out: `Functions`. Shapes are fixed: a call with other shapes compiles again.
+In: a `Program`, whose pins are those of a decode step. Out: `Functions`. Shapes are
+fixed: a call with other shapes compiles again.
 """
 
 from collections.abc import Callable
@@ -44,11 +44,11 @@ class Functions(NamedTuple):
     sample: Jitted
 
 
-def make_functions(program: Program, *, prompts: Program | None = None) -> Functions:
+def make_functions(program: Program) -> Functions:
     """Compiles the inference functions of a program, when they are first called."""
     check_rows_only(program.pins)
     return Functions(
-        prefill=jax.jit(partial(decode.prefill, prompts or program)),
+        prefill=jax.jit(partial(decode.prefill, program)),
         insert=jax.jit(insert, donate_argnums=0),
         generate=jax.jit(partial(decode.generate, program), donate_argnums=1),
         prefill_chunk=jax.jit(partial(decode.prefill_chunk, program), donate_argnums=1),

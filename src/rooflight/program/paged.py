@@ -39,7 +39,6 @@ from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.specs.model import Attention
 
-_CHUNK = 512  # keys whose scores are there at once
 Paged = tuple[Pages, jax.Array, Rows]  # with the number of a layer
 
 
@@ -128,7 +127,7 @@ def _local_grouped(
         return attend_ragged(q, pages["kv"], blocks, spec=spec, scale=scale), pages
     both = read(pages, "kv", blocks, q.dtype)
     pair = both[:, :, 0::2], both[:, :, 1::2]
-    how = How(Mask(spec.window), True, scale, spec.softcap, _CHUNK)
+    how = How(Mask(spec.window), scale, softcap=spec.softcap)
     return attend_blocks(q, pair, sinks, blocks, how, spread=spread), pages
 
 
@@ -171,7 +170,7 @@ def _local_latent(
     pages = write(pages, {"latent": latent, "k_rope": k_rope}, blocks)
     parts = [read(pages, n, blocks, q.dtype) for n in ("latent", "k_rope")]
     scale = (q.shape[-1] + q_rope.shape[-1]) ** -0.5 if spec.scale is None else spec.scale
-    how = How(Mask(spec.window), True, scale, spec.softcap, _CHUNK)
+    how = How(Mask(spec.window), scale, softcap=spec.softcap)
     q = jnp.concatenate([jnp.einsum("btnh,rnh->btnr", q, w_uk), q_rope], -1)
     # One kv head, which all query heads share.
     pair = jnp.concatenate(parts, -1)[:, :, None], parts[0][:, :, None]

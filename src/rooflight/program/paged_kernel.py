@@ -12,9 +12,8 @@ which those of a layer begin at layer times N: no layer is ever sliced out.
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
-from jax.sharding import AxisType
 
-from rooflight.program.attention_splash import LANES
+from rooflight.program.attention_splash import LANES, kernels_can
 from rooflight.program.paged_blocks import Blocks
 from rooflight.specs.model import Attention
 
@@ -26,18 +25,14 @@ _WORD_BYTES = 4
 def ragged_can(
     spec: Attention, q: jax.Array, pages: dict[str, jax.Array], *, num_kv_heads: int
 ) -> bool:
-    """Whether the program is for a TPU, and the kernel takes one new token a row there.
+    """Whether this kernel may run, and takes one new token a row.
 
     It has no sinks, no scale a position, and heads of whole vector lanes; those of a device, two
     a kv head, must fill whole words and then 1, 2, 4 or a multiple of 8 sublanes.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    device = mesh.abstract_device
-    if (device.platform if device else jax.default_backend()) != "tpu":
+    if not kernels_can() or set(pages) != {"kv"} or spec.has_sinks:
         return False
-    if any(kind != AxisType.Explicit for kind in mesh.axis_types):
-        return False
-    if set(pages) != {"kv"} or spec.has_sinks or q.shape[1] > 1 or spec.head_dim % LANES:
+    if q.shape[1] > 1 or spec.head_dim % LANES:
         return False
     sublanes, rest = divmod(2 * num_kv_heads * pages["kv"].dtype.itemsize, _WORD_BYTES)
     return not rest and (sublanes in (1, 2, 4) or sublanes % 8 == 0)
@@ -55,14 +50,13 @@ def attend_ragged(
     rows, ids = blocks.rows, blocks.ids
     num_layers, num_blocks, size, twice_heads, head_dim = pages.shape
     batch = q.shape[0]
+    lengths = jnp.maximum(rows.starts + rows.lengths, 1)  # a row without a sequence reads one
     pool = pages.reshape(num_layers * num_blocks, size, twice_heads, head_dim)
     owned = jnp.minimum(ids, num_blocks - 1) + blocks.layer * num_blocks
     out = ragged_paged_attention(
         q.reshape(batch, -1, head_dim),
         pool,
-        jnp.maximum(rows.starts + rows.lengths, 1).astype(
-            jnp.int32
-        ),  # a row without a sequence reads one position
+        lengths.astype(jnp.int32),
         owned.astype(jnp.int32),
         jnp.arange(batch + 1, dtype=jnp.int32),
         jnp.array([batch], jnp.int32),

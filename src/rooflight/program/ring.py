@@ -13,7 +13,7 @@ with their keys and are home after n shifts; nothing is saved but the local q, k
 `ring_order` says which positions a device holds, and why causal rings want the order zigzag.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from rooflight.errors import ShardingError
-from rooflight.graph import Mask
 from rooflight.program import attention_chunks as chunks
 from rooflight.program import attention_tile as tiles
 from rooflight.program.attention_chunks import Triple
@@ -52,14 +51,10 @@ def ring_attend(
     v: jax.Array,
     *,
     axis: str,
-    mask: Mask,
-    scale: float,
-    causal: bool = True,
-    softcap: float | None = None,
+    how: How,
+    order: Order = "zigzag",
     sinks: jax.Array | None = None,
     kv_length: jax.Array | None = None,
-    order: Order = "zigzag",
-    chunk: int = 512,
 ) -> jax.Array:
     """What `attend` gives for the whole sequence, of which each device holds its part."""
     length = q.shape[1]
@@ -69,8 +64,8 @@ def ring_attend(
             hint="give both the same even length: pad the sequence to twice the ring",
         )
     if order == "zigzag":
-        chunk = min(chunk, length // 2)  # a tile of an early and a late piece is never skipped
-    how = How(mask, causal, scale, softcap, chunk)
+        # A tile of an early and a late piece is never skipped.
+        how = replace(how, chunk=min(how.chunk, length // 2))
     at = ring_positions(length, axis=axis, order=order)  # makes all vary over the axis
     (q, k, v), sinks, kv_length, _ = align(((q, k, v), sinks, kv_length, at))
     return _ring((q, k, v), sinks, kv_length, Ring(axis, order, how))

@@ -61,11 +61,14 @@ def _one(logits: jax.Array, draws: Draws, position: jax.Array) -> jax.Array:
 
 
 def _is_kept(logits: jax.Array, draws: Draws) -> jax.Array:
-    """The top k, and of their probabilities the largest up to the one that reaches top p."""
+    """The top k, and of their probabilities the largest up to the one that reaches top p.
+
+    The largest is always kept: a top p of 0 is no reason to draw from nothing.
+    """
     order = jnp.argsort(-logits)
     rank = jnp.zeros_like(order).at[order].set(jnp.arange(logits.shape[0]))
     in_k = (draws.top_k <= 0) | (rank < draws.top_k)
     scaled = logits / jnp.where(draws.temperature > 0, draws.temperature, 1)
     chance = jax.nn.softmax(jnp.where(in_k, scaled, -jnp.inf))
     before = (jnp.cumsum(chance[order]) - chance[order])[rank]
-    return in_k & (before < draws.top_p)
+    return in_k & ((before < draws.top_p) | (rank == 0))

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rooflight.errors import ShardingError
-from rooflight.graph import Mask
 from rooflight.program.attention import attend
+from rooflight.program.attention_tile import How
 
 POSITIONS, HEADS = 1, 2
 
@@ -30,35 +30,32 @@ def ulysses_attend(
     v: jax.Array,
     *,
     axis: str,
-    mask: Mask,
-    scale: float,
-    causal: bool = True,
-    softcap: float | None = None,
+    how: How,
     sinks: jax.Array | None = None,
     kv_length: jax.Array | None = None,
-    chunk: int = 512,
 ) -> jax.Array:
     """What `attend` gives for the whole sequence, of which each device holds a block."""
     n = lax.axis_size(axis)
     rows, length, kv_heads, groups, dim = q.shape
-    copies = 1 if kv_heads % n == 0 else n // kv_heads
-    if kv_heads * copies % n or groups % copies:
+    if kv_heads % n and (n % kv_heads or groups % (n // kv_heads)):
         raise ShardingError(
             f"all-to-all attention of {kv_heads} kv heads x {groups} groups over {n} devices: "
-            "neither kv heads nor heads divide",
-            hint=f"choose an axis whose size divides {kv_heads * groups} heads, or use ring_attend",
+            "neither kv heads nor the groups of each divide",
+            hint=f"choose an axis whose size divides {kv_heads}, or is a multiple of it that "
+            f"divides {kv_heads * groups}; or use ring_attend",
         )
+    copies = 1 if kv_heads % n == 0 else n // kv_heads
     q = q.reshape(rows, length, kv_heads * copies, groups // copies, dim)
     k, v = (jnp.repeat(x, copies, axis=HEADS) for x in (k, v))
     mixed = attend(
         *(_to_heads(x, axis) for x in (q, k, v)),
-        mask=mask,
-        scale=scale,
-        causal=causal,
-        softcap=softcap,
+        mask=how.mask,
+        scale=how.scale,
+        causal=how.causal,
+        softcap=how.softcap,
         sinks=None if sinks is None else _own_heads(sinks.reshape(q.shape[2:4]), axis),
         kv_length=kv_length,
-        chunk=chunk,
+        chunk=how.chunk,
     )
     out = lax.all_to_all(mixed, axis, POSITIONS, HEADS, tiled=True)
     return out.reshape(rows, length, kv_heads, groups, -1)
