@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rooflight"
 _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 LINES_A_FILE = 400
-LINES_IN_ALL = 48_000  # raise it in a commit that says why
+LINES_IN_ALL = 55_000  # raise it in a commit that says why
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:

@@ -25,6 +25,8 @@ _PREFIX = {
 _NUMBER = re.compile(
     r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,2})?)\s*([kKMGTP]i?)?B?\s*"
 )
+_SECONDS = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[+-]?[0-9]{1,2})?)\s*(s|ms|us)?\s*")
+_SECOND_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _RATE_STEPS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -63,6 +65,19 @@ def parse_sizes(text: str, *, what: str = "dim") -> dict[str, int]:
         if sizes[name] < 1:
             raise ParseError(f"{what} {name} has size {sizes[name]}", hint="sizes start at 1")
     return sizes
+
+
+def parse_seconds(text: str, *, what: str = "time") -> float:
+    """Reads a duration above 0: `1s`, `30ms`, `0.5`, `20us`.
+
+    >>> parse_seconds("30ms"), parse_seconds("1.5")
+    (0.03, 1.5)
+    """
+    match = _SECONDS.fullmatch(text)
+    value = float(match[1]) * _SECOND_UNITS[match[2] or "s"] if match else 0.0
+    if not 0 < value < 1e12:
+        raise ParseError(f"{what} {text!r} is not a time", hint=f"write {what} 1s or 30ms")
+    return value
 
 
 def _significant(value: float, digits: int = 3) -> str:

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.cli.verbs import VERBS
+from rooflight.cli.verbs import VERBS, load_verb
 from rooflight.errors import RooflightError
+from rooflight.plan.calibrated import part_table
+from rooflight.reconcile.replay import Asked
+from rooflight.reconcile.rows import Rows
 from rooflight.specs import Mesh, Slice, parse_mesh, parse_slice
+from rooflight.specs.calibration import Calibration, shipped_calibrations
 
 from .command import run
 
@@ -59,6 +63,7 @@ _mutated = st.builds(
 _word = st.one_of(
     st.sampled_from(FLAGS), st.sampled_from(VALUES), st.sampled_from(VALUES), _mutated
 )
+TRACE = str(Path(__file__).parent / "traces" / "three.csv")  # short, whatever is spoilt
 DUMP = str(Path(__file__).parents[1] / "verify" / "dumps" / "psum")
 # Near enough to right that the verbs really run, then spoilt with a word or two.
 PLAUSIBLE = {
@@ -82,6 +87,10 @@ PLAUSIBLE = {
         *("llama3-8b", "--layout", "fsdp=X,tp=Y", "--on", "v5e:4x4", "--mesh", "X=4,Y=4"),
         *("--batch", "128Ki", "--seq", "4096", "--remat", "dots", "--zero", "1"),
     ],
+    "frontier": [
+        *("llama3-8b", "--on", "v5e:2x2", "--layout", "tp=4", "--context", "2048", "--most", "64"),
+        *("--dtypes", "int8", "--bound", "products", "--price", "1.2"),
+    ],
     "budget": [
         *("llama3-8b", "--on", "v5e:4x4", "--tokens", "15T", "--mfu", "40%", "--seq", "4096"),
         *("--price", "1.2", "--mtbf-hours", "50k"),
@@ -94,9 +103,35 @@ PLAUSIBLE = {
     ],
     "verify": ["--expect", "--until", "scheduled", "-v"],
     "hlo": [DUMP, "--mesh", "X=4,Y=4", "--stage", "executable"],
+    "simulate": [
+        *("llama3-8b", "--on", "v5e:2x4", "--trace", TRACE, "--ttft", "1s"),
+        *("--policy", "continuous"),
+    ],
+    "measure": ["--devices", "2"],
+    "intensity": ["rooflight.measure.example:build", "--on", "v5e"],
+    "validate": ["--by", "chip"],
+    "calibrate": ["shipped", "--chip", "tpu_v4"],
     "doctor": [],
     "book": ["3.2"],
     "completion": ["bash"],
+}
+
+MEASURED = {
+    "measure": {
+        "matmuls": [{"m": 1, "k": 1024, "n": 1024, "seconds": 1e-3}],
+        "collectives": [
+            {"kind": "all_reduce", "nbytes": 4096, "seconds": 1e-4},
+            {"kind": "all_reduce", "nbytes": 4 << 20, "seconds": 1e-2},
+        ],
+    },
+    "intensity": {
+        "matmul_flops": 10,
+        "other_flops": 1,
+        "most_bytes": 20,
+        "least_bytes": 5,
+        "loops_of_unknown_length": 0,
+        "matmuls": {"1x1 * 1x5": 10},
+    },
 }
 
 
@@ -124,11 +159,29 @@ def _check(argv: list[str], hints_that_ran: set[str]) -> None:
         assert run(shlex.split(command)[1:]).code == 0, command
 
 
+def _asked(rows: Rows) -> Asked:
+    return Asked((), (), part_table([]))
+
+
+def _fitted(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
+    return tuple(shipped_calibrations().values())[:2]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_command_line_of_a_verb_raises(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if verb == "calibrate":  # fitted in tests/reconcile; here only the words are tried
+        monkeypatch.setattr(load_verb(verb), "_ask", _asked)
+        monkeypatch.setattr(load_verb(verb), "fit_calibrations", _fitted)
+    if verb in MEASURED:  # the words are tried here; real processes measure in tests/measure
+
+        def measured(*words: object, **arguments: object) -> object:
+            del words, arguments
+            return MEASURED[verb]
+
+        monkeypatch.setattr(load_verb(verb), "measure", measured)
     ran: set[str] = set()
 
     @settings(max_examples=PER_VERB, deadline=None)

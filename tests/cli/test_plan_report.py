@@ -13,9 +13,10 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.graph import model_graph
 from rooflight.graph.layout import parse_layout
+from rooflight.plan.candidate import Question, price_one
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import REMATS
-from rooflight.plan.search import Question, Search, price_one, search_training
+from rooflight.plan.search import Search, search_training
 from rooflight.plan.training import plan_record
 from rooflight.records import Plan, from_json
 from rooflight.report.plan_html import PlanPage, plan_html

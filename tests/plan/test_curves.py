@@ -8,10 +8,11 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
 from rooflight.graph import model_graph
 from rooflight.graph.layout import parse_layout
+from rooflight.plan.candidate import Candidate, Question, price_one
 from rooflight.plan.curves import Curve, batches_around, time_by_batch
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import REMATS
-from rooflight.plan.search import Candidate, Question, price_one, search_training
+from rooflight.plan.search import search_training
 from rooflight.plan.space import every_placement
 from rooflight.specs import load_model, parse_mesh, parse_slice
 

@@ -5,8 +5,9 @@ import pytest
 from rooflight.algebra import ways
 from rooflight.dtypes import DTYPES
 from rooflight.graph import model_graph
+from rooflight.plan.candidate import Question
 from rooflight.plan.flips import Flips, Side, flips
-from rooflight.plan.search import Question, search_training
+from rooflight.plan.search import search_training
 from rooflight.plan.wanted import Wanted, scheme_axes
 from rooflight.plan.what_if import changed
 from rooflight.plan.why_not import SAME, why_not

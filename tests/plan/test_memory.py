@@ -463,6 +463,31 @@ def test_a_copy_of_the_gradients_is_there_only_with_data_parallelism() -> None:
         assert extra == (2 * TINY_PARAMS if chips > 1 else 0)
 
 
+def own(ask: Job) -> Job:
+    return replace(ask, framework=parse_framework("rooflight"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_scan_stacks_the_gradients_of_its_layers_beside_their_sums(count: int) -> None:
+    ask = job(TINY, "dp=X", axes={"X": 2}, batch=4, recipe="18", remat="none")
+    found = memory(own(replace(ask, micro=Microbatching(count))))
+    layers_and_head = TINY_PARAMS - 16 * 8  # the embedding's comes when the layers are done
+    assert found.part("stacked gradients").nbytes == 2 * layers_and_head
+    assert found.part("gradients").nbytes == (4 * TINY_PARAMS if count > 1 else 0)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_logits_in_chunks_do_not_grow_with_the_batch(rows: int) -> None:
+    ask = own(job("llama3-8b", axes={"X": 32}, batch=32 * rows, seq=4096))
+    assert memory(ask).part("workspace").nbytes == 2048 * 128256 * 6
+
+
+def test_zero_splits_whole_dims_where_the_program_does() -> None:
+    ask = replace(job(TINY, "dp=X", axes={"X": 3}, batch=3), zero=1)
+    flat, whole = (memory(a).part("optimizer moments").nbytes for a in (ask, own(ask)))
+    assert flat < whole == 8 * TINY_PARAMS  # 3 divides neither 8 nor 32
+
+
 def test_an_unknown_framework_gets_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="megatorn") as error:
         parse_framework("megatorn")

@@ -7,11 +7,11 @@ import pytest
 from rooflight.dtypes import DTYPES
 from rooflight.graph import model_graph, training_flops
 from rooflight.graph.layout import parse_layout
+from rooflight.plan.candidate import Candidate, Question, price_one
 from rooflight.plan.candidate_pipeline import run_pipeline
 from rooflight.plan.job import Microbatching
 from rooflight.plan.products import products_of
 from rooflight.plan.remat import REMATS
-from rooflight.plan.search import Candidate, Question, price_one
 from rooflight.specs import load_model, parse_mesh, parse_slice
 
 SHAPE = "v5e:4x4"

@@ -6,8 +6,9 @@ import pytest
 
 from rooflight.dtypes import DTYPES
 from rooflight.graph import model_graph
+from rooflight.plan.candidate import Question
 from rooflight.plan.run_cost import Checkpoints, RunCost, run_cost
-from rooflight.plan.search import Question, search_training
+from rooflight.plan.search import search_training
 from rooflight.specs import load_model, parse_slice
 from rooflight.specs.failures import load_failure_rates
 

@@ -6,8 +6,9 @@ import pytest
 
 from rooflight.dtypes import DTYPES
 from rooflight.graph import model_graph
+from rooflight.plan.candidate import Question
 from rooflight.plan.scaling import Kind, Scaling, losses, pareto, scale, smallest_slice
-from rooflight.plan.search import Question, search_training
+from rooflight.plan.search import search_training
 from rooflight.plan.slices import largest_slice, slices_up_to
 from rooflight.plan.why_not import SAME
 from rooflight.specs import chip_names, load_chip, load_model, parse_slice

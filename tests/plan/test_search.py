@@ -14,18 +14,10 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import PlacementError, ShardingError
 from rooflight.graph import model_graph
 from rooflight.plan import search
+from rooflight.plan.candidate import Candidate, Question, price_one
 from rooflight.plan.job import Microbatching
 from rooflight.plan.recipe import RECIPES
-from rooflight.plan.search import (
-    POLICIES,
-    SCHEDULES,
-    Candidate,
-    Question,
-    can_run,
-    layouts_of,
-    price_one,
-    search_training,
-)
+from rooflight.plan.search import POLICIES, SCHEDULES, can_run, layouts_of, search_training
 from rooflight.plan.space import every_placement, microbatch_counts, patterns
 from rooflight.specs import ModelSpec, load_model, parse_mesh, parse_slice
 from rooflight.specs.model import Repeat

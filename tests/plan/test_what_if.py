@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError, UnknownNameError, UsageError
 from rooflight.graph import model_graph
-from rooflight.plan.search import Candidate, Question, search_training
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.search import search_training
 from rooflight.plan.what_if import KNOBS, changed, parse_changes, sensitivity, what_if
 from rooflight.plan.why_not import SAME
 from rooflight.specs import load_chip, load_model, parse_slice

@@ -10,7 +10,8 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.graph import model_graph
 from rooflight.plan import memory
-from rooflight.plan.search import Candidate, Question, price_one, search_training
+from rooflight.plan.candidate import Candidate, Question, price_one
+from rooflight.plan.search import search_training
 from rooflight.plan.wanted import Wanted, parse_wanted, scheme_axes
 from rooflight.plan.why_not import SAME, WhyNot, why_not
 from rooflight.specs import load_model, parse_slice

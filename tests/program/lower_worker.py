@@ -3,8 +3,9 @@
 # jax annotates its own functions only in part.
 """Lowers one train step of a large model for thousands of chips on a machine that has none.
 
-Run as a process of its own: `python lower_worker.py MODEL LAYOUT MESH SLICE BATCH SEQ`. Prints one
-JSON object: seconds, the most memory this process ever held, and the size of what was described.
+Run as a process of its own: `python lower_worker.py MODEL LAYOUT MESH SLICE BATCH SEQ [STAGES]`.
+Prints one JSON object: seconds, the most memory this process ever held, and the size of what was
+described.
 """
 
 import json
@@ -20,7 +21,7 @@ import jax
 import optax  # pyright: ignore[reportMissingTypeStubs]
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, model_graph
+from rooflight.graph import dim_sizes, make_schedule, model_graph
 from rooflight.graph.layout import parse_layout
 from rooflight.plan.pins import pins_of
 from rooflight.program.model import Program
@@ -30,23 +31,32 @@ from rooflight.program.train import abstract_batch, abstract_state, make_train_s
 from rooflight.specs import load_model, parse_mesh
 
 
-def main(name: str, layout: str, axes: str, on: str, batch: int, seq: int) -> dict[str, object]:
+def main(
+    name: str, layout: str, axes: str, on: str, batch: int, seq: int, stages: int = 1
+) -> dict[str, object]:
     start = time.perf_counter()
-    model = load_model(name)
+    model, microbatches = load_model(name), 2 * stages
+    table = make_schedule("1f1b", stages=stages, microbatches=microbatches)
     graph = model_graph(model)
     pins = pins_of(
         graph,
         parse_layout(layout),
         mesh=parse_mesh(axes, on=on),
-        dims=dim_sizes(graph, batch=batch, seq=seq),
+        dims=dim_sizes(graph, batch=batch // microbatches, seq=seq),
         dtype=DTYPES["bf16"],
     )
-    program = Program(model, pins, weights="bf16", compute="bf16", remat="block")
+    program = Program(
+        *(model, pins),
+        weights="bf16",
+        compute="bf16",
+        remat="block",
+        schedule=table if stages > 1 else None,
+    )
     mesh, adam = abstract_mesh(pins.axes), optax.adamw(1e-4)
     with jax.sharding.use_abstract_mesh(mesh):
         state = abstract_state(program, adam, mesh)
         rows = abstract_batch(program, mesh, batch=batch, seq=seq)
-        step = make_train_step(program, adam, microbatches=2)
+        step = make_train_step(program, adam, microbatches=microbatches)
         text = step.trace(state, rows).lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
     return {
         "devices": mesh.size,
@@ -62,6 +72,5 @@ def main(name: str, layout: str, axes: str, on: str, batch: int, seq: int) -> di
 
 
 if __name__ == "__main__":
-    *texts, batch, seq = sys.argv[1:]
-    name, layout, axes, on = texts
-    print(json.dumps(main(name, layout, axes, on, int(batch), int(seq))))
+    name, layout, axes, on, *sizes = sys.argv[1:]
+    print(json.dumps(main(name, layout, axes, on, *map(int, sizes))))

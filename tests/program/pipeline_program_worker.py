@@ -25,19 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from stacked_layers import PADDING, cut_layers, join_layers, layer_places, scan_layers
 
 from rooflight.errors import UsageError
 from rooflight.graph import make_schedule
 from rooflight.program.pipeline import run_schedule
-from rooflight.program.pipeline_layers import (
-    PADDING,
-    cut_layers,
-    join_layers,
-    layer_places,
-    scan_layers,
-)
 
 V, D, F, B, T = 11, 8, 16, 4, 3
 Tree = Any  # a pytree of arrays
@@ -51,7 +44,7 @@ class Case:
     stages: int
     microbatches: int = 5
     layers: int = 9  # no number of stages here divides it
-    inside: str = ""  # explicit (fsdp and tp), auto (the same), batch (manual), ring (a permute)
+    inside: str = ""  # explicit (fsdp and tp), batch (manual), ring (a permute)
 
     @property
     def name(self) -> str:
@@ -63,7 +56,8 @@ CASES = (
     *(Case(name, stages) for name in ("gpipe", "1f1b", "interleaved") for stages in (2, 4)),
     *(Case("zb-h1", 2), Case("zb-h1", 4, inside="batch"), Case("zb-v", 4)),
     Case("1f1b", 2, inside="explicit"),
-    Case("interleaved", 2, inside="auto"),
+    Case("interleaved", 2, inside="explicit"),
+    Case("zb-v", 2, inside="explicit"),
     Case("zb-h1", 2, inside="ring"),
 )
 
@@ -156,15 +150,14 @@ def setting(case: Case) -> tuple[Any, Tree, Any, dict[str, Any]]:
     sizes = (case.stages, 2 if case.inside else 1)
     options: dict[str, Any] = {}
     batch: Any = P()
-    if case.inside in ("explicit", "auto"):
+    if case.inside == "explicit":
         names, sizes, split, batch = ("P", "X", "Y"), (2, 2, 2), ("X", "Y"), P(None, "X")
     if case.inside == "batch":
         batch, options = P(None, "X"), {"batch_axes": ("X",)}
     if case.inside == "ring":
         split = (None, "X")
-    kind = AxisType.Auto if case.inside == "auto" else AxisType.Explicit
     devices = jax.devices()[: math.prod(sizes)]
-    mesh = jax.make_mesh(sizes, names, axis_types=(kind,) * len(names), devices=devices)
+    mesh = jax.make_mesh(sizes, names, devices=devices)
     d, f = split
     return mesh, {"in": P("P", None, d, f), "out": P("P", None, f, d)}, batch, options
 
@@ -176,13 +169,13 @@ def largest_error(case: Case) -> float:
     table = make_schedule(case.schedule, stages=case.stages, microbatches=case.microbatches)
     places = layer_places(case.layers, table)
     mesh, specs, batch, options = setting(case)
-    body = {"ring": ring_layer, "auto": plain_layer}.get(case.inside, layer)
+    body = ring_layer if case.inside == "ring" else layer
 
     def step(weights: Tree, real: jax.Array, ends: Tree, batches: Tree) -> Any:
         total, gradients = run_schedule(
             *(table, scan_layers(body), weights, batches, loss),
             axis="P",
-            first_fn=plain_first if case.inside == "auto" else first,
+            first_fn=first,
             ends=ends,
             fixed=real,
             **options,

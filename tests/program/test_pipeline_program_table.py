@@ -1,5 +1,8 @@
 """The arrays of a schedule, played tick by tick with names in place of numbers."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,10 +10,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("jax")
 
+from program_cases import MODELS
+
 from rooflight.errors import UsageError
 from rooflight.graph import Schedule, Slot, make_schedule
-from rooflight.program.pipeline_layers import PADDING, layer_places
+from rooflight.plan.stages import stage_layers
+from rooflight.program.pipeline_layers import PADDING, from_stages, staging_of, to_stages
 from rooflight.program.pipeline_table import NOTHING, Ticks, encode, stage_order
+from rooflight.specs.model import ModelSpec, Repeat
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
 Value = tuple[str, int, int]  # x or g; microbatch; stage
@@ -124,22 +131,73 @@ def test_stages_that_are_not_neighbours_are_refused() -> None:
         encode(schedule)
 
 
-@given(st.sampled_from(NAMES), st.integers(1, 4), st.integers(1, 40))
-def test_every_layer_has_one_place_and_stages_differ_by_one_layer_at_most(
-    name: str, stages: int, extra: int
+BLOCKS = tuple(m.layers[0].blocks[0] for m in (MODELS["dense"], MODELS["moe"]))
+
+
+def model_of(kinds: list[int]) -> ModelSpec:
+    return replace(MODELS["dense"], layers=tuple(Repeat((BLOCKS[k],), 1) for k in kinds))
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 4), st.data())
+def test_every_layer_has_one_place_of_its_kind_and_stages_are_those_of_the_planner(
+    name: str, stages: int, data: st.DataObject
 ) -> None:
     schedule = make_schedule(name, stages=stages, microbatches=4)
-    num_layers = schedule.num_stages + extra
-    places = layer_places(num_layers, schedule)
-    real = places[places != PADDING]
-    assert sorted(real.tolist()) == list(range(num_layers))
-    by_stage = places[np.argsort(stage_order(schedule))]
-    flat = by_stage[by_stage != PADDING]
-    assert flat.tolist() == sorted(flat.tolist()), "layers pass in order"
-    assert (places == PADDING).sum(axis=1).max() <= 1
+    least = schedule.num_stages
+    kinds = data.draw(st.lists(st.integers(0, 1), min_size=least, max_size=least + 9))
+    model = model_of(kinds)
+    staging = staging_of(model, schedule)
+    places = [(layer, place) for layer, place in staging.places() if layer != PADDING]
+    assert sorted(layer for layer, _ in places) == list(range(len(kinds)))
+    for layer, place in places:
+        assert staging.runs[place.run].blocks[place.block] == model.layer_blocks[layer]
+    size = schedule.virtual
+    rows = [staging.layers[d * size : (d + 1) * size] for d in range(stages)]
+    by_device = [
+        Counter(model.layer_blocks[i] for row in mine for i in row if i != PADDING) for mine in rows
+    ]
+    found = stage_layers(model.layer_blocks, stages, schedule.virtual, schedule=name)
+    assert by_device == list(found)
+    assert all(
+        [i for i in row if i != PADDING] == sorted(set(row) - {PADDING}) for row in staging.layers
+    )
+
+
+@given(st.sampled_from(NAMES), st.integers(0, 9), st.data())
+def test_weights_that_go_to_their_stages_come_back(
+    name: str, extra: int, data: st.DataObject
+) -> None:
+    schedule = make_schedule(name, stages=2, microbatches=4)
+    least = schedule.num_stages + extra
+    kinds = data.draw(st.lists(st.integers(0, 1), min_size=least, max_size=least))
+    model = model_of(kinds)
+    staging = staging_of(model, schedule)
+    layers = tuple(({"w": np.array([float(i + 1)])},) for i in range(len(kinds)))
+    staged = to_stages(model, staging, layers, np.stack)
+    for run, stored in zip(staged, staging.stored, strict=True):
+        assert all(block["w"].shape == (stored.times,) for block in run)
+    assert sum(block["w"].sum() for run in staged for block in run) == sum(range(len(kinds) + 1))
+    assert from_stages(model, staging, staged, np.stack) == layers
+
+
+@pytest.mark.parametrize(
+    ("kinds", "runs"),
+    [
+        ([0] * 126, [(1, 8)]),  # of 126 layers two stages have one less
+        ([0, 0, 0, *[1] * 61], [(1, 3), (1, 4)]),  # three dense layers, then experts
+        ([0, 1] * 16, [(1, 1), (1, 1)]),
+        ([0, 1] * 64, [(2, 4)]),
+    ],
+)
+def test_a_stage_runs_as_few_layers_as_have_those_of_all(
+    kinds: list[int], runs: list[tuple[int, int]]
+) -> None:
+    schedule = make_schedule("1f1b", stages=16, microbatches=16)
+    staging = staging_of(model_of(kinds), schedule)
+    assert [(len(run.blocks), run.times) for run in staging.runs] == runs
 
 
 def test_fewer_layers_than_stages_are_refused() -> None:
     schedule = make_schedule("interleaved", stages=4, microbatches=4)
     with pytest.raises(UsageError, match="5 layers cannot fill 8 pipeline stages"):
-        layer_places(5, schedule)
+        staging_of(model_of([0] * 5), schedule)

@@ -14,6 +14,7 @@ pytest.importorskip("optax")
 from program_cases import MODELS, cases, covering
 
 from rooflight.graph import model_graph
+from rooflight.plan.search import SCHEDULES as SEARCHED
 from rooflight.plan.space import patterns
 
 HERE = Path(__file__).parent
@@ -68,6 +69,42 @@ def test_the_largest_llama_is_lowered_for_4096_chips_without_making_anything() -
     assert found["peak_bytes"] < 2e9  # the weights of one chip alone are 3 GB
     assert found["device_bytes"] > 3e9
     assert found["scopes"] == found["ops"]
+
+
+def test_the_largest_llama_is_lowered_in_sixteen_uneven_stages() -> None:
+    found = run(
+        "lower_worker.py",
+        *("llama3.1-405b", "fsdp=X,sp=Y,pp=P", "P=16,X=32,Y=8", "v5p:16x16x16"),
+        *("1024", "8192", "16"),
+    )
+    assert found["params"] > 405e9 * 128 / 126.1  # 126 layers and two of padding
+    assert found["seconds"] < 30
+    assert found["peak_bytes"] < 2e9
+    assert found["scopes"] == found["ops"]
+
+
+SCHEDULES = ("1f1b,2,1", "interleaved,2,2")
+MORE_SCHEDULES = ("gpipe,4,1", "zb-h1,4,1", "zb-v,2,2", "interleaved,2,4")
+
+
+def check_schedules(schedules: tuple[str, ...]) -> None:
+    for case, worst in run("staged_train_worker.py", *schedules).items():
+        assert worst["gradient"] <= GRADIENT, (case, worst)
+        assert worst["loss"] <= LOSS, (case, worst)
+
+
+def test_unlike_layers_in_uneven_stages_train_as_one_device_does() -> None:
+    check_schedules(SCHEDULES[:1])
+
+
+@pytest.mark.full
+def test_every_schedule_trains_as_one_device_does() -> None:
+    check_schedules((*SCHEDULES[1:], *MORE_SCHEDULES))
+
+
+def test_no_schedule_of_the_search_is_left_out() -> None:
+    run_here = {tuple(text.split(",")[::2]) for text in (*SCHEDULES, *MORE_SCHEDULES)}
+    assert {(name, str(virtual)) for name, virtual in SEARCHED} <= run_here
 
 
 @pytest.mark.full

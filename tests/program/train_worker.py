@@ -40,6 +40,7 @@ from program_cases import (
 from rooflight.graph import make_schedule
 from rooflight.program.model import Program
 from rooflight.program.params import Tree, abstract_params, init_params
+from rooflight.program.pipeline_layers import from_stages, to_stages
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import Batch, batch_spec, begin_state, make_train_step
 
@@ -80,27 +81,31 @@ def put(x: Any, like: Any) -> jax.Array:
 
 def train(case: Case, start: Tree, microbatches: int) -> Run:
     """Six steps; with momentum, the optimizer's trace after the first is the gradient itself."""
-    program = Program(MODELS[case.model], case.pins, remat="dots")
+    model = MODELS[case.model]
+    table = make_schedule("1f1b", stages=STAGES, microbatches=microbatches)
+    schedule = table if case.layout.stages else None
+    program = Program(model, case.pins, remat="dots", zero=1, schedule=schedule)
     optimizer = optax.sgd(0.05, momentum=0.9)
     mesh = device_mesh(program.pins.axes)
+    if program.staging:
+        layers = to_stages(model, program.staging, start.layers, np.stack)
+        start = start._replace(layers=layers)
     with jax.set_mesh(mesh):
         like = abstract_params(program.specs, program.pins, mesh)
         params = jax.tree.map(put, start, like)
         state = begin_state(program, optimizer, params)
-        options: dict[str, Any] = {"microbatches": microbatches}
-        if case.layout.stages:
-            table = make_schedule("1f1b", stages=STAGES, microbatches=microbatches)
-            options = {"schedule": table}
-        step = make_train_step(program, optimizer, **options)
+        step = make_train_step(program, optimizer, microbatches=microbatches)
         losses, found = list[float](), list[Any]()
         for i in range(STEPS):
             state, loss = step(state, batch_of(i, program))
             losses.append(float(loss))
             if i == 0:
-                found = [
-                    (jax.tree_util.keystr(path), np.asarray(x))  # before the state is used up
-                    for path, x in jax.tree_util.tree_leaves_with_path(state.optimizer[0].trace)
-                ]
+                trace = jax.tree.map(np.asarray, state.optimizer[0].trace)  # not yet used up
+                if program.staging:
+                    layers = from_stages(model, program.staging, trace.layers, np.stack)
+                    trace = trace._replace(layers=layers)
+                named = jax.tree_util.tree_leaves_with_path(trace)
+                found = [(jax.tree_util.keystr(path), x) for path, x in named]
     return Run(losses, [x for _, x in found], [name for name, _ in found])
 
 

@@ -17,7 +17,7 @@ from rooflight.specs import catalog as catalog_module
 
 CATALOG = Path(catalog_module.__file__).parent / "catalog"
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
-GPUS = ("v100", "a100", "h100", "h200", "b200", "gb200", "gb300")
+GPUS = ("v100", "a100", "h100", "h200", "b200", "b300", "gb200", "gb300")
 ACCELERATORS = (*TPUS, *GPUS)
 FLOATS = ("f64", "f32", "tf32", "bf16", "f16", "fp8", "fp4")
 INTEGERS = ("int8", "int4")

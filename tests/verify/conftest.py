@@ -10,7 +10,14 @@ from rooflight.verify.hlo import CompiledStep, choose_dump, find_dumps, read_dum
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Programs: some need jax, one the compiler.
-collect_ignore_glob = ["programs.py", "mistakes.py", "make_dumps.py"]
+collect_ignore_glob = [
+    "programs.py",
+    "mistakes.py",
+    "make_dumps.py",
+    "claims.py",
+    "*mutants.py",
+    "strangers.py",
+]
 
 DUMPS = Path(__file__).parent / "dumps"
 

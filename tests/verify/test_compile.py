@@ -17,6 +17,7 @@ from rooflight.verify import (
     compile_all,
     read_compilation,
 )
+from rooflight.verify.finding import located, warning_finding
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
@@ -134,8 +135,10 @@ def test_what_does_not_fit_is_a_verdict_with_its_figures(done: dict[str, Compila
 
 
 def test_a_warning_of_the_partitioner_is_passed_on(done: dict[str, Compilation]) -> None:
-    (warning,) = read_compilation(done["resharded"]).warnings
+    step = read_compilation(done["resharded"])
+    (warning,) = step.warnings
     assert warning.startswith("[SPMD] Involuntary full rematerialization.")
+    assert warning_finding(located(warning, step.module)).place.startswith("programs.py:")
 
 
 def test_a_crash_is_an_answer_with_the_last_words(done: dict[str, Compilation]) -> None:

@@ -154,7 +154,7 @@ def test_two_thousand_damaged_dumps_end_in_one_line_and_in_time(texts: dict[str,
     _survives(texts, DAMAGED_IN_FULL)
 
 
-def test_reading_takes_time_in_proportion_to_the_text(texts: dict[str, str]) -> None:
+def test_a_module_of_megabytes_is_read_in_seconds(texts: dict[str, str]) -> None:
     """A module of 40 copies of a step: about 5 MB, 12,000 instructions."""
     text = texts["fsdp-v5p"]
     head, _, rest = text.partition("\n%")
@@ -164,4 +164,5 @@ def test_reading_takes_time_in_proportion_to_the_text(texts: dict[str, str]) -> 
     started = time.monotonic()
     step = read_step(parse_module(many))
     once = time.monotonic() - started
-    assert step.module.num_instructions > 10_000 and once < 20
+    count = sum(len(c.instructions) for c in step.module.computations.values())
+    assert count > 10_000 and once < 20

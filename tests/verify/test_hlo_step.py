@@ -114,7 +114,7 @@ def test_every_matmul_has_a_cycle_estimate_after_code_generation(
 ) -> None:
     matmuls = [w for w in steps["fsdp"].work if w.flops]
     assert len(matmuls) == 7 and all(w.estimated_cycles for w in matmuls)
-    assert steps["fsdp-v5p"].estimated_cycles is None
+    assert not any(w.estimated_cycles for w in steps["fsdp-v5p"].work)
 
 
 @pytest.mark.parametrize("name", [p.parent.name for p in DUMPS.glob("*/*usage-report.txt")])

@@ -14,11 +14,21 @@ from rooflight.specs.chip import Source
 
 Value = bool | int | float | tuple[float, ...]
 Kind = Literal[
-    "hardware", "roofline", "collective", "params", "flops", "memory", "train_plan", "cost"
+    "hardware",
+    "roofline",
+    "collective",
+    "params",
+    "flops",
+    "memory",
+    "train_plan",
+    "inference",
+    "serving",
+    "cost",
+    "profile",
 ]
 KINDS: tuple[Kind, ...] = (
     *("hardware", "roofline", "collective", "params", "flops"),
-    *("memory", "train_plan", "cost"),
+    *("memory", "train_plan", "inference", "serving", "cost", "profile"),
 )
 LATER = "2026-07"  # the edition whose values and inputs are called `later`
 
@@ -36,7 +46,8 @@ class Expected:
     """One value of an answer.
 
     `printed` is None where the book has only the formula; `later` is what the newer edition prints
-    if it differs; `fact` says where the catalog has it, if it is a matter of looking up.
+    if it differs; `fact` says where the catalog has it, if it is a matter of looking up. What was
+    `measured` is compared with our prediction, and cannot be reproduced.
     """
 
     unit: str
@@ -44,6 +55,7 @@ class Expected:
     later: Value | None
     truth: Value
     fact: tuple[str, ...] = ()
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

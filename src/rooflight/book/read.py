@@ -104,6 +104,7 @@ def _expected(row: Row, corrected: Value | None) -> Expected:
         later=_value(row.get("later")),
         truth=unrounded if corrected is None else corrected,
         fact=(fact,) if isinstance(fact, str) else tuple(fact),
+        is_measured=row.get("measured", False),
     )
 
 

@@ -85,6 +85,8 @@ RECIPES: Mapping[str, Recipe] = {
     "transformers.q4_attn_intensity": _attention,
     "transformers.q8_moe_bcrit": _mixture,
     "inference.attn_intensity": _attention,
+    "inference.q5_moe_bcrit": _mixture,
+    "inference.bcrit_h100_takeaway": batch_from_which_flops_bind,
     "inference.beta_values": _hbm_over_ring,
     "inference.appC_latency_bytes": _latency_bytes,
     "inference.appC_example": _small_activations,

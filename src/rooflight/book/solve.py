@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rooflight.book import (
+    applied_serving,
     chapter1,
     chapter2,
     chapter2_problems,
@@ -20,10 +21,12 @@ from rooflight.book import (
     gpu_parallel,
     gpu_runs,
     gpus,
+    inference,
     kv_cache,
     mixed_parallel,
     model_flops,
     models,
+    profiles,
     serving,
     shards,
     tensor_parallel,
@@ -34,8 +37,9 @@ from rooflight.book.derivation import Derivation, Recipe
 from rooflight.book.entry import KINDS, Entry, Expected, Kind, Value
 from rooflight.book.facts import look_up
 
-Status = Literal["as printed", "with erratum", "unexplained"]
-STATUSES: tuple[Status, ...] = ("as printed", "with erratum", "unexplained")
+Status = Literal["as printed", "with erratum", "measured", "unexplained"]
+STATUSES: tuple[Status, ...] = ("as printed", "with erratum", "measured", "unexplained")
+REPRODUCED: tuple[Status, ...] = ("as printed", "with erratum")
 
 _EXACT = 1e-9  # relative; a tolerance of zero still allows for the last bits of a float
 _MODULES = (
@@ -58,6 +62,9 @@ _MODULES = (
     gpu_parallel,
     gpu_runs,
     kv_cache,
+    inference,
+    applied_serving,
+    profiles,
 )
 RECIPES: Mapping[str, Recipe] = {
     name: recipe for module in _MODULES for name, recipe in module.RECIPES.items()
@@ -71,7 +78,15 @@ class Answer:
     name: str
     value: Value
     expected: Expected
-    is_reproduced: bool
+    is_reproduced: bool  # never of a measurement
+
+    @property
+    def difference(self) -> float | None:
+        """Of a prediction from what was measured, as a part of that; None of a derived value."""
+        value, truth = self.value, self.expected.truth
+        if not self.expected.is_measured or isinstance(value, tuple) or isinstance(truth, tuple):
+            return None
+        return value / truth - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +99,14 @@ class Solution:
 
     @property
     def status(self) -> Status:
-        """Whether the book is reproduced as it stands, after an erratum, or not at all."""
-        if not all(a.is_reproduced for a in self.answers):
+        """Whether the book is reproduced as it stands, after an erratum, or not at all.
+
+        An entry with a measurement is only compared, if what can be derived of it is right.
+        """
+        if not all(a.is_reproduced for a in self.answers if not a.expected.is_measured):
             return "unexplained"
+        if any(a.expected.is_measured for a in self.answers):
+            return "measured"
         return "with erratum" if self.entry.errata else "as printed"
 
 
@@ -103,7 +123,12 @@ def solve(entry: Entry) -> Solution:
         values, lines = {**found.values, **derived.values}, (*found.lines, *derived.lines)
         found = Derivation(values, lines)
     answers = tuple(
-        Answer(name, value, expected, agrees(value, expected.truth, entry.tolerance))
+        Answer(
+            name,
+            value,
+            expected,
+            not expected.is_measured and agrees(value, expected.truth, entry.tolerance),
+        )
         for name, expected in entry.expected.items()
         for value in [found.values[name]]
     )

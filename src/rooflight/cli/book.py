@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rooflight.book import Chapter, Problem, Solution, chapters, count, entries, find, solve
+from rooflight.book.solve import REPRODUCED, STATUSES
 from rooflight.cli.book_page import agreement, page
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
@@ -105,7 +106,8 @@ def _check(args: Namespace) -> int:
 def _check_document(solutions: Sequence[Solution]) -> dict[str, object]:
     return {
         "entries": len(solutions),
-        "reproduced": sum(s.status != "unexplained" for s in solutions),
+        "reproduced": sum(s.status in REPRODUCED for s in solutions),
+        "measured": sum(s.status == "measured" for s in solutions),
         "kinds": count(solutions),
         "status": {s.entry.id: s.status for s in solutions},
     }
@@ -113,17 +115,20 @@ def _check_document(solutions: Sequence[Solution]) -> dict[str, object]:
 
 def _check_text(solutions: Sequence[Solution]) -> str:
     unexplained = [s for s in solutions if s.status == "unexplained"]
-    total, good = len(solutions), len(solutions) - len(unexplained)
+    measured = sum(s.status == "measured" for s in solutions)
+    total = len(solutions) - measured
+    good = total - len(unexplained)
     rows = [
         [kind, str(sum(by_status.values())), *map(str, by_status.values())]
         for kind, by_status in count(solutions).items()
     ]
-    header = ("kind", "entries", "as printed", "with erratum", "unexplained")
-    blocks = [f"{good} of {total} reproduced", table(header, rows, align="lrrrr")]
+    compared = f", {measured} measured ones compared" if measured else ""
+    head = f"{good} of {total} reproduced{compared}"
+    blocks = [head, table(("kind", "entries", *STATUSES), rows, align="lrrrrr")]
     blocks += [f"{s.entry.id}: {_differences(s)}" for s in unexplained]
     return "\n\n".join(blocks)
 
 
 def _differences(solution: Solution) -> str:
-    wrong = [a for a in solution.answers if not a.is_reproduced]
+    wrong = [a for a in solution.answers if not (a.is_reproduced or a.expected.is_measured)]
     return "; ".join(f"{a.name} is {a.value}, expected {a.expected.truth}" for a in wrong)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rooflight.algebra import ways
-from rooflight.plan.search import Candidate
+from rooflight.plan.candidate import Candidate
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.training import schedule_text
 from rooflight.plan.wanted import scheme_axes

@@ -18,6 +18,7 @@ from rooflight.units import format_count, format_seconds, format_si
 HELP = "seconds of one collective on a slice, and what binds it"
 
 _TRACEABLE = 256  # chips; more take minutes
+_ROUNDS = 9  # the fastest counts
 _WATCHABLE = 64  # chips; the hops of more are too many to look at
 _KINDS: dict[str, CollectiveKind] = {kind.replace("_", "-"): kind for kind in KINDS}
 
@@ -42,6 +43,12 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE.json", help="simulate it link by link and write every hop"
     )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="run it on devices made of this host, and set the measured time beside (for --on"
+        " this-host:N, which `rooflight measure` makes a chip)",
+    )
     parser.set_examples(
         "rooflight collective all-gather --bytes 34MB --on v5e:4x4 --mesh X=4,Y=4 --axes X",
         "rooflight collective all-reduce --bytes 1GB --on h100:8x16",
@@ -58,13 +65,31 @@ def run(args: Namespace) -> int:
         in_network_reduction=args.in_network_reduction,
     )
     simulated_s = _trace(args, mesh, axes) if args.trace else None
+    measured_s = _run_here(args, mesh, axes) if args.run else None
     if args.json:
-        print_json("collective", _document(time, mesh, axes, simulated_s))
+        document = _document(time, mesh, axes, simulated_s)
+        print_json("collective", document | ({"measured_s": measured_s} if args.run else {}))
         return 0
-    print(_text(time, mesh, axes, simulated_s))
+    print(_text(time, mesh, axes, simulated_s, measured_s))
     if not args.trace and mesh.slice.chip.torus and 1 < mesh.slice.num_chips <= _WATCHABLE:
         suggest(_trace_command(args, mesh, axes))
     return 0
+
+
+def _run_here(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
+    """Runs the collective over all devices that are made of this host."""
+    if mesh.slice.chip.kind != "cpu" or mesh.group(axes).size != mesh.slice.num_chips:
+        raise UsageError(
+            f"a collective over {','.join(axes)} of {mesh.slice} cannot be run here",
+            hint="measure this machine (`rooflight measure --write this-host.toml`), then"
+            " ROOFLIGHT_CHIPS=this-host.toml, --on this-host:8, over all axes",
+        )
+    from rooflight.measure.child import measure  # only here: planning starts no process
+
+    kind, devices = _KINDS[args.kind], mesh.slice.num_chips
+    return measure(
+        "microbench:collective", devices=devices, kind=kind, nbytes=args.bytes, rounds=_ROUNDS
+    )
 
 
 def _trace_command(args: Namespace, mesh: Mesh, axes: list[str]) -> str:
@@ -99,8 +124,14 @@ def _document(
     }
 
 
-def _text(time: NetworkTime, mesh: Mesh, axes: list[str], simulated_s: float | None) -> str:
-    blocks = [_headline(time, mesh, axes), _bounds(time, simulated_s)]
+def _text(
+    time: NetworkTime,
+    mesh: Mesh,
+    axes: list[str],
+    simulated_s: float | None,
+    measured_s: float | None,
+) -> str:
+    blocks = [_headline(time, mesh, axes), _bounds(time, simulated_s, measured_s)]
     if time.tiers:
         blocks.append(_tiers(time))
     return "\n\n".join(blocks)
@@ -117,7 +148,7 @@ def _headline(time: NetworkTime, mesh: Mesh, axes: list[str]) -> str:
     )
 
 
-def _bounds(time: NetworkTime, simulated_s: float | None) -> str:
+def _bounds(time: NetworkTime, simulated_s: float | None, measured_s: float | None) -> str:
     rows = [
         ["expected", format_seconds(time.expected_s), "bandwidth and latency"],
         ["lower", format_seconds(time.lower_s), "everything overlaps"],
@@ -126,6 +157,8 @@ def _bounds(time: NetworkTime, simulated_s: float | None) -> str:
     ]
     if simulated_s is not None:
         rows.append(["simulated", format_seconds(simulated_s), "message by message on the links"])
+    if measured_s is not None:
+        rows.append(["measured", format_seconds(measured_s), "the fastest of several runs here"])
     return table(("bound", "time", "meaning"), rows, align="lrl")
 
 

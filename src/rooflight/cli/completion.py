@@ -10,7 +10,7 @@ from typing import cast
 from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.verbs import VERBS, load_verb, verb_parser
+from rooflight.cli.verbs import VERBS, load_verb, split_verb, verb_parser
 
 HELP = "a completion script for bash, zsh or fish"
 
@@ -87,7 +87,8 @@ def candidates(words: Sequence[str]) -> list[str]:
         return _starting_with(word, [*VERBS, "--help", "--version"])
     if before[0] not in VERBS:
         return []
-    parser = verb_parser(before[0], load_verb(before[0]))
+    name, typed = split_verb(before)
+    parser = verb_parser(name, load_verb(name))
     flag, equals, part = word.partition("=")
     if equals:
         return [f"{flag}={value}" for value in _starting_with(part, _flag_values(parser, flag))]
@@ -95,7 +96,7 @@ def candidates(words: Sequence[str]) -> list[str]:
         return _starting_with(word, _flag_values(parser, before[-1]))
     if word.startswith("-"):
         return _starting_with(word, parser.flags())
-    return _starting_with(word, _positional_values(parser, before[1:]))
+    return _starting_with(word, _positional_values(parser, typed))
 
 
 def _starting_with(start: str, names: Iterable[str]) -> list[str]:

@@ -6,8 +6,8 @@ from rooflight import __version__
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.report.table import table
-from rooflight.units import format_si
-from rooflight.verify.cache import cache_bytes, cache_folder
+from rooflight.units import format_count, format_si
+from rooflight.verify.cache import MOST_BYTES, cache_entries, cache_folder
 from rooflight.verify.environment import Ability, abilities
 from rooflight.verify.target import target_names
 
@@ -53,12 +53,20 @@ def _table(found: list[Ability]) -> str:
 
 
 def _place() -> str:
-    folder = cache_folder()
-    size = format_si(cache_bytes(folder), "B") if folder.exists() else "empty"
-    return f"Results of compiles are kept in {folder} ({size}); ROOFLIGHT_CACHE moves it."
+    folder, entries = cache_folder(), cache_entries(cache_folder())
+    moves = "ROOFLIGHT_CACHE moves it"
+    if not entries:
+        return f"Results of compiles will be kept in {folder}; {moves}."
+    size = format_si(sum(e.nbytes for e in entries), "B")
+    most = format_si(MOST_BYTES, "B")
+    return (
+        f"{format_count(len(entries))} results of compiles ({size}) are kept in {folder}; above"
+        f" {most} the least recently used leave. To clear it: rm -r {folder}; {moves}."
+    )
 
 
 def _document(found: list[Ability], targets: dict[str, list[str]]) -> dict[str, object]:
+    entries = cache_entries(cache_folder())
     return {
         "rooflight": __version__,
         "system": platform.system(),
@@ -66,5 +74,10 @@ def _document(found: list[Ability], targets: dict[str, list[str]]) -> dict[str, 
         "python": platform.python_version(),
         "parts": {a.name: {"version": a.version, "how_to_get_it": a.remedy} for a in found},
         "targets": targets,
-        "cache": str(cache_folder()),
+        "cache": {
+            "folder": str(cache_folder()),
+            "results": len(entries),
+            "bytes": sum(e.nbytes for e in entries),
+            "most_bytes": MOST_BYTES,
+        },
     }

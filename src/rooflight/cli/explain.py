@@ -1,12 +1,14 @@
-"""`rooflight explain`: the forward and backward algorithm of a layer under a layout."""
+"""`rooflight explain`: the algorithm of a layer under a layout, in training or serving."""
 
 from rooflight.algebra import ways
 from rooflight.cli.axes import mesh_of
 from rooflight.cli.batch import parse_seq, whole_sequences
+from rooflight.cli.explain_serving import add_serving, run_serving
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.graph import dim_sizes, model_graph
@@ -19,7 +21,7 @@ from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
 from rooflight.units import format_seconds, parse_count
 
-HELP = "the forward and backward algorithm of a layer under a layout, in the notation"
+HELP = "the algorithm of a layer under a layout, in training or serving, in the notation"
 
 _MARKS = {"critical": "on the critical path", "ahead": "can run ahead", "async": "can run async"}
 
@@ -27,14 +29,19 @@ _MARKS = {"critical": "on the critical path", "ahead": "can run ahead", "async":
 def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset such as llama3-70b (see `rooflight model`)")
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
-    parser.add_argument("--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}")
+    parser.add_argument(
+        "--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}. With --serve: {SERVING_LAYOUT}"
+    )
     add_on(parser)
     add_mesh(parser)
-    parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens a step: 4Mi")
+    parser.add_argument(
+        "--batch", metavar="TOKENS", help="tokens a step of training: 4Mi (not with --serve)"
+    )
     parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4096")
     parser.add_argument("--part", help="one part of the layer only: attention, mlp, experts")
     parser.add_argument("--block", default="0", help="which kind of layer, counted from 0")
     add_dtype(parser)
+    add_serving(parser)
     parser.set_examples(
         "rooflight explain gpt3-175b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
         " --batch 128Ki --seq 2048 --part mlp",
@@ -44,14 +51,20 @@ def configure(parser: Parser) -> None:
         " --batch 512Ki --seq 32Ki --part attention",
         "rooflight explain gpt3-175b --layout pp=P,ws=X,tp=Y --on v5p:4x4x8 --mesh X=4,Y=16,P=2"
         " --batch 512 --seq 512 --part mlp",
+        "rooflight explain llama3-70b --serve generate --layout tp=16,kv=batch --on v5e:4x4"
+        " --dtypes int8 --sequences 32 --seq 8192 --part attention",
     )
 
 
 def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
-    graph = model_graph(model)
+    graph = model_graph(model, absorbed=args.serve == "generate")
     ops = _chosen(graph, args)
+    if args.serve:
+        return run_serving(args, model, ops)
+    if args.batch is None:
+        raise UsageError("the batch is missing", hint="give --batch, such as 4Mi tokens")
     mesh = mesh_of(args.mesh, parse_slice(args.on))
     seq = parse_seq(args.seq)
     algorithm = derive_algorithm(

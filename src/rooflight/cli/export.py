@@ -7,12 +7,25 @@ from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.interop import FRAMEWORKS, Export, Framework, export_plan, load_framework
+from rooflight.interop import (
+    FRAMEWORKS,
+    SERVERS,
+    Export,
+    Framework,
+    export_commands,
+    export_manifest,
+    export_plan,
+    load_framework,
+    read_fleet,
+    servers,
+)
 from rooflight.records import read_plan
 from rooflight.report.table import table
 
 HELP = "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say"
 
+KUBERNETES = "kubernetes"
+_SERVING = (*SERVERS, KUBERNETES)
 _KINDS = {"schedules": "schedule", "remats": "remat", "recipes": "recipe", "dtypes": "dtype"}
 
 
@@ -23,15 +36,26 @@ def configure(parser: Parser) -> None:
     add_choice(
         parser,
         "--to",
-        FRAMEWORKS,
+        (*FRAMEWORKS, *_SERVING),
         what="framework",
         default=None,
-        help="the framework; without a plan, what each of our words becomes there",
+        help="a framework for a plan of training, without a plan what each of our words becomes"
+        " there; an engine or kubernetes for a fleet",
+    )
+    add_choice(
+        parser,
+        "--engine",
+        SERVERS,
+        what="engine",
+        default=SERVERS[0],
+        help=f"that the manifest starts ({SERVERS[0]} by default)",
     )
     parser.set_examples("rooflight export", "rooflight export --to megatron")
 
 
 def run(args: Namespace) -> int:
+    if args.to in _SERVING:
+        return _fleet(args)
     if args.plan is None:
         return _words(load_framework(args.to), args) if args.to else _list(args)
     if args.to is None:
@@ -49,6 +73,23 @@ def run(args: Namespace) -> int:
             count = "1 part of the plan is" if lost == 1 else f"{lost} parts of the plan are"
             print(f"{count} lost; the head of the file says which", file=sys.stderr)
     return 0 if found.is_faithful else 1
+
+
+def _fleet(args: Namespace) -> int:
+    """A fleet of `plan serve --json`."""
+    if args.plan is None:
+        raise UsageError(
+            "no fleet to export", hint="write one with `rooflight plan serve ... --json`"
+        )
+    fleet = read_fleet(args.plan)
+    engine = servers()[args.engine if args.to == KUBERNETES else args.to]
+    found = (export_manifest if args.to == KUBERNETES else export_commands)(fleet, engine)
+    if args.json:
+        losses = [asdict(loss) for loss in found.losses]
+        print_json("export", {"to": found.to, "text": found.text, "losses": losses})
+    else:
+        print(found.text, end="")
+    return 1 if found.losses else 0
 
 
 def _document(found: Export) -> dict[str, object]:

@@ -1,12 +1,14 @@
-"""`rooflight fit`: does a training step fit into the memory of a chip, and what would help."""
+"""`rooflight fit`: does a training step, or a served model, fit into the memory of a chip."""
 
 from rooflight.cli.axes import mesh_of
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.fit_page import Answer, document, next_command, text
+from rooflight.cli.fit_serving import add_serving, run_serving
 from rooflight.cli.flags import add_choice, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.errors import UsageError
 from rooflight.graph import SCHEDULES, Graph, model_graph
 from rooflight.graph.layout import SCHEMES, parse_layout
@@ -20,7 +22,7 @@ from rooflight.specs.mesh import Mesh
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
 
-HELP = "whether a training step fits into a chip's memory, by component, and what would help"
+HELP = "whether a training step or a served model fits into a chip's memory, by component"
 
 _ZEROS: dict[str, Zero] = {"0": 0, "1": 1, "2": 2, "3": 3}
 
@@ -28,7 +30,9 @@ _ZEROS: dict[str, Zero] = {"0": 0, "1": 1, "2": 2, "3": 3}
 def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset such as llama3-70b, or the path of a config.json")
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
-    parser.add_argument("--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}")
+    parser.add_argument(
+        "--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}. With --serve: {SERVING_LAYOUT}"
+    )
     add_on(parser)
     add_mesh(parser)
     parser.add_argument(
@@ -61,6 +65,7 @@ def configure(parser: Parser) -> None:
         " too (fsdp over one axis is a layout)",
     )
     _add_time(parser)
+    add_serving(parser)
     frameworks = "; ".join(f"{name}: {framework.help}" for name, framework in FRAMEWORKS.items())
     add_choice(
         parser,
@@ -86,6 +91,8 @@ def configure(parser: Parser) -> None:
         "rooflight fit llama3-8b --layout fsdp=X --on v5e:4x4 --mesh X=16 --seq 4096 --solve batch",
         "rooflight fit llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4 --batch 2Mi"
         " --seq 8192 --microbatches 16 --by-stage",
+        "rooflight fit llama3-70b --serve --layout tp=16,kv=batch --on v5e:4x4 --dtypes int8"
+        " --sequences 32 --seq 8192",
     )
 
 
@@ -107,6 +114,8 @@ def _add_time(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.serve:
+        return run_serving(args)
     model = load_model(args.model)
     answer = _answer(args, model_graph(model), mesh_of(args.mesh, parse_slice(args.on)))
     warn_of_gaps(model)

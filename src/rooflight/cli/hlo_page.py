@@ -1,8 +1,9 @@
 """What `rooflight hlo` shows of a compiled step: a line, tables, a document."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 
+from rooflight.report.html_page import Grid
 from rooflight.report.table import table
 from rooflight.units import format_count, format_si
 from rooflight.verify.hlo import Collective, CompiledStep, Dump, Work
@@ -38,20 +39,49 @@ def answer(step: CompiledStep, dump: Dump) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table, and how many rows it leaves out."""
+
+    grid: Grid
+    left: int
+
+    @property
+    def text(self) -> str:
+        shown = table(self.grid.header, self.grid.rows, align=self.grid.align)
+        return f"{shown}\n({self.left} more rows: -v)" if self.left else shown
+
+    @property
+    def captioned(self) -> Grid:
+        more = f" ({format_count(self.left)} smaller ones left out)" if self.left else ""
+        return replace(self.grid, caption=self.grid.caption + more)
+
+
 def tables(step: CompiledStep, *, everything: bool) -> list[str]:
     """Collectives, loops, matmuls, moves and the peak; what is empty is left out."""
-    most = None if everything else _ROWS
-    blocks = [
+    return [shown.text for shown in grids(step, most=None if everything else _ROWS)]
+
+
+def grids(step: CompiledStep, *, most: int | None) -> list[Shown]:
+    """The tables as records, each with at most so many rows."""
+    found = [
         _collectives(step.collectives, most),
         _loops(step),
         _matmuls(step, most),
         _moves(step, most),
         _peak(step, most),
     ]
-    return [block for block in blocks if block]
+    return [shown for shown in found if shown.grid.rows]
 
 
-def _collectives(found: Sequence[Collective], most: int | None) -> str:
+def _shown(
+    caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], align: str, *, total: int
+) -> Shown:
+    cells = tuple(tuple(row) for row in rows)
+    return Shown(Grid(caption, tuple(header), cells, align), total - len(rows))
+
+
+def _collectives(found: Sequence[Collective], most: int | None) -> Shown:
     """Equal ones in one row, the most bytes first."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for c in found:
@@ -60,11 +90,9 @@ def _collectives(found: Sequence[Collective], most: int | None) -> str:
         groups.setdefault(key, []).append(c)
     ordered = sorted(groups.values(), key=lambda g: -sum(c.bytes_per_step or 0 for c in g))
     rows = [_collective_row(group) for group in ordered[:most]]
-    if not rows:
-        return ""
     header = ["collective", "axes", "form", "dtype", "bytes", "times", "bytes a step", "in"]
-    shown = table([*header, "meanwhile", "from"], rows, align="llllrrrlll")
-    return shown + _left_out(len(ordered), most)
+    columns = [*header, "meanwhile", "from"]
+    return _shown("Collectives", columns, rows, "llllrrrlll", total=len(ordered))
 
 
 def _collective_row(group: list[Collective]) -> list[str]:
@@ -104,19 +132,20 @@ def _origin(source: str, op_name: str) -> str:
     return source.rpartition("/")[2] or op_name.rpartition("/")[2] or "-"
 
 
-def _loops(step: CompiledStep) -> str:
+def _loops(step: CompiledStep) -> Shown:
     rows = [
         [loop.name, _count(loop.trips), _count(total), _origin(loop.source, loop.op_name)]
         for loop, total in step.loops.values()
     ]
-    return table(["loop", "trips", "rounds a step", "from"], rows, align="lrrl") if rows else ""
+    header = ["loop", "trips", "rounds a step", "from"]
+    return _shown("Loops", header, rows, "lrrl", total=len(rows))
 
 
 def _count(value: int | None) -> str:
     return "unknown" if value is None else format_count(value)
 
 
-def _matmuls(step: CompiledStep, most: int | None) -> str:
+def _matmuls(step: CompiledStep, most: int | None) -> Shown:
     found = [w for w in step.work if w.flops is None or w.flops > 0]
     found.sort(key=lambda w: -(w.flops_per_step or 0))
     rows = [
@@ -131,19 +160,15 @@ def _matmuls(step: CompiledStep, most: int | None) -> str:
         ]
         for w in found[:most]
     ]
-    if not rows:
-        return ""
     header = ["matmul", "result", "FLOPs", "times", "est. cycles", "again for", "from"]
-    return table(header, rows, align="llrrrll") + _left_out(len(found), most)
+    return _shown("Matmuls", header, rows, "llrrrll", total=len(found))
 
 
-def _moves(step: CompiledStep, most: int | None) -> str:
+def _moves(step: CompiledStep, most: int | None) -> Shown:
     found = sorted(step.moves, key=lambda w: -w.nbytes * (w.count or 1))
     rows = [_move_row(w) for w in found[:most]]
-    if not rows:
-        return ""
     header = ["copy or transpose", "what", "bytes", "times", "from"]
-    return table(header, rows, align="llrrl") + _left_out(len(found), most)
+    return _shown("Copies and transposes", header, rows, "llrrl", total=len(found))
 
 
 def _move_row(work: Work) -> list[str]:
@@ -151,22 +176,15 @@ def _move_row(work: Work) -> list[str]:
     return [work.name, work.shape, size, _count(work.count), _origin(work.source, work.op_name)]
 
 
-def _peak(step: CompiledStep, most: int | None) -> str:
+def _peak(step: CompiledStep, most: int | None) -> Shown:
     buffers = list(step.memory.peak) if step.memory else []
     large = [b for b in buffers if b.nbytes * 100 >= buffers[0].nbytes]
     rows = [
         [b.name, b.shape or "-", format_si(b.nbytes, "B"), b.memory, _origin(b.source, b.op_name)]
         for b in large[:most]
     ]
-    if not rows:
-        return ""
     header = ["at the peak", "what", "bytes", "in", "from"]
-    return table(header, rows, align="llrll") + _left_out(len(large), most)
-
-
-def _left_out(total: int, most: int | None) -> str:
-    left = 0 if most is None else max(0, total - most)
-    return f"\n({left} more rows: -v)" if left else ""
+    return _shown("Live at the peak", header, rows, "llrll", total=len(large))
 
 
 def document(step: CompiledStep, dump: Dump) -> dict[str, object]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rooflight import __version__
-from rooflight.cli.verbs import VERBS, load_verb, verb_parser
+from rooflight.cli.verbs import VERBS, load_verb, split_verb, verb_parser
 from rooflight.errors import RooflightError, UnknownNameError
 
 _BUG_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -55,7 +55,7 @@ def _dispatch(argv: list[str]) -> int:
 
         print("\n".join(candidates(argv[1:])))
         return 0
-    name, words = argv[0], argv[1:]
+    name, words = split_verb(argv)
     if name.startswith("-"):
         raise _misplaced_flag(name)
     verb = load_verb(name)

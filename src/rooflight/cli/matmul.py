@@ -1,6 +1,7 @@
 """`rooflight matmul`: the steps of a sharded contraction, their times, and what lost."""
 
 import shlex
+from dataclasses import asdict
 
 from rooflight.algebra import Contraction, backward, parse_contraction, strategies
 from rooflight.cli.axes import mesh_of
@@ -11,6 +12,7 @@ from rooflight.costs.best import Layout, best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice, choose
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
+from rooflight.measure.strategies import run_choice
 from rooflight.report.table import table
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import parse_slice
@@ -38,6 +40,12 @@ def configure(parser: Parser) -> None:
         metavar="BYTES",
         help="with --best: stored on a chip at most (default: its HBM)",
     )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="run the strategies on devices made of this host, and set the measured time beside"
+        " (for --on this-host:N, which `rooflight measure` makes a chip)",
+    )
     add_verbose(parser, help="the steps of the alternatives too")
     parser.set_examples(
         'rooflight matmul "A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]" --on v5e:4x4 --mesh X=4,Y=4'
@@ -58,6 +66,8 @@ def run(args: Namespace) -> int:
         raise UsageError("--memory-cap needs --best", hint="add --best, or leave --memory-cap out")
     asked = (contraction, *(backward(contraction) if args.backward else ()))
     choices = [choose(strategies(c, mesh.axes), dims=dims, mesh=mesh, dtype=dtype) for c in asked]
+    if args.run:
+        return _run_here(args, choices, mesh, dims, dtype)
     if args.json:
         print_json("matmul", _head(mesh, dtype) | {"contractions": [_document(c) for c in choices]})
         return 0
@@ -65,6 +75,25 @@ def run(args: Namespace) -> int:
     print("\n\n".join(texts))
     if not args.backward:
         suggest(_command(contraction, mesh, dims, dtype) + " --backward")
+    return 0
+
+
+def _run_here(
+    args: Namespace, choices: list[Choice], mesh: Mesh, dims: dict[str, int], dtype: Dtype
+) -> int:
+    """Every strategy, predicted and measured."""
+    runs = [run_choice(choice, mesh, dims, dtype) for choice in choices]
+    if args.json:
+        documents = [[asdict(run) for run in found] for found in runs]
+        print_json("matmul", _head(mesh, dtype) | {"runs": documents})
+        return 0
+    rows = [
+        [r.summary, format_seconds(r.predicted_s), format_seconds(r.measured_s), r.off]
+        for found in runs
+        for r in found
+    ]
+    print(f"on {mesh.slice}, mesh {mesh}, {dtype.name}\n")
+    print(table(("strategy", "predicted", "measured", "off"), rows, align="lrrr"))
     return 0
 
 

@@ -11,11 +11,18 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_page import plan_text
 from rooflight.cli.plan_questions import Asked, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
+from rooflight.cli.plan_verify import (
+    Verified,
+    parse_verify,
+    require_verify,
+    verify_search,
+)
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.graph import model_graph
+from rooflight.plan.candidate import Candidate, Question
 from rooflight.plan.recipe import RECIPES, parse_recipe
-from rooflight.plan.search import Candidate, Question
+from rooflight.plan.search import Search
 from rooflight.plan.stage_time import OVERLAPS
 from rooflight.plan.training import better_batch, nearest_batch, plan_record
 from rooflight.records import Choice, to_json
@@ -23,12 +30,20 @@ from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
 
+_SHOWN = 8  # layouts
 _DEFAULTS = {"dtype": "bf16", "recipe": "10", "overlap": "sum"}
-HELP = "the fastest layouts of a model on a slice that fit, and what binds them"
+HELP = "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic"
 
 
 def configure(parser: Parser) -> None:
-    add_choice(parser, "what", ("train",), what="plan", default=None, help="train: a training step")
+    add_choice(
+        parser,
+        "what",
+        ("train", "serve"),
+        what="plan",
+        default=None,
+        help="train: a training step; serve has its own help: `rooflight plan serve --help`",
+    )
     parser.add_argument("model", help="a preset such as llama3-70b, or a config.json")
     add_on(parser)
     parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens a step: 4Mi")
@@ -51,6 +66,11 @@ def configure(parser: Parser) -> None:
         help="collectives of different mesh axes queue up (sum) or run side by side (max)",
     )
     parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
+    parser.add_argument(
+        "--verify",
+        metavar="COUNT",
+        help="compile the first COUNT layouts for the slice, and rank those that stand first",
+    )
     add_questions(parser)
     parser.set_examples(
         "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096",
@@ -60,15 +80,17 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.what == "serve":
+        raise UsageError("serve comes right after plan", hint="write `rooflight plan serve ...`")
     name = asked_question(args)
     model = load_model(args.model)
     warn_of_gaps(model)
     question, choices = _question(args, model)
     asked = Asked(args, model.title, question, choices)
-    if name and args.html:
-        raise UsageError(
-            "--html is the page of a plan", hint=f"leave out --{name.replace('_', '-')} or --html"
-        )
+    for flag, what in (("--html", "is the page of a plan"), ("--verify", "compiles a plan")):
+        if name and getattr(args, flag.removeprefix("--")):
+            hint = f"leave out --{name.replace('_', '-')} or {flag}"
+            raise UsageError(f"{flag} {what}", hint=hint)
     if name:
         reply = answer(name, asked)
         if args.json:
@@ -76,16 +98,34 @@ def run(args: Namespace) -> int:
         else:
             print(reply.text)
         return reply.exit_code
-    found = asked.planned(count=8)
-    plan = plan_record(model, question, found, choices)
+    count = parse_verify(args.verify, most=_SHOWN) if args.verify else 0
+    if count:
+        require_verify(question)
+    found = asked.planned(count=_SHOWN)
+    verified = verify_search(model, question, found, count) if count else None
+    return _show(asked, model, verified.found if verified else found, verified)
+
+
+def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | None) -> int:
+    """Prints a plan; with the compiler asked, the exit code says whether the first one stands."""
+    args, question, choices = asked.args, asked.question, asked.choices
+    code = 0 if verified is None or verified.does_stand else 1
+    plan = (
+        verified.record(model, question, choices)
+        if verified
+        else plan_record(model, question, found, choices)
+    )
     if args.html:
         write_report(args.html, model, question, found, plan)
     if args.json:
         print(to_json(plan), end="")
-        return 0
-    print(plan_text(model.title, question, found, choices))
+        return code
+    column, num_refuted = (verified.column, verified.num_refuted) if verified else ([], 0)
+    print(plan_text(model.title, question, found, choices, column, num_refuted))
+    if verified:
+        print(verified.words)
     _suggest(args, question, found.candidates[0])
-    return 0
+    return code
 
 
 def _question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Choice, ...]]:
@@ -116,7 +156,9 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     pieces = f" --microbatches {micro.count}" if micro.count > 1 else ""
     if best.num_stages > 1:
         pieces += f" --schedule {micro.schedule} --virtual {micro.virtual}"
-    rest = f"--recipe {args.recipe} --remat {best.remat.name} --zero 1{pieces}"
+    rest = (
+        f"--recipe {args.recipe} --remat {best.remat.name} --zero 1 --framework rooflight{pieces}"
+    )
     better = better_batch(question, best)
     suits = (
         f"rooflight plan train {model} --on {shlex.quote(args.on)}"

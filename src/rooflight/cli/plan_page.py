@@ -1,16 +1,31 @@
 """A plan as a person reads it: the answer, the runners-up, the reasons."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rooflight.plan.search import Candidate, Question, Search
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.parts import TrainingRun
+from rooflight.plan.search import Search
 from rooflight.plan.training import schedule_text
+from rooflight.reconcile.expected import expected_step
 from rooflight.records import Choice
 from rooflight.report.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
 
-def plan_text(title: str, question: Question, found: Search, choices: Sequence[Choice] = ()) -> str:
-    """The whole page."""
+def plan_text(
+    title: str,
+    question: Question,
+    found: Search,
+    choices: Sequence[Choice] = (),
+    compiled: Sequence[str] = (),
+    num_refuted: int = 0,
+) -> str:
+    """The whole page; `compiled` is a word of the compiler for each layout, if it was asked.
+
+    The last `num_refuted` layouts cannot be had, so nothing is expected of them.
+    """
+    possible = found.candidates[: len(found.candidates) - num_refuted] or found.candidates
     notes = [f"{c.what} {c.value}: {c.because}" for c in choices]
     return "\n".join(
         [
@@ -18,12 +33,50 @@ def plan_text(title: str, question: Question, found: Search, choices: Sequence[C
             *notes,
             _counts(found),
             "",
-            _table(question, found),
+            _table(question, found, compiled),
             "",
             _why(question, found.candidates[0]),
-            "uncalibrated: what the roofs allow, without overheads; a thousandth is a tie",
-            "HBM: a closed form; the program as compiled holds more (`rooflight verify --help`)",
+            expectation(question, replace(found, candidates=possible)),
+            "HBM: a closed form of what our program holds; the compiler has the last word"
+            " (`rooflight verify --help`)",
         ]
+    )
+
+
+def expectation(question: Question, found: Search) -> str:
+    """What the steps will take by measured runs of the chip, or that nobody measured it."""
+    said = [expected_step(candidate_run(question, c)) for c in found.candidates]
+    first = said[0]
+    if first is None:
+        return "uncalibrated: what the roofs allow, without overheads; a thousandth is a tie"
+    one = first.calibration
+    text = (
+        f"expected: {format_seconds(first.seconds)}, 80 % between {format_seconds(first.low_s)}"
+        f" and {format_seconds(first.high_s)} ({one.engine} on {one.chip}: {one.rows} runs, median"
+        f" error {one.median_error:.1%}); the table is what the roofs allow, a thousandth is a tie"
+    )
+    place, best = min(
+        ((i, e) for i, e in enumerate(said, 1) if e), key=lambda pair: pair[1].seconds
+    )
+    if place == 1:
+        return text
+    tie = ", a tie by its interval" if best.high_s > first.low_s else ""
+    return (
+        f"{text}\nof these, {place} is expected to be fastest: {format_seconds(best.seconds)}{tie}"
+    )
+
+
+def candidate_run(question: Question, candidate: Candidate) -> TrainingRun:
+    """A layout of a search as a run to be priced."""
+    return TrainingRun(
+        question.graph,
+        candidate.layout,
+        candidate.mesh,
+        question.batch,
+        question.seq,
+        question.dtype,
+        candidate.micro,
+        candidate.remat,
     )
 
 
@@ -47,11 +100,14 @@ def _counts(found: Search) -> str:
     )
 
 
-def _table(question: Question, found: Search) -> str:
+def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
     header = ("", "layout", "mesh", "in pieces", "step", "bound by", "collectives", "bubble")
     header += ("remat", "HBM", "MFU")
     rows = [[str(i), *_row(c, question)] for i, c in enumerate(found.candidates, 1)]
-    return table(header, rows, align="rlllrlrrlrr")
+    if compiled:
+        header += ("compiled",)
+        rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
+    return table(header, rows, align="rlllrlrrlrrl"[: len(header)])
 
 
 def _row(candidate: Candidate, question: Question) -> list[str]:

@@ -32,10 +32,11 @@ from rooflight.cli.why_not_page import (
     why_not_text,
 )
 from rooflight.errors import ParseError, UsageError
+from rooflight.plan.candidate import Question
 from rooflight.plan.flips import flips
 from rooflight.plan.run_cost import run_cost
 from rooflight.plan.scaling import KINDS, pareto, scale, smallest_slice
-from rooflight.plan.search import Question, Search
+from rooflight.plan.search import Search
 from rooflight.plan.slices import largest_slice
 from rooflight.plan.training import plan_training
 from rooflight.plan.wanted import parse_wanted

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from rooflight.cli.chip_facts import fact_text
 from rooflight.cli.output import write_file
 from rooflight.cli.plan_views import memory_view, pipeline_view, roof_view, time_view
-from rooflight.plan.search import Candidate, Question, Search
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.search import Search
 from rooflight.plan.training import schedule_text
 from rooflight.records import Plan, plan_hash, to_json
 from rooflight.report.html_page import Grid, Link

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from rooflight.cli.pipeline_page import chart_of
 from rooflight.costs.roofline import memory_bytes_per_s
+from rooflight.plan.candidate import Candidate, Question
 from rooflight.plan.candidate_pipeline import run_pipeline
 from rooflight.plan.curves import Curve, time_by_batch
 from rooflight.plan.products import Product, products_of
-from rooflight.plan.search import Candidate, Question, Search
+from rooflight.plan.search import Search
 from rooflight.report.gantt import Bar
 from rooflight.report.html_page import Grid
 from rooflight.report.memory_stack import MemoryStacks, Stack

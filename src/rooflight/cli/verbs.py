@@ -19,19 +19,32 @@ VERBS = {
     "shard": "a picture of which device holds what of an array",
     "model": "a model's parameters, FLOPs and KV cache by component; all presets if left out",
     "mfu": "utilisation of a training run under each convention, and who uses which",
-    "plan": "the fastest layouts of a model on a slice that fit, and what binds them",
-    "explain": "the forward and backward algorithm of a layer under a layout, in the notation",
-    "fit": "whether a training step fits into a chip's memory, by component, and what would help",
+    "plan": "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic",
+    "explain": "the algorithm of a layer under a layout, in training or serving, in the notation",
+    "fit": "whether a training step or a served model fits into a chip's memory, by component",
+    "frontier": "latency against throughput against cost of a served model, and what binds where",
+    "simulate": "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput",
     "budget": "FLOPs, days, dollars and kWh of a training run, or the best model for a budget",
     "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
     "export": "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say",
     "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
-    "verify": "a plan, compiled for its slice with no chip attached: what the compiler makes of it",
+    "verify": "a plan or your own function, compiled for its slice without a chip: what is odd",
     "hlo": "collectives, loops, matmuls and memory of a compiled program, from a dump of XLA",
+    "measure": "this machine as a chip: matmuls, memory and collectives, run on devices made of"
+    " its cores",
+    "intensity": "FLOPs and bytes of a JAX function of your own, and where it lies under a chip's"
+    " roof",
+    "validate": "predictions held against published measurements: errors by group, rows refused"
+    " and why",
+    "calibrate": "efficiencies, overlaps and overheads of a chip under its software, fitted to"
+    " measured runs",
     "doctor": "what this machine can compile for, with which versions, and how to get the rest",
     "book": "worked problems of the book, line by line, against its printed answers",
     "completion": "a completion script for bash, zsh or fish",
 }
+
+
+TWO_WORDS = {"plan serve": "plan_serve"}  # verbs of two words, with flags of their own
 
 
 class Verb(Protocol):
@@ -43,11 +56,22 @@ class Verb(Protocol):
     def run(self, args: Namespace) -> int: ...
 
 
+def split_verb(words: list[str]) -> tuple[str, list[str]]:
+    """The verb, of one word or two, and the words after it.
+
+    >>> split_verb(["plan", "serve", "llama3-8b"])
+    ('plan serve', ['llama3-8b'])
+    """
+    count = 2 if " ".join(words[:2]) in TWO_WORDS else 1
+    return " ".join(words[:count]), words[count:]
+
+
 def load_verb(name: str) -> Verb:
     """Imports a verb's module; unknown names get a did-you-mean."""
-    if name not in VERBS:
+    module = TWO_WORDS.get(name, name)
+    if name not in TWO_WORDS and name not in VERBS:
         raise UnknownNameError("verb", name, VERBS)
-    return cast(Verb, import_module(f"rooflight.cli.{name}"))
+    return cast(Verb, import_module(f"rooflight.cli.{module}"))
 
 
 def verb_parser(name: str, verb: Verb) -> Parser:

@@ -1,17 +1,27 @@
-"""`rooflight verify`: the compiler's verdict on a plan."""
+"""`rooflight verify`: the compiler's verdict on a plan, or on any jitted function."""
 
+from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
+from rooflight.cli.axes import mesh_of
 from rooflight.cli.compile_progress import compile_progress
-from rooflight.cli.flags import add_choice, add_verbose
+from rooflight.cli.findings_page import comparison_document, comparison_text
+from rooflight.cli.flags import add_choice, add_mesh, add_verbose
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verify_page import answer, document, expectation, expectation_document, tables
+from rooflight.cli.verify_program_page import program_document, program_text, write_program
+from rooflight.cli.verify_report import write_verdict
+from rooflight.errors import UsageError
 from rooflight.records import from_json, read_plan
+from rooflight.specs import parse_slice
+from rooflight.verify.baseline import compare, read_baseline
 from rooflight.verify.expect import expected_collectives
 from rooflight.verify.judge import STAGES, judge
+from rooflight.verify.program import judge_program, parse_build
 
-HELP = "a plan, compiled for its slice with no chip attached: what the compiler makes of it"
+HELP = "a plan or your own function, compiled for its slice without a chip: what is odd"
 
 _EXAMPLE = files("rooflight.verify") / "example_plan.json"
 
@@ -23,40 +33,122 @@ def configure(parser: Parser) -> None:
         help="a file of the verb plan (--json), - for the standard input;"
         " if left out, what an example expects",
     )
+    parser.add_argument(
+        "--fn",
+        metavar="MODULE:BUILD",
+        help="judge a function of your own: BUILD(mesh) in package.module or file.py returns"
+        " (function, abstract arguments)",
+    )
+    parser.add_argument("--on", metavar="SLICE", help="with --fn: the slice, v5p:8x8x8")
+    add_mesh(parser)
     add_choice(
         parser,
         "--until",
         STAGES,
         what="stage",
-        default="partitioned",
-        help="partitioned (default): collectives, in seconds; scheduled: memory too",
+        default=None,
+        help="partitioned (default of a plan): collectives, in seconds; scheduled (default of"
+        " --fn): memory too; executable: time too, in minutes",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="FILE",
+        help="an earlier --json: exit 1 only if a collective or a gigabyte was added to it",
     )
     parser.add_argument(
         "--expect", action="store_true", help="only what the plan expects; nothing is compiled"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write the verdict and its schedule as one HTML page"
     )
     add_verbose(parser, help="every row of every table")
     parser.set_examples("rooflight verify", "rooflight verify --json")
 
 
 def run(args: Namespace) -> int:
+    if args.fn:
+        return _run_program(args)
+    _refuse(args, ["--on", "--mesh"], "is for --fn; a plan has its own")
     if args.plan is None or args.expect:
-        plan = read_plan(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
-        expected = expected_collectives(plan)
-        if args.json:
-            print_json("verify", expectation_document(plan, expected))
-        else:
-            print(expectation(plan, expected, everything=args.verbose))
-            if args.plan is None:
-                command = "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096"
-                suggest(f"{command} --json > plan.json; rooflight verify plan.json")
-        return 0
+        return _run_expectation(args)
     plan = read_plan(args.plan)
+    before = read_baseline(args.baseline) if args.baseline else None
     with compile_progress() as watch:
-        verdict = judge(plan, until=args.until, watch=watch)
+        verdict = judge(plan, until=args.until or "partitioned", watch=watch)
+    if args.html:
+        blocks = tables(verdict, everything=args.verbose, with_time=False)
+        write_verdict(args.html, verdict, answer(verdict), blocks)
+    found = _Found(document(verdict), bool(verdict.findings), verdict.failed is not None)
+    text = "\n\n".join([answer(verdict), *tables(verdict, everything=args.verbose)])
+    code = _show(args, found, text, before)
+    if not args.json and verdict.memory is None:
+        suggest(f"rooflight verify {args.plan} --until scheduled")
+    return code
+
+
+def _run_expectation(args: Namespace) -> int:
+    _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
+    plan = read_plan(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
+    expected = expected_collectives(plan)
     if args.json:
-        print_json("verify", document(verdict))
+        print_json("verify", expectation_document(plan, expected))
+        return 0
+    print(expectation(plan, expected, everything=args.verbose))
+    if args.plan is None:
+        command = "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096"
+        suggest(f"{command} --json > plan.json; rooflight verify plan.json")
+    return 0
+
+
+def _run_program(args: Namespace) -> int:
+    if args.plan or args.expect:
+        raise UsageError(
+            "--fn judges a function without a plan", hint="leave the plan and --expect out"
+        )
+    if args.on is None:
+        raise UsageError(
+            "--fn needs a slice to compile for", hint="add --on v5e:4x4, or any of rooflight chips"
+        )
+    build, folder = parse_build(args.fn)
+    mesh = mesh_of(args.mesh, parse_slice(args.on))
+    before = read_baseline(args.baseline) if args.baseline else None
+    with compile_progress() as watch:
+        verdict = judge_program(
+            build, mesh, until=args.until or "scheduled", folder=folder, watch=watch
+        )
+    text = program_text(verdict, everything=args.verbose)
+    if args.html:
+        write_program(args.html, verdict, text)
+    is_odd, is_broken = bool(verdict.findings), verdict.failed is not None
+    return _show(args, _Found(program_document(verdict), is_odd, is_broken), text, before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A verdict as JSON, and what decides the exit code."""
+
+    document: dict[str, object]
+    is_odd: bool
+    is_broken: bool
+
+
+def _show(args: Namespace, found: _Found, text: str, before: dict[str, Any] | None) -> int:
+    """Prints a verdict; with a baseline only what was added to it is a finding."""
+    if before is None:
+        if args.json:
+            print_json("verify", found.document)
+        else:
+            print(text)
+        return 1 if found.is_odd else 0
+    comparison = compare(before, found.document)
+    if args.json:
+        print_json("verify", found.document | {"baseline": comparison_document(comparison)})
     else:
-        print("\n\n".join([answer(verdict), *tables(verdict, everything=args.verbose)]))
-        if args.until == "partitioned":
-            suggest(f"rooflight verify {args.plan} --until scheduled")
-    return 1 if verdict.findings else 0
+        print(f"{comparison_text(comparison, args.baseline)}\n\n{text}")
+    return 1 if comparison.added or found.is_broken else 0
+
+
+def _refuse(args: Namespace, flags: list[str], why: str) -> None:
+    for flag in flags:
+        if getattr(args, flag.removeprefix("--")):
+            raise UsageError(f"{flag} {why}", hint=f"leave {flag} out")

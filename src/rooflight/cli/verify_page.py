@@ -1,10 +1,11 @@
 """What `rooflight verify` shows: a verdict in a line or two, tables, a document."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from rooflight.algebra import Axes
+from rooflight.cli.findings_page import collectives_document, findings_document, findings_text
+from rooflight.cli.time_page import time_document, time_line, time_table
 from rooflight.records import Plan
 from rooflight.report.table import table
 from rooflight.units import format_count, format_si
@@ -13,39 +14,41 @@ from rooflight.verify.judge import Verdict
 from rooflight.verify.match import Matching, Surplus
 from rooflight.verify.state import terms
 
-_ERROR = re.compile(r"[\w.]+(Error|Exception): ")
 _ROWS = 12
-_WORDS = 400  # of a compiler's refusal; all of them with --json
 
 
 def answer(verdict: Verdict) -> str:
-    """Whether the plan stands, and by how much."""
+    """Whether what was judged is as planned, and by how much."""
     lines = [_head(verdict)]
     if verdict.matching:
         lines.append(_agreement(verdict.matching))
     failed = verdict.failed
     if failed:
-        lines.append(f"The compiler: {failed.outcome}. {_said(failed.words)}")
+        lines.append(f"The compiler: {failed.outcome}. {failed.last_words}")
     lines += [f"The compiler warns: {text}" for text in verdict.warnings]
     lines.append(_memory(verdict))
+    lines.append(time_line(verdict.plan.time, verdict.time))
     return "\n".join(lines)
 
 
-def _said(words: str) -> str:
-    """The compiler's verdict, or the last error of a program that could not be built."""
-    errors = [line for line in words.splitlines() if _ERROR.match(line)]
-    return (errors[-1] if errors else words)[:_WORDS]
-
-
 def _head(verdict: Verdict) -> str:
-    plan, count = verdict.plan, len(verdict.findings)
+    plan = verdict.plan
     what = f"{plan.model.name}, {plan.layout} on {plan.slice}"
     seconds = max(d.seconds for d in verdict.done)
-    stands = "the plan stands" if not count else f"{count} finding{'s' if count > 1 else ''}"
-    return f"{what}: {stands} (compiled in {seconds:.0f} s, plan {verdict.hash})."
+    return f"{what}: {_judged(verdict)} (compiled in {seconds:.0f} s, plan {verdict.hash})."
+
+
+def _judged(verdict: Verdict) -> str:
+    """Says no more than was asked of the compiler."""
+    if count := len(verdict.findings):
+        return f"{count} finding{'s' if count > 1 else ''}"
+    fits = "memory was not asked for" if verdict.memory is None else "the step fits"
+    return f"the collectives are as planned, {fits}"
 
 
 def _agreement(matching: Matching) -> str:
+    if not matching.found_bytes and not matching.missing:
+        return "No collective is expected, and the compiler made none."
     total = format_si(matching.found_bytes, "B")
     return (
         f"{format_count(matching.matched_count)} collectives,"
@@ -67,17 +70,19 @@ def _memory(verdict: Verdict) -> str:
     )
 
 
-def tables(verdict: Verdict, *, everything: bool) -> list[str]:
-    """Findings, then what is left out of the derivation by name, then memory by term."""
+def tables(verdict: Verdict, *, everything: bool, with_time: bool = True) -> list[str]:
+    """Findings, then what is left out of the derivation by name, memory by term, and time."""
     most = None if everything else _ROWS
-    blocks: list[str] = []
+    blocks = [findings_text(verdict.findings, everything=everything)]
     if verdict.matching:
-        blocks = [
+        blocks += [
             _missing(verdict.matching, most),
             _surprises(verdict.matching, most),
             _named(verdict.matching),
         ]
-    blocks += [_replicated(verdict), _terms(verdict)]
+    blocks += [_replicated(verdict), _unseen(verdict, most), _terms(verdict)]
+    if verdict.time and with_time:
+        blocks.append(time_table(verdict.plan.time, verdict.time))
     return [block for block in blocks if block]
 
 
@@ -143,6 +148,11 @@ def _replicated(verdict: Verdict) -> str:
     return table(["weight", "a device has", "planned"], rows, align="lrr") if rows else ""
 
 
+def _unseen(verdict: Verdict, most: int | None) -> str:
+    rows = [[name] for name in verdict.unseen[:most]]
+    return table(["no argument of the program"], rows, align="l") if rows else ""
+
+
 def _terms(verdict: Verdict) -> str:
     rows = [
         [t.name, format_si(t.planned_bytes, "B"), format_si(t.program_bytes, "B"), t.because]
@@ -159,17 +169,23 @@ def document(verdict: Verdict) -> dict[str, object]:
     return {
         "plan": verdict.hash,
         "slice": verdict.plan.slice,
-        "findings": list(verdict.findings),
+        "findings": findings_document(verdict.findings),
         "compiles": [
             {"until": d.request.until, "outcome": d.outcome, "words": d.words, "seconds": d.seconds}
             for d in verdict.done
         ],
         "versions": verdict.done[0].versions,
         "matched": None if matching is None else _matched(matching),
+        "collectives": collectives_document(verdict.collectives, verdict.plan.placed()),
         "missing": [] if matching is None else [asdict(m) for m in matching.missing],
         "surplus": [] if matching is None else [_surplus_fields(s) for s in matching.surplus],
         "replicated": [asdict(r) for r in verdict.replicated],
+        "unseen": list(verdict.unseen),
         "warnings": list(verdict.warnings),
+        "time": {
+            "planned_s": verdict.plan.time.expected_s,
+            "compiled": time_document(verdict.time),
+        },
         "memory": {
             "planned_bytes": verdict.plan.memory.total_bytes,
             "compiler_bytes": verdict.memory.total_bytes if verdict.memory else None,

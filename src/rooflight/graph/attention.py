@@ -8,10 +8,12 @@ from rooflight.graph.ops import Mask
 from rooflight.specs.model import Attention, Latent
 
 
-def write_attention(part: Fragment, attention: Attention, source: str) -> None:
-    """From the input `source[B,T,D]` to `attended[B,T,D]`."""
+def write_attention(
+    part: Fragment, attention: Attention, source: str, *, absorbed: bool = False
+) -> None:
+    """From the input `source[B,T,D]` to `attended[B,T,D]`; `absorbed` reads latents as keys."""
     if attention.latent:
-        _latent(part, attention, attention.latent, f"{source}[B,T,D]")
+        _latent(part, attention, attention.latent, f"{source}[B,T,D]", absorbed=absorbed)
     else:
         _grouped(part, attention, f"{source}[B,T,D]")
 
@@ -57,9 +59,16 @@ def _qk_norm(part: Fragment, attention: Attention) -> None:
 
 def _multiply(part: Fragment, attention: Attention, *, heads: str, keys: str, value: str) -> None:
     """Scores, softmax, weighted values."""
+    score = f"q[B,T,{heads},H] * k[B,S,{keys},H] -> scores[B,T,S,{heads}]"
+    mixed = f"attended_heads[B,T,{heads},{value}]"
+    mix = f"weights[B,T,S,{heads}] * v[B,S,{keys},{value}] -> {mixed}"
+    _attend(part, attention, score, mix, heads)
+
+
+def _attend(part: Fragment, attention: Attention, score: str, mix: str, heads: str) -> None:
+    """The two products of queries, keys and values, and the softmax between them."""
     mask = Mask(attention.window)
     scores = f"scores[B,T,S,{heads}]"
-    score = f"q[B,T,{heads},H] * k[B,S,{keys},H] -> {scores}"
     part.op("attention.scores", score, "attention", mask=mask)
     if attention.latent:
         rotary = f"q_rope[B,T,{heads},P] * k_rope[B,S,P] -> {scores}"
@@ -67,13 +76,16 @@ def _multiply(part: Fragment, attention: Attention, *, heads: str, keys: str, va
     part.op("attention.softmax", f"{scores} -> weights[B,T,S,{heads}]", "elementwise", mask=mask)
     if attention.has_sinks:
         part.param("attention", f"Sinks[{heads}]")
-    mixed = f"attended_heads[B,T,{heads},{value}]"
-    mix = f"weights[B,T,S,{heads}] * v[B,S,{keys},{value}] -> {mixed}"
     part.op("attention.mix", mix, "attention", mask=mask)
 
 
-def _latent(part: Fragment, attention: Attention, latent: Latent, x: str) -> None:
-    """Multi-head latent attention, expanded to plain heads, as in training and prefill."""
+def _latent(
+    part: Fragment, attention: Attention, latent: Latent, x: str, *, absorbed: bool
+) -> None:
+    """Multi-head latent attention, expanded to plain heads, as in training and prefill.
+
+    Absorbed, as in decoding: queries go to the rank of the latents and meet them as they are kept.
+    """
     biased = attention.qkv_bias
     source, rank = x, "D"
     if latent.query_rank:
@@ -89,8 +101,15 @@ def _latent(part: Fragment, attention: Attention, latent: Latent, x: str) -> Non
     part.norm("attention_kv_norm", "kv_down[B,T,R] -> kv_latent")
     part.cache("kv_latent[B,S,R]", window=attention.window)
     part.cache("k_rope[B,S,P]", window=attention.window)
-    part.op("attention.k", "kv_latent[B,T,R] * W_uk[R,N,H] -> k[B,T,N,H]")
-    part.op("attention.v", "kv_latent[B,T,R] * W_uv[R,N,Hv] -> v[B,T,N,Hv]")
-    _multiply(part, attention, heads="N", keys="N", value="Hv")
+    if absorbed:
+        part.op("attention.q_absorb", "q[B,T,N,H] * W_uk[R,N,H] -> q_absorbed[B,T,N,R]")
+        score = "q_absorbed[B,T,N,R] * kv_latent[B,S,R] -> scores[B,T,S,N]"
+        mix = "weights[B,T,S,N] * kv_latent[B,S,R] -> mixed[B,T,N,R]"
+        _attend(part, attention, score, mix, "N")
+        part.op("attention.v_up", "mixed[B,T,N,R] * W_uv[R,N,Hv] -> attended_heads[B,T,N,Hv]")
+    else:
+        part.op("attention.k", "kv_latent[B,T,R] * W_uk[R,N,H] -> k[B,T,N,H]")
+        part.op("attention.v", "kv_latent[B,T,R] * W_uv[R,N,Hv] -> v[B,T,N,Hv]")
+        _multiply(part, attention, heads="N", keys="N", value="Hv")
     out = "attended_heads[B,T,N,Hv] * W_o[N,Hv,D] -> attended[B,T,D]"
     part.op("attention.out", out, bias="B_o[D]" if attention.out_bias else "")

@@ -21,8 +21,8 @@ Size = TypeVar("Size", int, Fraction)
 
 
 @lru_cache(maxsize=64)
-def model_graph(model: ModelSpec) -> Graph:
-    """Writes a model as contractions.
+def model_graph(model: ModelSpec, *, absorbed: bool = False) -> Graph:
+    """Writes a model as contractions; `absorbed` has latent attention as decoding does it.
 
     >>> from rooflight.specs import load_model
     >>> print(model_graph(load_model("llama3-8b")).ops[2].contraction)
@@ -35,7 +35,7 @@ def model_graph(model: ModelSpec) -> Graph:
         sizes["L"] = model.num_positions
     per_token: dict[str, Fraction] = {}
     for index, (block, count) in enumerate(zip(model.blocks, model.block_counts, strict=True)):
-        part = _block(block, model.norm)
+        part = _block(block, model.norm, absorbed=absorbed)
         wanted = attention_sizes(block.attention) | mlp_sizes(block.mlp)
         names = _settle(sizes, wanted) | _settle(per_token, tokens_per_expert(block.mlp))
         where = {"block": index, "count": count}
@@ -96,7 +96,7 @@ def _norm(part: Fragment, name: str, text: str, norm: Norm) -> None:
     part.norm(name, text, has_scale=norm.has_scale, has_bias=norm.has_bias)
 
 
-def _block(block: Block, norm: Norm) -> Fragment:
+def _block(block: Block, norm: Norm, *, absorbed: bool) -> Fragment:
     """Both halves read the stream `x[B,T,D]`, normed where the block has a norm, and add to it."""
     part = Fragment()
 
@@ -107,7 +107,8 @@ def _block(block: Block, norm: Norm) -> Fragment:
         return result
 
     start = normed("block_in", "x", "h")
-    write_attention(part, block.attention, normed("attention_in", start, "h"))
+    source = normed("attention_in", start, "h")
+    write_attention(part, block.attention, source, absorbed=absorbed)
     attended = normed("attention_out", "attended", "attended_normed")
     if block.is_parallel:
         write_mlp(part, block.mlp, normed("mlp_in", start, "m"))

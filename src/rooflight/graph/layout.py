@@ -38,6 +38,8 @@ class Layout:
     inner: Rule
     scores: Rule
     stages: Axes = ()
+    cache: Rule | None = None  # keys and values of earlier steps; None: as this step writes them
+    combines: bool = False  # a chip adds up what its experts gave each token before it is sent
 
     @property
     def split_over(self) -> Axes:
@@ -58,6 +60,11 @@ class Layout:
         if "D" in tensor.dims:
             return _split(tensor, self.stream)
         return _split(tensor, self.scores if {"T", "S"} <= set(tensor.dims) else self.inner)
+
+    def of_cache(self, tensor: Tensor) -> Tensor | None:
+        """Keys or values as earlier steps left them; None where this step writes them itself."""
+        kept = self.cache is not None and "S" in tensor.dims and "T" not in tensor.dims
+        return _split(tensor, self.cache or {}) if kept else None
 
 
 def _split(tensor: Tensor, rule: Rule) -> Tensor:

@@ -7,16 +7,27 @@ export_plan(plan, to="megatron").text
 from rooflight.interop.export import export_plan
 from rooflight.interop.framework import FRAMEWORKS, Export, Framework, Loss, load_framework
 from rooflight.interop.imported import Imported
+from rooflight.interop.kubernetes import export_manifest
 from rooflight.interop.read import READABLE, import_config
+from rooflight.interop.served_fleet import ServedFleet, read_fleet
+from rooflight.interop.serving import SERVERS, ServedExport, Server, export_commands, servers
 
 __all__ = [
     "FRAMEWORKS",
     "READABLE",
+    "SERVERS",
     "Export",
     "Framework",
     "Imported",
     "Loss",
+    "ServedExport",
+    "ServedFleet",
+    "Server",
+    "export_commands",
+    "export_manifest",
     "export_plan",
     "import_config",
     "load_framework",
+    "read_fleet",
+    "servers",
 ]

@@ -5,8 +5,9 @@ In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are 
 
 from dataclasses import replace
 
+from rooflight.plan.candidate import Candidate, Question
 from rooflight.plan.pipeline import PipelineRun, SlotTimes, simulate_pipeline
-from rooflight.plan.search import Candidate, Question, can_run
+from rooflight.plan.search import can_run
 from rooflight.plan.stages import schedule_table
 from rooflight.plan.step_time import stage_times
 

@@ -16,20 +16,12 @@ import numpy.typing as npt
 
 from rooflight.errors import ShardingError
 from rooflight.graph.layout import Layout, parse_layout
+from rooflight.plan.candidate import Candidate, Question, step_of
 from rooflight.plan.compose import Steps
 from rooflight.plan.job import Microbatching
 from rooflight.plan.region import Region
 from rooflight.plan.remat import Remat
-from rooflight.plan.search import (
-    Asked,
-    Candidate,
-    Question,
-    can_run,
-    every_point,
-    rank,
-    sizes_of,
-    step_of,
-)
+from rooflight.plan.search import Asked, can_run, every_point, rank, sizes_of
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.step_time import StepTime
 from rooflight.plan.sweep import Points, contractions, layer_times

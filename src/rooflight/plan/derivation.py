@@ -111,15 +111,28 @@ def derive(graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose) -> D
     Matrix products and the exchange of routed tokens only: elementwise ops are local in every
     layout. Norms over a split D need a sum of one number a token, which is not listed.
     """
-    setting = _Setting(frozenset(p.tensor.name for p in graph.params), layout, choose)
-    forward = _Pass(setting)
-    placed: dict[str, Tensor] = {}
-    products = [op for op in ops if op.kind in HAS_FLOPS or op.kind == "route"]
-    done = [d for op in products if (d := _forward(op, forward, placed))]
+    forward, done = _run_forward(graph, ops, layout, choose)
+    setting = forward.setting
     back = _Pass(setting, is_backward=True)
     _backward(done, back)
     lines = [_kept(line, setting, forward.made) for line in back.lines]
     return Derivation(tuple(forward.lines), tuple(_marked(lines, setting)))
+
+
+def derive_forward(
+    graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose
+) -> tuple[Derived, ...]:
+    """The forward steps alone, as serving takes them."""
+    return tuple(_run_forward(graph, ops, layout, choose)[0].lines)
+
+
+def _run_forward(
+    graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose
+) -> tuple[_Pass, list[_Done]]:
+    forward = _Pass(_Setting(frozenset(p.tensor.name for p in graph.params), layout, choose))
+    placed: dict[str, Tensor] = {}
+    products = [op for op in ops if op.kind in HAS_FLOPS or op.kind == "route"]
+    return forward, [d for op in products if (d := _forward(op, forward, placed))]
 
 
 def _forward(op: Op, run: _Pass, placed: dict[str, Tensor]) -> _Done | None:
@@ -127,7 +140,10 @@ def _forward(op: Op, run: _Pass, placed: dict[str, Tensor]) -> _Done | None:
     setting = run.setting
     result = setting.layout.of_activation(op.contraction.result)
     if op.kind == "route":
-        return _route(op, result, run, placed)
+        route = _route_sums if setting.layout.combines else _route
+        return route(op, result, run, placed)
+    if setting.layout.combines and {"C", "D"} <= set(result.dims):
+        result = result.with_unreduced(setting.layout.inner.get("Fe", ()))
     operands = tuple(_operand(t, setting, placed) for t in op.contraction.operands)
     contraction = Contraction(operands, result)
     run.add(op, setting.choose(contraction).steps)
@@ -149,6 +165,33 @@ def _route(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> _Do
     return _Done(op, moved=(source, target))
 
 
+def _route_sums(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> None:
+    """Routing where a chip adds up, for each token, what its own experts gave.
+
+    Tokens are gathered over the axes that split an expert's width, so every such chip routes
+    them. Of the axes of E, those that split tokens exchange them; over the others all chips have
+    the same tokens, and what is left is a sum over those chips of one vector a token.
+    """
+    layout = run.setting.layout
+    width = layout.inner.get("Fe", ())
+    tokens = tuple(a for a in token_axes(layout) if a not in width)
+    if "C" in result.dims:
+        stream = _operand(op.contraction.operands[1], run.setting, placed)
+        kept = tuple(tuple(a for a in axes if a not in width) for axes in stream.axes)
+        run.add(op, reshard(stream, replace(stream, axes=kept)))
+        where = {"C": tokens, "D": result.axes_of("D")}
+        placed[result.name] = replace(result, axes=tuple(where.get(d, ()) for d in result.dims))
+        return
+    computed = next(t for t in op.contraction.operands if "C" in t.dims and "D" in t.dims)
+    source = placed[computed.name]
+    rest = tuple(a for a in source.axes_of("E") if a not in tokens)
+    run.add(op, reshard(source, source.with_axes("E", rest).with_axes("C", tokens)))
+    kept = tuple(tuple(a for a in axes if a not in width) for axes in result.axes)
+    summed = replace(result, axes=kept).with_unreduced((*source.unreduced, *rest))
+    run.add(op, reshard(summed, result))
+    placed[result.name] = result
+
+
 def token_axes(layout: Layout) -> tuple[str, ...]:
     """The axes that split tokens where they are routed."""
     return (*layout.stream.get("B", ()), *layout.stream.get("T", ()))
@@ -164,6 +207,9 @@ def _operand(tensor: Tensor, setting: _Setting, placed: Mapping[str, Tensor]) ->
     """A weight in its own sharding, an activation where the op before left it."""
     if tensor.name in setting.weights:
         return setting.layout.of_weight(tensor)
+    cached = setting.layout.of_cache(tensor)
+    if cached is not None:
+        return cached
     before = placed.get(tensor.name)
     written = tuple("T" if d == "S" else d for d in tensor.dims)  # keys are written as queries are
     if before is None or before.dims != written:

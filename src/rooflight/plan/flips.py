@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.algebra import ways
+from rooflight.plan.candidate import Candidate, Question
 from rooflight.plan.region import Region
-from rooflight.plan.search import Candidate, Question, Search, search_training
+from rooflight.plan.search import Search, search_training
 from rooflight.plan.space import data_axes
 from rooflight.plan.why_not import SAME, Verdict
 

@@ -27,6 +27,9 @@ class Framework:
     unread_gradients: bool = False  # one gradient of each shape that nobody reads stays allocated
     gathers_blocks: bool = False  # weights are gathered a whole layer at a time, one layer ahead
     keeps_weights: bool = False  # a pipeline stage gathers once a step and scatters at its end
+    scans_layers: bool = False  # one loop over layers, whose gradients are there until its end
+    loss_tokens: int | None = None  # of a chip, whose logits are there at once; None is all
+    splits_dims: bool = False  # ZeRO splits the first dim that divides, else the flat array
     cuts_by_flops: bool = False  # the head counts as layers where the stages are cut
     reserved: float = 0.0  # what the allocator holds beyond what is allocated, as a part of it
 
@@ -35,6 +38,13 @@ FRAMEWORKS = {
     f.name: f
     for f in (
         Framework("none", "the closed form: each tensor once"),
+        Framework(
+            "rooflight",
+            "Rooflight's own program: a scan over layers, logits in chunks",
+            scans_layers=True,
+            loss_tokens=2048,
+            splits_dims=True,
+        ),
         Framework(
             "megatron",
             "Megatron-LM with Transformer Engine and fused cross-entropy",

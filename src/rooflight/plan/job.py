@@ -9,6 +9,7 @@ from rooflight.dtypes import Dtype
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.graph import SCHEDULES, Graph, dim_sizes
 from rooflight.graph.layout import Layout
+from rooflight.graph.zero import data_axes
 from rooflight.plan.framework import FRAMEWORKS, Framework
 from rooflight.plan.recipe import RECIPES, Recipe
 from rooflight.plan.remat import REMATS, Remat
@@ -82,7 +83,12 @@ class Job:
     @property
     def data_axes(self) -> tuple[str, ...]:
         """Axes that split tokens: along them a replicated weight is the same on every chip."""
-        return (*self.layout.inner.get("B", ()), *self.layout.inner.get("T", ()))
+        return data_axes(self.layout)
+
+    @property
+    def tokens_of_a_chip(self) -> float:
+        """Tokens of a microbatch that pass through one chip."""
+        return self.microbatch * self.seq / ways(self.data_axes, self.axes)
 
     def sizes(self) -> dict[str, int]:
         """Sizes of the dims in one microbatch."""

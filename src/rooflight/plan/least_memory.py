@@ -76,8 +76,7 @@ def _state_bytes(points: Points, recipe: Recipe) -> Floats:
         placed = layout.of_weight(param.tensor)
         held = param.count * points.elements(placed)
         free = points.split(a for a in spare if a not in placed.sharded_over)
-        stored = [d for d in (recipe.weights, recipe.gradients) if d]
         optimizer = [d for d in (recipe.master, *recipe.moments) if d]
-        total = total + held * sum(d.bits_per_element for d in stored) / 8
+        total = total + held * recipe.weights.bits_per_element / 8
         total = total + held / free * sum(d.bits_per_element for d in optimizer) / 8
     return total

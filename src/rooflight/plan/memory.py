@@ -24,6 +24,7 @@ from rooflight.plan.in_flight import gathered_part, workspace_part
 from rooflight.plan.job import Job
 from rooflight.plan.pattern import Same
 from rooflight.plan.remat import Remat, keep
+from rooflight.plan.scanned import scanned_parts
 from rooflight.plan.sized import Component, Sized, components, size_up
 from rooflight.plan.stages import (
     Waiting,
@@ -166,8 +167,10 @@ def _cut(job: Job, count: int) -> list[Sequence[int]]:
     return chunk_by_flops(layers, count, head=head / mean)
 
 
-def _for_a_moment(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, Part]:
+def _for_a_moment(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, ...]:
     layers, has_head = stage.layers, any(stage.has_head)
+    if job.framework.scans_layers:
+        return scanned_parts(job, sized, layers, has_head=has_head)
     runs = [(n, sized.gathered[b]) for b, n in layers.items()]
     runs += [(1, sized.gathered["head"])] if has_head else []
     widest = max((sized.backward[b] for b in layers), default=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rooflight.graph import dim_sizes
 from rooflight.plan.algorithm import derive_algorithm
-from rooflight.plan.search import Candidate, Question
+from rooflight.plan.candidate import Candidate, Question
 from rooflight.plan.stage_time import HEAD
 from rooflight.plan.step_time import layer_runs
 

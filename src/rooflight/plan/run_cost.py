@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from rooflight.plan.budget import Budget, Terms, run_flops
-from rooflight.plan.search import Candidate, Question
+from rooflight.plan.candidate import Candidate, Question
 from rooflight.specs.failures import FailureRate, load_failure_rates
 
 CONVENTION = "matmuls + causal attention"  # what the MFU of a plan counts

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rooflight.plan.search import Candidate, Question, search_training
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.search import search_training
 from rooflight.plan.slices import slices_up_to
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.why_not import SAME

@@ -16,24 +16,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.algebra import Contraction, Tensor, ways
+from rooflight.algebra import Contraction, Tensor
 from rooflight.costs.choose import TIE
 from rooflight.costs.sweep import MeshSweep
-from rooflight.dtypes import Dtype
 from rooflight.errors import ModelError
 from rooflight.graph import Graph, training_flops
 from rooflight.graph.layout import Layout
 from rooflight.plan.bubble import BUBBLES
+from rooflight.plan.candidate import Candidate, Question, held_by, price_one
 from rooflight.plan.compose import Steps
-from rooflight.plan.job import Job, Microbatching
+from rooflight.plan.job import Microbatching
 from rooflight.plan.least_memory import LeastMemory
-from rooflight.plan.memory import Memory, memory, usable_hbm_bytes
-from rooflight.plan.recipe import RECIPES, Recipe
-from rooflight.plan.region import EVERYWHERE, Region, or_all
+from rooflight.plan.memory import usable_hbm_bytes
+from rooflight.plan.region import Region, or_all
 from rooflight.plan.remat import REMATS, Remat
 from rooflight.plan.space import Meshes, data_axes, every_placement, microbatch_counts, patterns
-from rooflight.plan.stage_time import Overlap
-from rooflight.plan.step_time import StepTime, training_step
 from rooflight.plan.sweep import (
     Points,
     Sizes,
@@ -43,7 +40,6 @@ from rooflight.plan.sweep import (
     splits_of,
 )
 from rooflight.specs.mesh import Mesh
-from rooflight.specs.slice import Slice
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -59,41 +55,6 @@ POLICIES: tuple[Remat, ...] = (REMATS["none"], REMATS["dots"], REMATS["block"])
 _CHUNK = 50_000  # points priced together: their arrays stay small
 _BAND = math.log(1.001)  # times in one band are tied
 _SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is to be trained on what; `region` narrows the layouts that are searched."""
-
-    graph: Graph
-    on: Slice
-    batch: int  # sequences
-    seq: int
-    dtype: Dtype
-    overlap: Overlap = "sum"
-    recipe: Recipe = RECIPES["10"]
-    region: Region = EVERYWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One layout on one mesh, with its time and memory."""
-
-    layout: Layout
-    mesh: Mesh
-    micro: Microbatching
-    remat: Remat
-    time: StepTime
-    memory: Memory
-
-    @property
-    def num_stages(self) -> int:
-        return ways(self.layout.stages, self.mesh.axes)
-
-    @property
-    def degrees(self) -> tuple[str, tuple[tuple[str, int], ...]]:
-        """What stays the same wherever the axes lie."""
-        return self.layout.text, tuple(sorted(self.mesh.axes.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,46 +324,3 @@ def _named(chunk: _Ranked, index: int) -> tuple[Layout, Mesh, Microbatching, Rem
     points = chunk.points
     mesh = points.meshes.mesh(int(points.mesh_of[at]))
     return points.layout, mesh, replace(micro, count=int(points.count[at])), remat
-
-
-def held_by(
-    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-) -> Memory:
-    """What the chips of a candidate hold."""
-    return memory(job_of(question, layout, mesh, micro, remat))
-
-
-def job_of(
-    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-) -> Job:
-    """A layout of the search as a job; optimizer state is split over all data axes."""
-    q = question
-    job = Job(q.graph, layout, mesh.axes, q.on.chip, q.batch, q.seq, q.recipe, remat, zero=1)
-    return replace(job, micro=micro)
-
-
-def step_of(
-    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-) -> StepTime:
-    """The time of a step under one layout; raises where it does not divide."""
-    q = question
-    return training_step(
-        q.graph,
-        layout,
-        mesh=mesh,
-        batch=q.batch,
-        seq=q.seq,
-        dtype=q.dtype,
-        micro=micro,
-        remat=remat,
-        overlap=q.overlap,
-    )
-
-
-def price_one(
-    question: Question, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-) -> Candidate:
-    """One layout, derived and priced for its own mesh; raises where it does not divide."""
-    time = step_of(question, layout, mesh, micro, remat)
-    held = held_by(question, layout, mesh, micro, remat)
-    return Candidate(layout, mesh, micro, remat, time, held)

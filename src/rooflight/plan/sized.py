@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rooflight.algebra import local_shape, ways
 from rooflight.dtypes import Dtype
+from rooflight.graph.zero import split_state
 from rooflight.plan.in_flight import Gathered, backward_bytes, gathered, loss_bytes
 from rooflight.plan.job import Job, OnChip
 from rooflight.plan.pattern import Pattern, Product, Stored, pattern_of
@@ -27,6 +28,7 @@ class Sized:
     gathered: Mapping[int | str, tuple[Gathered, ...]]
     shapes: Mapping[int | str, frozenset[Shape]]  # empty unless the framework asks for them
     head_kept: int
+    head_gradient: int  # of the head's table, before it is scattered
     loss: int
 
 
@@ -51,6 +53,7 @@ def size_up(job: Job) -> Sized:
             if job.framework.unread_gradients
         },
         on.total(pattern.head_kept),
+        sum(on.nbytes(p.weight, job.recipe.compute) for p in pattern.head_products),
         loss_bytes(on, pattern),
     )
 
@@ -80,6 +83,8 @@ def components(job: Job) -> tuple[Component, ...]:
     copies = _one(recipe.compute) if is_copied else ()
     # Gradients that are used up as they come still have to be added up over microbatches.
     summed = recipe.gradients or (recipe.compute if job.micro.count > 1 else None)
+    if job.framework.scans_layers and job.micro.count == 1:
+        summed = None  # those that the scan stacks are all there are
     return (
         Component("weights", _one(recipe.weights), job.data_axes if job.zero >= 3 else ()),
         Component("gradients", (*_one(summed), *copies), split),
@@ -101,7 +106,10 @@ def _stored_bytes(component: Component, weights: Iterable[Stored], job: Job) -> 
 
 
 def _elements(stored: Stored, extra: tuple[str, ...], job: Job) -> int:
-    """What a chip holds of a param; ZeRO splits it flat, so the last chip's part is shorter."""
+    """What a chip holds of a param; where ZeRO splits it flat, the last chip's part is shorter."""
+    if job.framework.splits_dims:
+        split = split_state(stored.placed, extra, sizes=job.graph.sizes, axes=job.axes)
+        return math.prod(local_shape(split, job.graph.sizes, job.axes))
     local = math.prod(local_shape(stored.placed, job.graph.sizes, job.axes))
     free = [axis for axis in extra if axis not in stored.placed.sharded_over]
     return -(-local // ways(free, job.axes))

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import rooflight
 from rooflight.errors import RooflightError, UsageError
-from rooflight.plan.search import Candidate, Question, Search, Watch, search_training
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.search import Search, Watch, search_training
 from rooflight.records import Alternative, Choice, Held, Mfu, Plan, Time
 from rooflight.specs.model import ModelSpec
 from rooflight.units import format_count, format_seconds

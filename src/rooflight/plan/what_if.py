@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.errors import ParseError, UnknownNameError, UsageError
-from rooflight.plan.search import Candidate, Question, search_training
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.search import search_training
 from rooflight.specs.chip import Chip
 from rooflight.units import parse_count
 

@@ -15,8 +15,9 @@ from rooflight.algebra import Tensor, ways
 from rooflight.graph import dim_sizes
 from rooflight.graph.layout import Layout
 from rooflight.plan.algorithm import is_routed
+from rooflight.plan.candidate import Candidate, Question, job_of
 from rooflight.plan.fixes import Fix, fixes, together
-from rooflight.plan.search import Candidate, Question, job_of, placed_tensors, search_training
+from rooflight.plan.search import placed_tensors, search_training
 from rooflight.plan.sweep import contractions
 from rooflight.plan.wanted import Wanted, region_of, scheme_axes
 from rooflight.units import format_seconds, format_si

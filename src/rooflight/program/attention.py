@@ -102,7 +102,7 @@ def _mapped(
     """`local` on each device's batch and heads; `rows` are of one row [B] or of all []."""
     mesh = jax.sharding.get_abstract_mesh()
     arrays = tuple(None if r is None else jnp.asarray(r) for r in rows)
-    if not mesh.explicit_axes:
+    if mesh.manual_axes or not mesh.explicit_axes:
         return local(*qkv, sinks, *arrays)
     batch, kv, groups = _axes_of(*qkv)
     heads = PartitionSpec(kv, groups)

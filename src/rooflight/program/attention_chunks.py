@@ -18,8 +18,10 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from rooflight.program.attention_tile import (
+    KEPT,
     How,
     Keys,
     Queries,
@@ -42,6 +44,10 @@ ABSENT = -1  # the position of padding
 
 def forward(queries: Queries, keys: Keys, how: How) -> State:
     """The state of all queries over the given keys."""
+    queries, keys = _kept_here(queries, keys)
+    if max(queries.q.shape[1], keys.k.shape[1]) <= how.chunk:  # no loop to keep operands in memory
+        seen = visible(queries.at, keys.at, how)
+        return merge(nothing(queries.q, keys.v), tile(queries, keys, seen, how))
     key_tiles = _cut(keys, how.chunk)
 
     def of_queries(_: None, some: Queries) -> tuple[None, State]:
@@ -64,6 +70,7 @@ def forward(queries: Queries, keys: Keys, how: How) -> State:
 
 def backward(queries: Queries, keys: Keys, how: How) -> Triple:
     """Triple of q, k and v in fp32; the queries come with dO, lse and delta."""
+    queries, keys = _kept_here(queries, keys)
     query_tiles = _cut(queries, how.chunk)
 
     def of_keys(dq: jax.Array, some: Keys) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -89,6 +96,16 @@ def backward(queries: Queries, keys: Keys, how: How) -> Triple:
     return _join(dq, queries.q.shape[1]), _join(dk, length), _join(dv, length)
 
 
+def _kept_here(queries: Queries, keys: Keys) -> tuple[Queries, Keys]:
+    """Both, with positions that seem to depend on the queries.
+
+    Masks follow from positions alone, which are the same in every layer: differentiating a scan
+    over layers would make the masks of all tiles once, ahead of it, as large as all scores.
+    """
+    q_at, k_at, _ = lax.optimization_barrier((queries.at, keys.at, queries.q))
+    return queries._replace(at=q_at), keys._replace(at=k_at)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def attend_chunks(qkv: Triple, sinks: jax.Array | None, at: Positions, how: How) -> jax.Array:
     """Attention of arrays that all vary over the same mesh axes."""
@@ -100,7 +117,7 @@ def _attend(
 ) -> tuple[jax.Array, Saved]:
     (q, k, v), (q_at, k_at) = qkv, at
     out, lse = finish(forward(Queries(q, q_at), Keys(k, v, k_at), how), sinks)
-    out = out.astype(q.dtype)
+    out, lse = checkpoint_name((out.astype(q.dtype), lse), KEPT)
     return out, (qkv, sinks, at, out, lse)
 
 

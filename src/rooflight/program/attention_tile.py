@@ -26,6 +26,8 @@ from jax import lax
 from rooflight.algebra import Axes
 from rooflight.graph import Mask
 
+KEPT = "attention.mix"  # what policies of remat call the result of a kernel, its sums included
+
 
 @dataclass(frozen=True, slots=True)
 class How:

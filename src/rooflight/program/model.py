@@ -11,7 +11,7 @@ Every product is the graph's op of that name; this file only says in which order
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import jax
@@ -22,17 +22,18 @@ from jax.sharding import PartitionSpec
 
 from rooflight.algebra import Axes, Tensor
 from rooflight.errors import UsageError
-from rooflight.graph import Op, model_graph
+from rooflight.graph import Op, Schedule, model_graph
 from rooflight.graph.pins import Pins
 from rooflight.program.attention import attend
 from rooflight.program.layers import activate
 from rooflight.program.model_attention import Kernel, Memory, attention
 from rooflight.program.model_experts import routed_mlp
 from rooflight.program.params import JAX_DTYPES, Specs, TensorSpec, Tree, map_specs, tensor_specs
+from rooflight.program.pipeline_layers import Staging, staging_of
 from rooflight.program.products import Scope
 from rooflight.program.remat import remat_policy
-from rooflight.program.shardings import map_blocks, may_pend, spec_of
-from rooflight.specs.model import Block, Mlp, ModelSpec, NormPlace
+from rooflight.program.shardings import map_blocks, spec_of
+from rooflight.specs.model import Block, Mlp, ModelSpec, NormPlace, Repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,14 @@ class Program:
     pins: Pins
     weights: str = "f32"  # dtype in which weights are stored
     compute: str = "f32"  # dtype of products and activations
+    gradients: str = "f32"  # dtype in which gradients of microbatches add up
+    master: str | None = None  # dtype of a copy of the weights that the optimizer updates instead
+    zero: int = 0  # 1: the optimizer splits its state over the data axes too
     remat: str = "none"  # a policy of `program.remat`
     capacity: float | None = None  # places of an expert over balanced; None drops no token
     loss_chunk: int = 2048  # tokens of a device whose logits are there at once
     kernel: Kernel = attend
+    schedule: Schedule | None = None  # of the pipeline, where the layout has stages
 
     def __post_init__(self) -> None:
         for block in self.model.blocks:
@@ -58,11 +63,22 @@ class Program:
                 )
 
     @property
+    def staging(self) -> Staging | None:
+        """Where layers are that are cut into the stages of a pipeline."""
+        return None if self.schedule is None else staging_of(self.model, self.schedule)
+
+    @property
+    def runs(self) -> tuple[Repeat, ...]:
+        """What is scanned over: all layers, or those of one stage."""
+        return self.model.layers if self.staging is None else self.staging.runs
+
+    @property
     def specs(self) -> Specs:
-        return tensor_specs(self.model, self.weights)
+        stored = self.model.layers if self.staging is None else self.staging.stored
+        return tensor_specs(self.model, self.weights, runs=stored)
 
 
-def with_pending_gradients(program: Program, params: Tree) -> Tree:
+def with_pending_gradients(program: Program, params: Tree, *, stacked: Axes | None = None) -> Tree:
     """The same weights, typed so that their gradients are summed over devices only when asked.
 
     A weight whose every product leaves its gradient pending over an axis (data parallelism) is
@@ -71,7 +87,10 @@ def with_pending_gradients(program: Program, params: Tree) -> Tree:
     pins = program.pins
 
     def marked(spec: TensorSpec) -> PartitionSpec:
-        return spec.spec(pins, reduced=pins.once(spec.tensor, spec.block))
+        once = pins.once(spec.tensor, spec.block)
+        if stacked is None or spec.times is None:
+            return spec.spec(pins, reduced=once)
+        return spec_of(pins.layout.of_weight(spec.tensor), reduced=once, stacked=stacked)
 
     specs = map_specs(marked, program.specs)
     return jax.tree.map(jax.reshard, params, specs)
@@ -86,14 +105,14 @@ def embed(
     """
     scope, model = frame_scope(program, params), program.model
     pin = scope.pin("embedding.tokens")
-    onehot, first = pin.factors[0], pin.result[0]
+    onehot = pin.factors[0]
     ids = spec_of(Tensor("ids", onehot.dims[:2], onehot.axes[:2]))
-    sums = () if may_pend() else first.unreduced
     with jax.named_scope("embedding.tokens"):
         look_up = map_blocks(
-            partial(_look_up, vocab=onehot.axes_of("V"), sums=sums),
-            (ids, spec_of(pin.factors[1], reduced=scope.pending(pin, 1))),
-            spec_of(replace(first, unreduced=()) if sums else first),
+            partial(_look_up, vocab=onehot.axes_of("V")),
+            (ids, spec_of(pin.factors[1], reduced=pin.pending(1))),
+            spec_of(pin.result[0]),
+            stages=program.pins.layout.stages,
         )
         x = look_up(jax.reshard(tokens, ids), scope.weight("embedding.W_embed", pin, 1))
         for tensor in pin.result[1:]:
@@ -115,15 +134,19 @@ def _rows_at(rows: jax.Array, positions: jax.Array | None, x: jax.Array) -> jax.
     return rows.at[at].get(out_sharding=place)
 
 
-def _look_up(ids: jax.Array, table: jax.Array, *, vocab: Axes, sums: Axes) -> jax.Array:
+def _look_up(ids: jax.Array, table: jax.Array, *, vocab: Axes) -> jax.Array:
     """Rows of a device's part of the table, zero where another device has the row."""
     at = ids - (lax.axis_index(vocab) * table.shape[0] if vocab else 0)
-    rows = table.at[at].get(mode="fill", fill_value=0, wrap_negative_indices=False)
-    return lax.psum(rows, sums) if sums else rows
+    return table.at[at].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
 
 def hidden(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
     """tokens[B,T] -> h[B,T,D], what the head reads."""
+    if program.schedule is not None:
+        raise UsageError(
+            f"the weights of {program.model.name} are stacked by the stages of a pipeline",
+            hint="bring them back with from_stages, and give the program no schedule",
+        )
     x = embed(program, params, tokens)
     for run in range(len(program.model.layers)):
         x = forward_run(program, run, params.layers[run], x)
@@ -138,32 +161,34 @@ def finish(program: Program, params: Tree, x: jax.Array) -> jax.Array:
 
 
 def forward_run(
-    program: Program, run: int, weights: tuple[dict[str, jax.Array], ...], x: jax.Array
+    program: Program,
+    run: int,
+    weights: tuple[dict[str, jax.Array], ...],
+    x: jax.Array,
+    is_real: jax.Array | None = None,
 ) -> jax.Array:
-    """The layers of a run, or as many of them as the weights are stacked: one scan."""
-    blocks, specs = program.model.layers[run].blocks, program.specs.layers[run]
+    """The layers of a run, or as many of them as the weights are stacked: one scan.
+
+    `is_real` [layers, block of the pattern] says which of them are more than padding of a stage.
+    """
+    blocks, specs = program.runs[run].blocks, program.specs.layers[run]
     policy = remat_policy(program.remat, program.model)
     layers = [
         policy(partial(forward_block, program, block, described))
         for block, described in zip(blocks, specs, strict=True)
     ]
 
-    def pattern(x: jax.Array, weights: tuple[dict[str, jax.Array], ...]) -> tuple[jax.Array, None]:
-        for layer, mine in zip(layers, weights, strict=True):
-            x = layer(mine, x)
+    def pattern(x: jax.Array, stacked: Stacked) -> tuple[jax.Array, None]:
+        weights, is_real = stacked
+        for i, (layer, mine) in enumerate(zip(layers, weights, strict=True)):
+            y = layer(mine, x)
+            x = y if is_real is None else jnp.where(is_real[i], y, x)
         return x, None
 
-    if may_pend():
-        return lax.scan(pattern, x, weights)[0]
-    # A stage of a pipeline: a scan would take what its maps compute alike in all layers out of
-    # them, and jax has no type for that between two maps.
-    for i in range(jax.tree.leaves(weights)[0].shape[0]):
-        x, _ = pattern(x, jax.tree.map(partial(_layer, index=i), weights))
-    return x
+    return lax.scan(pattern, x, (weights, is_real))[0]
 
 
-def _layer(stacked: jax.Array, *, index: int) -> jax.Array:
-    return stacked[index]
+Stacked = tuple[tuple[dict[str, jax.Array], ...], jax.Array | None]
 
 
 def frame_scope(program: Program, params: Tree) -> Scope:
@@ -220,7 +245,7 @@ def forward_block(
     attended = normed("attention_out", attended)
     if not block.is_parallel:
         with jax.named_scope("attention.add"):
-            x = start = x + attended
+            x = start = checkpoint_name(x + attended, "attention.add")
         attended = None
     fed = normed("mlp_out", _feed(scope, program, block, normed("mlp_in", start)))
     with jax.named_scope("mlp.add"):
@@ -233,5 +258,5 @@ def _feed(scope: Scope, program: Program, block: Block, m: jax.Array) -> jax.Arr
     gate = scope.product("mlp.gate", m) if block.mlp.is_gated else None
     up = scope.product("mlp.in", m)
     with jax.named_scope("mlp.act"):
-        bent = checkpoint_name(activate(block.mlp, gate, up), "hidden")
+        bent = checkpoint_name(activate(block.mlp, gate, up), "mlp.act")
     return scope.product("mlp.out", bent)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra import Axes, Tensor
@@ -27,7 +26,8 @@ from rooflight.graph.pins import Pin
 from rooflight.program.attention import attend
 from rooflight.program.layers import rotary_table, rotate
 from rooflight.program.products import Scope
-from rooflight.program.shardings import map_blocks, may_pend, spec_of
+from rooflight.program.shardings import map_blocks, spec_of
+from rooflight.program.varying import vary
 from rooflight.specs.model import Attention, Latent, Norm, Rope
 
 Kernel = Callable[..., jax.Array]
@@ -128,7 +128,7 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
         sinks = scope.vector("attention.Sinks", place)
     positions = queries.axes_of("T")
     local = partial(_local, parts=len(q), spec=spec, kernel=kernel, positions=positions)
-    if positions or not may_pend():
+    if positions or scope.pins.layout.stages:
         attended = _mapped(scope, local, taken, sinks, weighted.result[0])
     else:
         arrays = [scope.along(t.value, t.pin.operands[t.at]) for t in taken]
@@ -137,7 +137,7 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
     with jax.named_scope("attention.mix"):
         for tensor in weighted.result[1:]:
             attended = jax.reshard(attended, spec_of(tensor))
-    return checkpoint_name(attended, weighted.result[0].name)
+    return attended
 
 
 class _Taken(NamedTuple):
@@ -159,20 +159,19 @@ def _mapped(
     every = tuple(dict.fromkeys(a for t in taken for a in t.place.sharded_over))
     missing = [tuple(a for a in every if a not in t.place.sharded_over) for t in taken]
     arrays: list[jax.Array] = []
-    pending = missing if may_pend() else [()] * len(taken)
-    for t, reduced in zip(taken, pending, strict=True):
+    for t, reduced in zip(taken, missing, strict=True):
         with jax.named_scope(t.pin.op):
             arrays.append(scope.along(t.value, t.pin.operands[t.at], reduced))
 
     def mapped(sinks: jax.Array | None, *arrays: jax.Array) -> jax.Array:
         pairs = zip(arrays, missing, strict=True)
-        cast = [lax.pcast(x, axes, to="varying") if axes else x for x, axes in pairs]
-        return local(*cast, sinks=sinks)
+        return local(*(vary(x, axes) for x, axes in pairs), sinks=sinks)
 
-    specs = [spec_of(t.place, reduced=r) for t, r in zip(taken, pending, strict=True)]
+    specs = [spec_of(t.place, reduced=r) for t, r in zip(taken, missing, strict=True)]
     heads = None if sinks is None else jax.typeof(sinks).sharding.spec
     with jax.named_scope("attention.softmax"):
-        run = map_blocks(mapped, (heads, *specs), spec_of(result))
+        stages = scope.pins.layout.stages
+        run = map_blocks(mapped, (heads, *specs), spec_of(result), stages=stages)
         return run(sinks, *arrays)
 
 

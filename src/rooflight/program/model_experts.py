@@ -38,7 +38,7 @@ def routed_mlp(scope: Scope, moe: Moe, m: jax.Array, *, capacity: float | None) 
     """
     logits = scope.product("router.scores", m)
     sent, places, weights = _send(scope, moe, m, logits, capacity)
-    fed = _experts(scope, moe.expert, checkpoint_name(sent, "sent_x"))
+    fed = _experts(scope, moe.expert, checkpoint_name(sent, "experts.dispatch"))
     fed = _bring_back(scope, fed, places, weights)
     return _with_shared(scope, moe, m, fed) if moe.shared else fed
 
@@ -81,7 +81,8 @@ def _send(
     bias = scope.weights.get("router.B_choice")
     with jax.named_scope("experts.dispatch"):
         bias = None if bias is None else jax.reshard(bias, PartitionSpec(None))
-        run = map_blocks(local, (row, row, PartitionSpec(None)), (routed, row, row))
+        stages = scope.pins.layout.stages
+        run = map_blocks(local, (row, row, PartitionSpec(None)), (routed, row, row), stages=stages)
         return run(jax.reshard(m, row), jax.reshard(logits, row), bias)
 
 
@@ -98,9 +99,9 @@ def _bring_back(scope: Scope, fed: jax.Array, places: jax.Array, weights: jax.Ar
     result = scope.pins.layout.of_activation(scope.ops["experts.combine"].contraction.result)
     with jax.named_scope("experts.combine"):
         fed = fed if pin is None else scope.along(fed, pin.operands[0])
-        run = map_blocks(local, (routed, row, row), row)
+        run = map_blocks(local, (routed, row, row), row, stages=scope.pins.layout.stages)
         fed = run(jax.reshard(fed, routed), places, weights)
-        return checkpoint_name(jax.reshard(fed, spec_of(result)), "fed")
+        return checkpoint_name(jax.reshard(fed, spec_of(result)), "experts.combine")
 
 
 def num_places(moe: Moe, num_tokens: int, capacity: float | None) -> int:
@@ -120,7 +121,7 @@ def _experts(scope: Scope, expert: Mlp, sent: jax.Array) -> jax.Array:
     gate = scope.product("experts.gate", sent) if expert.is_gated else None
     up = scope.product("experts.in", sent)
     with jax.named_scope("experts.act"):
-        hidden = checkpoint_name(activate(expert, gate, up), "hidden")
+        hidden = checkpoint_name(activate(expert, gate, up), "experts.act")
     return scope.product("experts.out", hidden)
 
 
@@ -130,7 +131,7 @@ def _with_shared(scope: Scope, moe: Moe, m: jax.Array, fed: jax.Array) -> jax.Ar
     gate = scope.product("shared.gate", m) if moe.shared.is_gated else None
     up = scope.product("shared.in", m)
     with jax.named_scope("shared.act"):
-        hidden = activate(moe.shared, gate, up)
+        hidden = checkpoint_name(activate(moe.shared, gate, up), "shared.act")
     fed_shared = scope.product("shared.out", hidden)
     if moe.has_shared_gate:
         place = scope.pins.layout.of_activation(Tensor("m", ("B", "T", "D"), ((), (), ())))

@@ -9,7 +9,7 @@ block of the pattern has one leading dim, as long as the run.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from rooflight.algebra import Axes, Tensor, device_bytes, ways
+from rooflight.algebra import Axes, Step, Tensor, device_bytes, ways
 from rooflight.dtypes import DTYPES, Dtype, parse_dtype
 from rooflight.graph import Graph, Param, model_graph
 from rooflight.graph.pins import Pins
+from rooflight.graph.zero import data_axes, split_state
 from rooflight.program.shardings import spec_of
-from rooflight.specs.model import ModelSpec, Moe
+from rooflight.specs.model import ModelSpec, Moe, Repeat
 
 Init = Literal["normal", "ones", "zeros"]
 JAX_DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}
@@ -55,6 +56,20 @@ class TensorSpec:
         stacked = None if self.times is None else pins.layout.stages
         return spec_of(stored, reduced=reduced, stacked=stacked)
 
+    def state(self, pins: Pins, zero: int) -> Tensor:
+        """One layer of it where the optimizer keeps its part: split over data axes with zero 1."""
+        stored = pins.layout.of_weight(self.tensor)
+        extra = data_axes(pins.layout) if zero else ()
+        sizes = dict(zip(self.tensor.dims, self.shape[-len(self.tensor.dims) :], strict=True))
+        return split_state(stored, extra, sizes=sizes, axes=pins.axes)
+
+    def moved(self, value: jax.Array, way: Sequence[Step], pins: Pins) -> jax.Array:
+        """The weight, or what there is one of for each, taken along steps of the algebra."""
+        stacked = None if self.times is None else pins.layout.stages
+        for step in way:
+            value = jax.reshard(value, spec_of(step.output, stacked=stacked))
+        return value
+
     def device_nbytes(self, pins: Pins) -> int:
         """Bytes on one device of the mesh."""
         stored = pins.layout.of_weight(self.tensor)
@@ -77,8 +92,10 @@ class Specs(NamedTuple):
     layers: tuple[tuple[dict[str, TensorSpec], ...], ...]
 
 
-def tensor_specs(model: ModelSpec, dtype: str = "f32") -> Specs:
-    """Describes every weight of a model.
+def tensor_specs(
+    model: ModelSpec, dtype: str = "f32", *, runs: Sequence[Repeat] | None = None
+) -> Specs:
+    """Describes every weight of a model, stacked by its own runs or by those given.
 
     >>> from rooflight.specs import load_model
     >>> spec = tensor_specs(load_model("llama3-8b"), "bf16").layers[0][0]["attention.W_q"]
@@ -90,7 +107,7 @@ def tensor_specs(model: ModelSpec, dtype: str = "f32") -> Specs:
     frame = {p.name: _describe(model, p, stored) for p in params if p.block is None}
     layers = tuple(
         tuple(_block(model, model.blocks.index(b), run.times, stored) for b in run.blocks)
-        for run in model.layers
+        for run in (model.layers if runs is None else runs)
     )
     return Specs(frame, layers)
 

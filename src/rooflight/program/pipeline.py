@@ -8,32 +8,35 @@
     g[b,T,D]  --B--> ppermute        to the device of the stage before
     dW[L_P,D,F] += g * x             stays where it is: no collective over P
 
-One `lax.scan` over ticks. In a tick every device looks up its slot (`pipeline_table`), runs that
-branch of one `lax.switch` (`pipeline_work`), and hands its single result to both neighbours, who
-store it or not, as their table says. A stage keeps only its input; B and W run the stage again
+One `lax.scan` over ticks. In a tick every device looks up its slot (`pipeline_table`), runs it
+(`pipeline_own`, `pipeline_in_step`), and hands its single result to both neighbours, who store it
+or not, as their table says. A stage keeps only its input; B and W run the stage again
 from it, so memory is the number of inputs in flight, which is what a schedule is about. Where B
 and W are apart (zero bubble) the stage is run again in both.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from rooflight.graph.pipeline import Schedule
-from rooflight.program.pipeline_buffer import Tree, put, take, vary
-from rooflight.program.pipeline_in_step import every_work
-from rooflight.program.pipeline_table import NOTHING, Ticks, Work, encode
-from rooflight.program.pipeline_work import Held, Parts, Row, Run, Sums, branch, check_types
+from rooflight.program.pipeline_buffer import Tree
+from rooflight.program.pipeline_in_step import run_in_step
+from rooflight.program.pipeline_own import run_own
+from rooflight.program.pipeline_table import NOTHING, Ticks, encode
+from rooflight.program.pipeline_work import Held, Moves, Parts, Typed, untyped
+from rooflight.program.varying import vary
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of the stages, as they are stacked, and of both ends; in float32 or better."""
+    """Of the stages, as they are stacked, and of both ends."""
 
     stages: Tree
     ends: Tree
@@ -51,6 +54,8 @@ def run_schedule(
     ends: Tree = (),
     fixed: Tree = (),
     batch_axes: tuple[str, ...] = (),
+    typed: Typed = untyped,
+    sums: DTypeLike = jnp.float32,
     in_step: bool | None = None,
 ) -> tuple[jax.Array, Gradients]:
     """The mean loss of the microbatches and its gradients, by the slots of `table`.
@@ -65,18 +70,28 @@ def run_schedule(
         fixed: stacked like `stage_params`, but without gradient: masks or windows of layers.
         batch_axes: axes that split dim 1 of `microbatches`, manual here, so that gradients are
             summed over them once, after the last tick. Other axes keep the types they have.
+        typed: `(params of a stage, ends)` as they are differentiated; marked as reduced over data
+            axes, their gradients come back as sums that are pending over them.
+        sums: the dtype in which gradients of microbatches add up.
         in_step: every device runs all kinds of work and keeps its own (`pipeline_in_step`).
             Left out: if a stage may contain collectives, that is, if other axes split the mesh.
+            False: each device runs its own slot and nothing more.
     """
-    parts = Parts(stage_fn, first_fn, loss_fn, table.microbatches, (axis, *batch_axes))
+    parts = Parts(stage_fn, first_fn, loss_fn, table.microbatches, (axis, *batch_axes), typed, sums)
     ticks = encode(table)
     sizes = jax.sharding.get_abstract_mesh().shape
+    moves = {
+        name: move
+        for name, move in _moves(axis, sizes[axis]).items()
+        if np.any(getattr(ticks, name) != NOTHING)
+    }
     if in_step is None:
         in_step = any(size > 1 for name, size in sizes.items() if name not in parts.axes)
+    if in_step:
+        return _in_step(parts, ticks, Held(stage_params, fixed, ends, microbatches), axis, moves)
 
     def local(*arrays: Tree) -> tuple[Tree, Tree, Tree]:
-        held = Held(*vary(arrays, parts.axes))
-        sums = _scan(parts, ticks, held, axis, in_step=in_step)
+        sums = run_own(parts, ticks, Held(*vary(arrays, parts.axes)), axis, moves)
         found = lax.psum(sums.loss, axis), sums.stages, lax.psum(sums.ends, axis)
         return lax.pmean(found, batch_axes) if batch_axes else found
 
@@ -91,39 +106,29 @@ def run_schedule(
     return loss, Gradients(stages, around)
 
 
-def _scan(parts: Parts, ticks: Ticks, held: Held, axis: str, *, in_step: bool) -> Sums:
-    """One device, all ticks."""
-    x = parts.first_fn(held.ends, take(held.microbatches, 0))  # for its type alone
-    check_types(parts, held, x)
-    run = every_work(ticks.works, parts, held) if in_step else _own_work(ticks.works, parts, held)
-    moves = [move for move in _moves(axis) if np.any(getattr(ticks, move) != NOTHING)]
+def _in_step(
+    parts: Parts, ticks: Ticks, held: Held, axis: str, moves: Moves
+) -> tuple[jax.Array, Gradients]:
+    """Stages as [device, chunk, ...] and back."""
+    chunks = 1 + int(ticks.chunk.max())
 
-    def tick(carry: tuple[Tree, Sums], rows: Row) -> tuple[tuple[Tree, Sums], None]:
-        buffer, sums = carry
-        row = {name: take(column, lax.axis_index(axis)) for name, column in rows.items()}
-        x, g = take(buffer, row["read_x"]), take(buffer, row["read_g"])
-        result, sums = run(row, x, g, sums)
-        for move in moves:
-            buffer = put(buffer, row[move], _moves(axis)[move](result))
-        return (buffer, sums), None
+    def by_chunk(a: jax.Array) -> jax.Array:
+        return a.reshape(a.shape[0] // chunks, chunks, *a.shape[1:])
 
-    buffer = jax.tree.map(
-        lambda a: jnp.broadcast_to(jnp.zeros_like(a), (ticks.entries, *a.shape)), x
-    )
-    zeros = Sums(jnp.float32(0), *jax.tree.map(_zeros, (held.params, held.ends)))
-    (_, sums), _ = lax.scan(tick, vary((buffer, zeros), parts.axes), _rows(ticks))
-    return sums
+    def joined(a: jax.Array) -> jax.Array:
+        spec = jax.typeof(a).sharding.spec
+        kept = PartitionSpec(axis, *spec.partitions[2:], unreduced=spec.unreduced)
+        return a.reshape(a.shape[0] * chunks, *a.shape[2:], out_sharding=kept)
+
+    params, fixed = jax.tree.map(by_chunk, (held.params, held.fixed))
+    placed = held._replace(params=params, fixed=fixed)
+    sums = run_in_step(parts, ticks, placed, axis, moves)
+    ends = jax.tree.map(lambda a: lax.reduce_sum(a, (0,)), sums.ends)
+    return sums.loss.sum(), Gradients(jax.tree.map(joined, sums.stages), ends)
 
 
-def _own_work(works: Sequence[Work], parts: Parts, held: Held) -> Run:
-    """Each device runs the branch of its slot and nothing else."""
-    branches = [branch(work, parts, held) for work in works]
-    return lambda row, *operands: lax.switch(row["work"], branches, row, *operands)
-
-
-def _moves(axis: str) -> dict[str, Callable[[Tree], Tree]]:
+def _moves(axis: str, size: int) -> Moves:
     """How a device gets what each column of the table stores."""
-    size = lax.axis_size(axis)
     down = [(i, (i + 1) % size) for i in range(size)]
     up = [(i, (i - 1) % size) for i in range(size)]
     return {
@@ -131,12 +136,3 @@ def _moves(axis: str) -> dict[str, Callable[[Tree], Tree]]:
         "from_after": lambda tree: lax.ppermute(tree, axis, up),
         "from_here": lambda tree: tree,
     }
-
-
-def _zeros(a: jax.Array) -> jax.Array:
-    return jnp.zeros_like(a, dtype=jnp.promote_types(a.dtype, jnp.float32))
-
-
-def _rows(ticks: Ticks) -> dict[str, jax.Array]:
-    columns = (f.name for f in fields(ticks) if f.name not in ("works", "entries"))
-    return {name: jnp.asarray(getattr(ticks, name)) for name in columns}

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rooflight.program.varying import varying_axes
-
 Tree = Any  # a pytree of arrays: jax has no type for it
 
 
@@ -36,13 +34,3 @@ def put(tree: Tree, entry: jax.Array, values: Tree) -> Tree:
         ),
         *(tree, take(tree, at), values),
     )
-
-
-def vary(tree: Tree, axes: tuple[str, ...]) -> Tree:
-    """Types every array as different on each device of `axes`: branches and loops need one type."""
-
-    def cast(a: jax.Array) -> jax.Array:
-        same = tuple(name for name in axes if name not in varying_axes(a))
-        return lax.pcast(a, same, to="varying") if same else a
-
-    return jax.tree.map(cast, tree)

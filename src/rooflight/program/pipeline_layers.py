@@ -1,79 +1,195 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
-"""Layers as the stages of a pipeline: how many each gets, and a stage as a scan over its own.
+"""Layers as the stages of a pipeline: which are where, and what every stage runs.
 
-    W[L,D,F] -> W[S_P,l,D,F]   with l = ceil(L / S); a stage with fewer layers ends in padding
+In: a model and a `Schedule`. Out: a `Staging`. Layers are cut into chunks that differ by at most
+one, the larger first, as the planner cuts them. All devices run one program, so every stage runs
+the same kinds of layers in the same order: the shortest order that has the layers of each chunk in
+it. A place in that order for which a stage has no layer is padding: it is run like any other and
+its result is left out, which is what an uneven cut costs anyway.
 
-All devices run one program, so every stage is l layers long. A layer of padding has weights of
-zero, is run like any other and its result is left out (`is_real`): it costs the time of a layer
-on the stages that have one, which is what an uneven cut costs anyway, and its gradient is zero.
+    a a b | a a b | a a       every stage runs a a b, the last one with its b left out
+    d d d m | m m m m         every stage runs d d d m m m m: a first stage that is unlike is dear
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax import lax
 
 from rooflight.errors import UsageError
 from rooflight.graph.pipeline import Schedule
 from rooflight.program.pipeline_table import stage_order
+from rooflight.specs.model import Block, ModelSpec, Repeat
 
-Tree = Any  # a pytree of arrays: jax has no type for it
-Places = npt.NDArray[np.int32]  # [stages, layers a stage]: which layer is there
+Kinds = tuple[int, ...]  # of layers one after the other, as indices of ModelSpec.blocks
 PADDING = -1
+_LONGEST_PATTERN = 8  # blocks that repeat together; Gemma 3 has 6
 
 
-def layer_places(num_layers: int, table: Schedule) -> Places:
-    """Which layer is where, the first stages one longer, stages in the order of `stage_order`.
+class Place(NamedTuple):
+    """Where in a tree of weights a layer is: run, block of its pattern, row of that stack."""
+
+    run: int
+    block: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What every stage runs, and which layer is at each place of each stage."""
+
+    runs: tuple[Repeat, ...]
+    layers: tuple[tuple[int, ...], ...]  # [stage in the order of `stage_order`][place]
+
+    @property
+    def stored(self) -> tuple[Repeat, ...]:
+        """The runs as weights are stacked: those of one stage after those of the other."""
+        return tuple(Repeat(run.blocks, run.times * len(self.layers)) for run in self.runs)
+
+    def is_real(self, run: int) -> npt.NDArray[np.bool_] | None:
+        """[stage, times, block of the pattern]: is there a layer? None if there always is."""
+        start = sum(len(r.blocks) * r.times for r in self.runs[:run])
+        size = len(self.runs[run].blocks) * self.runs[run].times
+        here = np.array(self.layers)[:, start : start + size] != PADDING
+        shape = (len(self.layers), self.runs[run].times, len(self.runs[run].blocks))
+        return None if here.all() else here.reshape(shape)
+
+    def places(self) -> Iterator[tuple[int, Place]]:
+        """Every layer of a stage, padding too, and its place in the tree of `stored`."""
+        for row, layers in enumerate(self.layers):
+            found = iter(layers)
+            for at, run in enumerate(self.runs):
+                for time in range(run.times):
+                    for block in range(len(run.blocks)):
+                        yield next(found), Place(at, block, row * run.times + time)
+
+
+@lru_cache(maxsize=64)
+def staging_of(model: ModelSpec, schedule: Schedule) -> Staging:
+    """Cuts the layers of a model for a schedule.
 
     >>> from rooflight.graph import make_schedule
-    >>> layer_places(5, make_schedule("gpipe", stages=3, microbatches=1)).tolist()
-    [[0, 1], [2, 3], [4, -1]]
+    >>> from rooflight.specs import load_model
+    >>> schedule = make_schedule("1f1b", stages=16, microbatches=16)
+    >>> found = staging_of(load_model("llama3.1-405b"), schedule)
+    >>> [run.times for run in found.runs], found.layers[-1][-2:]
+    ([8], (125, -1))
     """
-    if num_layers < table.num_stages:
+    kinds = [model.blocks.index(block) for block in model.layer_blocks]
+    chunks = _cut(len(kinds), schedule)
+    order: Kinds = ()
+    for own in dict.fromkeys(tuple(kinds[i] for i in chunk) for chunk in chunks):
+        order = _shortest_with_both(order, own)
+    layers = tuple(_fit(chunks[stage], kinds, order) for stage in stage_order(schedule))
+    return Staging(tuple(_repeats(order, model.blocks)), layers)
+
+
+def _cut(num_layers: int, schedule: Schedule) -> list[range]:
+    """The layers of every stage."""
+    if num_layers < schedule.num_stages:
         raise UsageError(
-            f"{num_layers} layers cannot fill {table.num_stages} pipeline stages",
+            f"{num_layers} layers cannot fill {schedule.num_stages} pipeline stages",
             hint=f"use at most {num_layers} stages, virtual ones counted",
         )
-    cuts = np.array_split(np.arange(num_layers, dtype=np.int32), table.num_stages)
-    places = np.full((table.num_stages, len(cuts[0])), PADDING, np.int32)
-    for row, stage in enumerate(stage_order(table)):
-        places[row, : len(cuts[stage])] = cuts[stage]
-    return places
+    size, larger = divmod(num_layers, schedule.num_stages)
+    starts = [s * size + min(s, larger) for s in range(schedule.num_stages + 1)]
+    return [range(a, b) for a, b in pairwise(starts)]
 
 
-def cut_layers(layers: Tree, places: Places) -> Tree:
-    """Stacked layers [L, ...] as stages [S, l, ...]."""
-    is_padding = places == PADDING
+def _shortest_with_both(a: Kinds, b: Kinds) -> Kinds:
+    """The shortest sequence of which both are a part, in their order.
 
-    def cut(a: jax.Array) -> jax.Array:
-        at = np.where(is_padding, 0, places)
-        mask = is_padding.reshape(places.shape + (1,) * (a.ndim - 1))
-        return jnp.where(mask, jnp.zeros((), a.dtype), a[at])
+    >>> _shortest_with_both((0, 1, 0), (1, 0, 1))
+    (0, 1, 0, 1)
+    """
+    best: dict[tuple[int, int], Kinds] = {}
+    for i in range(len(a), -1, -1):
+        for j in range(len(b), -1, -1):
+            if i == len(a) or j == len(b):
+                best[i, j] = a[i:] + b[j:]
+            elif a[i] == b[j]:
+                best[i, j] = a[i : i + 1] + best[i + 1, j + 1]
+            else:
+                one, other = a[i : i + 1] + best[i + 1, j], b[j : j + 1] + best[i, j + 1]
+                best[i, j] = min(one, other, key=len)
+    return best[0, 0]
 
-    return jax.tree.map(cut, layers)
+
+def _fit(chunk: range, kinds: Sequence[int], order: Kinds) -> tuple[int, ...]:
+    """The layers of a chunk at the first places of their kinds, padding between them."""
+    rest = list(chunk)
+    return tuple(rest.pop(0) if rest and kinds[rest[0]] == kind else PADDING for kind in order)
 
 
-def join_layers(stages: Tree, places: Places) -> Tree:
-    """Stages [S, l, ...] back as layers [L, ...]: of gradients, or for a checkpoint."""
-    num_layers = int(places.max()) + 1
-    row, column = np.array([np.argwhere(places == i)[0] for i in range(num_layers)]).T
-    return jax.tree.map(lambda a: a[row, column], stages)
+def _repeats(order: Kinds, blocks: Sequence[Block]) -> Iterator[Repeat]:
+    """The order as repeated patterns, each as long as it goes: what a program scans over."""
+    rest = order
+    while rest:
+        period, times = max(_periods(rest), key=lambda found: (found[0] * found[1], -found[0]))
+        yield Repeat(tuple(blocks[kind] for kind in rest[:period]), times)
+        rest = rest[period * times :]
 
 
-def scan_layers(layer_fn: Callable[[Tree, Tree], Tree]) -> Callable[[Tree, Tree, jax.Array], Tree]:
-    """`stage_fn(weights[l, ...], x, is_real[l])` for `run_schedule(..., fixed=is_real)`."""
+def _periods(order: Kinds) -> Iterator[tuple[int, int]]:
+    """How long a pattern may be and how often the order begins with it; one layer at the least."""
+    same = len(list(next(groupby(order))[1]))
+    yield 1, same
+    for period in range(2, min(_LONGEST_PATTERN, len(order) // 2) + 1):
+        times = 1
+        while order[times * period : (times + 1) * period] == order[:period]:
+            times += 1
+        if times > 1:
+            yield period, times
 
-    def stage(weights: Tree, x: Tree, is_real: jax.Array) -> Tree:
-        def step(x: Tree, layer: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
-            y = layer_fn(layer[0], x)
-            return jax.tree.map(lambda new, old: jnp.where(layer[1], new, old), y, x), None
 
-        return lax.scan(step, x, (weights, is_real))[0]
+Layers = Sequence[Sequence[Mapping[str, Any]]]  # weights: [run][block of its pattern][name]
+Stack = Callable[[list[Any]], Any]  # joins the weights of single layers, such as `numpy.stack`
 
-    return stage
+
+def to_stages(model: ModelSpec, staging: Staging, layers: Layers, stack: Stack) -> Layers:
+    """Weights stacked by the model's own runs as they are stacked by stage; padding is zeros."""
+    home = _model_places(model)
+    like = {block: i for i, block in enumerate(model.layer_blocks)}
+
+    def weights(layer: int, place: Place) -> dict[str, Any]:
+        if layer != PADDING:
+            return _weights_at(layers, home[layer])
+        there = home[like[staging.runs[place.run].blocks[place.block]]]
+        return {name: one * 0 for name, one in _weights_at(layers, there).items()}
+
+    found = [(place, weights(layer, place)) for layer, place in staging.places()]
+    return _stacked(staging.runs, found, stack)
+
+
+def from_stages(model: ModelSpec, staging: Staging, layers: Layers, stack: Stack) -> Layers:
+    """The way back: of gradients, or for a checkpoint."""
+    home = dict(staging.places())
+    places = enumerate(_model_places(model))
+    found = [(place, _weights_at(layers, home[layer])) for layer, place in places]
+    return _stacked(model.layers, found, stack)
+
+
+def _model_places(model: ModelSpec) -> list[Place]:
+    """Where each layer is in a tree of the model's own runs."""
+    whole = Staging(model.layers, (tuple(range(len(model.layer_blocks))),))
+    return [place for _, place in whole.places()]
+
+
+def _weights_at(layers: Layers, place: Place) -> dict[str, Any]:
+    return {name: a[place.row] for name, a in layers[place.run][place.block].items()}
+
+
+def _stacked(
+    runs: Sequence[Repeat], found: Sequence[tuple[Place, dict[str, Any]]], stack: Stack
+) -> Layers:
+    by_place: list[list[dict[str, list[Any]]]] = [[{} for _ in run.blocks] for run in runs]
+    for (run, block, _), weights in found:
+        for name, one in weights.items():
+            by_place[run][block].setdefault(name, []).append(one)
+    return tuple(
+        tuple({name: stack(parts) for name, parts in block.items()} for block in run)
+        for run in by_place
+    )

@@ -11,7 +11,7 @@ Entries are reused as soon as they are free (`pipeline_messages`), so the buffer
 table's largest number of values in flight. In: a `Schedule`. Out: `Ticks`, numpy and no jax.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,6 +48,11 @@ class Ticks:
     from_before: Table  # entry for what device d - 1 sends, or NOTHING
     from_after: Table  # the same of device d + 1
     from_here: Table  # the same of the device's own result: both stages live on it
+
+    def columns(self) -> dict[str, Table]:
+        """The arrays by name."""
+        names = (f.name for f in fields(self) if f.name not in ("works", "entries"))
+        return {name: getattr(self, name) for name in names}
 
 
 def stage_order(schedule: Schedule) -> tuple[int, ...]:

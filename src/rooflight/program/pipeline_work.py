@@ -10,18 +10,27 @@
 The first stage makes its x from a microbatch, the last one ends in the loss, whose g' is 1/M.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from rooflight.errors import UsageError
-from rooflight.program.pipeline_buffer import Tree, add, take, vary
+from rooflight.program.pipeline_buffer import Tree, add, take
 from rooflight.program.pipeline_table import Work
+from rooflight.program.varying import vary
 
 Row = dict[str, jax.Array]  # a device's row of the table: one integer of each array of `Ticks`
+Moves = Mapping[str, Callable[[Tree], Tree]]  # how a device gets what each column stores
+Typed = Callable[[Tree, Tree], tuple[Tree, Tree]]
+
+
+def untyped(params: Tree, ends: Tree) -> tuple[Tree, Tree]:
+    """Parameters are differentiated as they are."""
+    return params, ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,8 @@ class Parts:
     loss_fn: Callable[[Tree, Tree, Tree], jax.Array]
     microbatches: int
     axes: tuple[str, ...]  # manual: every value differs over them
+    typed: Typed = untyped  # what is differentiated instead of the params of a stage and the ends
+    sums: DTypeLike = jnp.float32  # of gradients that add up
 
 
 class Held(NamedTuple):
@@ -82,7 +93,8 @@ def branch(work: Work, parts: Parts, held: Held) -> Run:
         return take(held.params, row["chunk"])
 
     def stage(row: Row) -> Callable[[Tree, Tree, Tree], Tree]:
-        return stage_of(work, parts, held, row)
+        fixed = take(held.fixed, row["chunk"])
+        return stage_of(work, parts, fixed, take(held.microbatches, row["microbatch"]))
 
     def seed(value: Tree, g: Tree) -> Tree:
         return jnp.full_like(value, 1 / parts.microbatches) if work.is_last else g
@@ -97,25 +109,24 @@ def branch(work: Work, parts: Parts, held: Held) -> Run:
     return kinds.get(work.kind, idle)
 
 
-def stage_of(work: Work, parts: Parts, held: Held, row: Row) -> Callable[[Tree, Tree, Tree], Tree]:
+def stage_of(
+    work: Work, parts: Parts, fixed: Tree, microbatch: Tree
+) -> Callable[[Tree, Tree, Tree], Tree]:
     """`(params, ends, x) -> x'`, or the loss if the stage is the last."""
-    microbatch = take(held.microbatches, row["microbatch"])
-    fixed = (take(held.fixed, row["chunk"]),) if jax.tree.leaves(held.fixed) else ()
+    beside = (fixed,) if jax.tree.leaves(fixed) else ()
 
     def run(params: Tree, ends: Tree, x: Tree) -> Tree:
         start = parts.first_fn(ends, microbatch) if work.is_first else x
-        end = parts.stage_fn(params, start, *fixed)
+        end = parts.stage_fn(params, start, *beside)
         return parts.loss_fn(ends, end, microbatch) if work.is_last else end
 
     return run
 
 
-def check_types(parts: Parts, held: Held, x: Tree) -> None:
+def check_types(taken: Tree, returned: Tree) -> None:
     """A stage must return what it takes: its result is the next one's input."""
-    row = {"chunk": jnp.int32(0), "microbatch": jnp.int32(0)}
-    stage = stage_of(Work("F"), parts, held, row)
-    found = jax.eval_shape(stage, take(held.params, 0), held.ends, x)
-    wanted, got = (jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree) for tree in (x, found))
+    trees = (taken, returned)
+    wanted, got = (jax.tree.map(lambda a: (a.shape, str(a.dtype)), tree) for tree in trees)
     if wanted != got:
         raise UsageError(
             f"a pipeline stage takes {wanted} and returns {got}; the next stage cannot read it",

@@ -21,7 +21,7 @@ from rooflight.graph import Op
 from rooflight.graph.pins import Path, Pin, Pins
 from rooflight.program.layers import normalize
 from rooflight.program.params import TensorSpec
-from rooflight.program.shardings import may_pend, spec_of
+from rooflight.program.shardings import spec_of
 from rooflight.specs.model import Norm
 
 Moved = tuple[jax.Array, jax.Array]  # where it came from, which keeps its id taken, and where it is
@@ -51,32 +51,26 @@ class Scope:
                 self.weight(next(names), pin, i) if t.name[0].isupper() else self.operand(x, pin, i)
                 for i, t in enumerate(op.contraction.operands)
             ]
-            path = pin.result
-            if path[0].unreduced and not may_pend():  # the sum is taken with the product
-                path = path[1:]
-            y = jnp.einsum(subscripts(op.contraction), *factors, out_sharding=spec_of(path[0]))
-            for tensor in path[1:]:
+            first, *rest = pin.result
+            y = jnp.einsum(subscripts(op.contraction), *factors, out_sharding=spec_of(first))
+            for tensor in rest:
                 y = jax.reshard(y, spec_of(tensor))
             for bias in names:
                 y = y + self.vector(bias, pin.result[-1])
-            return checkpoint_name(y, op.contraction.result.name)
+            return checkpoint_name(y, name)
 
     def operand(self, x: jax.Array, pin: Pin, index: int) -> jax.Array:
         """An activation where the product takes it."""
-        return self.along(x, pin.operands[index], self.pending(pin, index))
-
-    def pending(self, pin: Pin, index: int) -> Axes:
-        """The axes over which the gradient of an operand is typed as pending."""
-        return pin.pending(index) if may_pend() else ()
+        return self.along(x, pin.operands[index], pin.pending(index))
 
     def weight(self, name: str, pin: Pin, index: int) -> jax.Array:
         """A weight where the product takes it, in the dtype of the computation."""
         path = pin.operands[index]
-        once = self.pins.once(path[-1], self.block) if may_pend() else ()
+        once = self.pins.once(path[-1], self.block)
         value = self.weights[name].astype(self.dtype)
         for tensor in path[:-1]:
             value = jax.reshard(value, spec_of(tensor, reduced=once))
-        return jax.reshard(value, spec_of(path[-1], reduced=self.pending(pin, index)))
+        return jax.reshard(value, spec_of(path[-1], reduced=pin.pending(index)))
 
     def along(self, x: jax.Array, path: Path, reduced: Axes = ()) -> jax.Array:
         """An activation taken along a path, one reshard a stop; only the last pends."""
@@ -109,7 +103,7 @@ class Scope:
                     y = y + vector
                 else:
                     y = y * (vector + 1 if norm.adds_one else vector)
-            return y.astype(x.dtype)
+            return checkpoint_name(y.astype(x.dtype), name)
 
 
 def subscripts(contraction: Contraction) -> str:

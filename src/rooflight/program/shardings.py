@@ -37,28 +37,21 @@ def spec_of(
     )
 
 
-def may_pend() -> bool:
-    """Whether no map is around this code: inside one, jax has no types for pending sums."""
-    return not jax.sharding.get_abstract_mesh().manual_axes
-
-
 def map_blocks(
     local: Callable[..., Any],
     in_specs: tuple[Any, ...],
     out_specs: Any,
     *,
+    stages: Axes = (),
     check_vma: bool = True,
 ) -> Callable[..., Any]:
-    """`jax.shard_map` over every axis that is not mapped already, as stages of a pipeline are.
+    """`jax.shard_map` over every axis but those of pipeline `stages`.
 
     Pallas kernels do not say over which axes their results vary; a map of one cannot check it.
     """
-    axes = set(jax.sharding.get_abstract_mesh().explicit_axes)
-    if not may_pend():
-        return nested_map(local, in_specs, out_specs, axes)
-    return jax.shard_map(
-        local, in_specs=in_specs, out_specs=out_specs, axis_names=axes, check_vma=check_vma
-    )
+    if stages:
+        return nested_map(local, in_specs, out_specs, stages)
+    return jax.shard_map(local, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma)
 
 
 def device_mesh(axes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:

@@ -4,7 +4,9 @@
 """The train step of a program: loss, gradients, optimizer, in one donated jit.
 
 In: a `Program`, an optax optimizer, a number of microbatches. Out: `step(state, batch)`. Gradients
-of microbatches add up in place, sums over data axes pending, and are reduced once.
+of microbatches add up in place, sums over data axes pending, and are reduced once. The optimizer
+works in fp32 on its own part of every weight; with zero 1 that part is split over the data axes,
+so gradients are scattered to it, and the new weights are gathered.
 """
 
 from collections.abc import Callable
@@ -17,13 +19,21 @@ import jax.numpy as jnp
 import optax  # pyright: ignore[reportMissingTypeStubs]
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
+from rooflight.algebra import reshard
 from rooflight.errors import UsageError
-from rooflight.graph import Schedule
 from rooflight.program.loss import cross_entropy
 from rooflight.program.model import Program, with_pending_gradients
-from rooflight.program.params import Tree, abstract_params, init_params, map_specs
-from rooflight.program.train_pipeline import pipelined
+from rooflight.program.params import (
+    JAX_DTYPES,
+    TensorSpec,
+    Tree,
+    abstract_params,
+    init_params,
+    map_specs,
+)
+from rooflight.program.train_pipeline import Rows, pipelined
 
 
 @jax.tree_util.register_dataclass
@@ -43,12 +53,11 @@ class State:
 
     step: jax.Array
     params: Tree
-    master: Tree | None  # the weights in fp32 where they are stored in less
+    master: Tree | None  # the copy that the optimizer updates, if the program keeps one
     optimizer: Any  # optax's own tree
 
 
 Step = Any  # `jax.jit` of (State, Batch) -> (State, loss): called, lowered or traced
-_KEEPS_MASTER = ("bf16", "f16")
 
 
 def make_train_step(
@@ -56,15 +65,14 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     *,
     microbatches: int = 1,
-    schedule: Schedule | None = None,
 ) -> Step:
     """The jitted step; the state it is given is used up.
 
-    A layout with pipeline stages needs a `schedule`, which says how many microbatches there are.
+    A program with a `schedule` runs as many microbatches as that says.
 
     Call it under `jax.set_mesh`, or lower it from `abstract_state` and `abstract_batch`.
     """
-    step = partial(_step, program, optimizer, microbatches, schedule)
+    step = partial(_step, program, optimizer, microbatches)
     return jax.jit(step, donate_argnums=0)
 
 
@@ -72,33 +80,68 @@ def _step(
     program: Program,
     optimizer: optax.GradientTransformation,
     microbatches: int,
-    schedule: Schedule | None,
     state: State,
     batch: Batch,
 ) -> tuple[State, jax.Array]:
-    if schedule is None:
+    if program.schedule is None:
         _check_no_stages(program)
         found = loss_and_gradients(program, state.params, batch, microbatches=microbatches)
     else:
-        parts = jax.tree.map(partial(_cut, ways=schedule.microbatches), batch)
-        found = pipelined(program, state.params, tuple(jax.tree.leaves(parts)), schedule)
+        ways = program.schedule.microbatches
+        rows = Rows(*(_cut(x, ways) for x in (batch.tokens, batch.targets, batch.weights)))
+        found = pipelined(program, state.params, rows)
     loss, gradients = found
+    with jax.named_scope("gradients"):
+        gradients = _mapped(_to_optimizer, program, gradients)
     with jax.named_scope("optimizer"):
-        held = state.params if state.master is None else state.master
-        updates, inner = optimizer.update(gradients, state.optimizer, held)
+        held = (
+            _mapped(_to_optimizer, program, state.params) if state.master is None else state.master
+        )
+        wide = jax.tree.map(_widened, held)
+        updates, inner = optimizer.update(jax.tree.map(_widened, gradients), state.optimizer, wide)
         held = cast(Tree, optax.apply_updates(held, updates))
-        params = jax.tree.map(_as_stored, held, state.params)
+    with jax.named_scope("weights"):
+        narrow = jax.tree.map(_as_stored, held, state.params)
+        params = _mapped(_to_weights, program, narrow)
         master = None if state.master is None else held
     return State(state.step + 1, params, master, inner), loss
+
+
+def _mapped(
+    move: Callable[[Program, TensorSpec, jax.Array], jax.Array], program: Program, values: Tree
+) -> Tree:
+    def moved(spec: TensorSpec, value: jax.Array) -> jax.Array:
+        return move(program, spec, value)
+
+    return jax.tree.map(moved, map_specs(_itself, program.specs), values)
+
+
+def _itself(spec: TensorSpec) -> TensorSpec:
+    return spec
+
+
+def _to_optimizer(program: Program, spec: TensorSpec, value: jax.Array) -> jax.Array:
+    """A gradient, its sum pending or not, or a weight to where the optimizer has its part."""
+    pins, pending = program.pins, jax.typeof(value).sharding.spec.unreduced
+    source = pins.layout.of_weight(spec.tensor).with_unreduced(tuple(sorted(pending)))
+    return spec.moved(value, reshard(source, spec.state(pins, program.zero), pins.axes), pins)
+
+
+def _to_weights(program: Program, spec: TensorSpec, value: jax.Array) -> jax.Array:
+    pins, home = program.pins, program.pins.layout.of_weight(spec.tensor)
+    return spec.moved(value, reshard(spec.state(pins, program.zero), home, pins.axes), pins)
 
 
 def loss_and_gradients(
     program: Program, params: Tree, batch: Batch, *, microbatches: int = 1
 ) -> tuple[jax.Array, Tree]:
-    """The mean loss of a token, and its gradients where the weights are; fp32 where added up."""
+    """The mean loss of a token, and its gradients where the weights are, sums pending."""
     typed = with_pending_gradients(program, params)
     total = batch.weights.sum()
-    wide = microbatches > 1 and program.weights in _KEEPS_MASTER
+    dtype = JAX_DTYPES[program.gradients]
+
+    def summed(gradient: jax.Array) -> jax.Array:
+        return gradient.astype(dtype)
 
     def one(part: Batch) -> tuple[jax.Array, Tree]:
         def mean(typed: Tree) -> jax.Array:
@@ -106,20 +149,18 @@ def loss_and_gradients(
             return cross_entropy(program, typed, *rows) / total
 
         loss, gradients = jax.value_and_grad(mean)(typed)
-        return loss, jax.tree.map(_widened, gradients) if wide else gradients
+        return loss, jax.tree.map(summed, gradients) if microbatches > 1 else gradients
 
-    parts = jax.tree.map(partial(_cut, ways=microbatches), batch)
-    loss, gradients = _added(one, parts) if microbatches > 1 else one(batch)
-    stored = map_specs(lambda s: s.spec(program.pins), program.specs)
-    with jax.named_scope("gradients"):
-        return loss, jax.tree.map(jax.reshard, gradients, stored)
+    if microbatches == 1:
+        return one(batch)
+    return _added(one, jax.tree.map(partial(_cut, ways=microbatches), batch))
 
 
 def _check_no_stages(program: Program) -> None:
     if program.pins.layout.stages:
         raise UsageError(
             f"layout {program.pins.layout.text} has pipeline stages and no schedule to run them",
-            hint='pass schedule=make_schedule("1f1b", stages=4, microbatches=8)',
+            hint='Program(..., schedule=make_schedule("1f1b", stages=4, microbatches=8))',
         )
 
 
@@ -175,9 +216,16 @@ def begin_state(program: Program, optimizer: optax.GradientTransformation, param
 
 
 def _begin(program: Program, optimizer: optax.GradientTransformation, params: Tree) -> State:
-    master = jax.tree.map(_widened, params) if program.weights in _KEEPS_MASTER else None
-    inner = optimizer.init(params if master is None else master)
-    return State(jnp.zeros((), jnp.int32), params, master, inner)
+    held = _mapped(_to_optimizer, program, params)
+    inner = optimizer.init(jax.tree.map(_widened, held))
+    if program.master is None:
+        return State(jnp.zeros((), jnp.int32), params, None, inner)
+    copied = partial(_copied, dtype=JAX_DTYPES[program.master])
+    return State(jnp.zeros((), jnp.int32), params, jax.tree.map(copied, held), inner)
+
+
+def _copied(weight: jax.Array, *, dtype: DTypeLike) -> jax.Array:
+    return weight.astype(dtype)
 
 
 def abstract_state(

@@ -3,78 +3,116 @@
 # jax annotates its own functions only in part.
 """Loss and gradients of a program whose layers are cut into pipeline stages.
 
-    W[L_P,D_X,F_Y] -> W[S_P,L/S,D_X,F_Y]     a reshape: each device of P has the layers of its stage
+    W[L_P,D_X,F_Y] -> W[S_P,L/S,D_X,F_Y]     a reshape: each device has the layers of its stages
     run the slots of a schedule (`pipeline`); inside a stage the pins hold as without a pipeline
 
 The embedding, the head and the loss belong to the first and last stage; their weights are whole
-along P.
+along P. Gradients over data axes are sums that pend until the last slot is done.
 """
 
+from functools import partial
+from typing import NamedTuple
+
 import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from rooflight.errors import UsageError
 from rooflight.graph import Schedule
 from rooflight.program.loss import head_loss
-from rooflight.program.model import Program, embed, finish, forward_run
-from rooflight.program.params import Tree
+from rooflight.program.model import Program, embed, finish, forward_run, with_pending_gradients
+from rooflight.program.params import JAX_DTYPES, Tree
 from rooflight.program.pipeline import run_schedule
+from rooflight.program.pipeline_layers import Staging
 
-Rows = tuple[jax.Array, ...]  # tokens, targets and weights, each [M,B/M,T]
+Frame = dict[str, jax.Array]
+Layers = tuple[tuple[dict[str, jax.Array], ...], ...]  # [run][block of its pattern][name]
+IsReal = tuple[jax.Array | None, ...]  # by run: [stage, layer, block of the pattern]
 
 
-def pipelined(
-    program: Program, params: Tree, rows: Rows, schedule: Schedule
-) -> tuple[jax.Array, Tree]:
-    """The mean loss of a token and the gradients of all weights, by the slots of `schedule`."""
-    _check(program, schedule)
-    total, ways = rows[2].sum(), schedule.microbatches
+class Rows(NamedTuple):
+    """What a step reads, in microbatches."""
 
-    def first(frame: dict[str, jax.Array], part: Rows) -> jax.Array:
-        return embed(program, Tree(frame, ()), part[0])
+    tokens: jax.Array  # [M,B/M,T]
+    targets: jax.Array
+    weights: jax.Array
 
-    def stage(weights: tuple[dict[str, jax.Array], ...], x: jax.Array) -> jax.Array:
-        return forward_run(program, 0, weights, x)
 
-    def last(frame: dict[str, jax.Array], x: jax.Array, part: Rows) -> jax.Array:
-        ends = Tree(frame, ())
-        h = finish(program, ends, x)
-        return head_loss(program, ends, h, part[1], part[2]) / part[3] * ways
-
-    def cut(weight: jax.Array) -> jax.Array:
-        stages = schedule.num_stages
-        return weight.reshape(stages, weight.shape[0] // stages, *weight.shape[1:])
-
-    def joined(gradient: jax.Array, weight: jax.Array) -> jax.Array:
-        return gradient.reshape(weight.shape).astype(weight.dtype)
-
-    totals = jax.numpy.broadcast_to(total, (ways,))
+def pipelined(program: Program, params: Tree, rows: Rows) -> tuple[jax.Array, Tree]:
+    """The mean loss of a token and the gradients of all weights, by the slots of the schedule."""
+    schedule, staging = program.schedule, program.staging
+    assert schedule and staging
+    axis = _axis(program, schedule)
+    totals = jnp.broadcast_to(rows.weights.sum(), (schedule.microbatches,))
     loss, gradients = run_schedule(
         schedule,
-        stage,
-        jax.tree.map(cut, params.layers[0]),
-        (*rows, totals),
-        last,
-        axis=program.pins.layout.stages[0],
-        first_fn=first,
+        partial(_stage, program),
+        jax.tree.map(partial(_by_stage, stages=len(staging.layers)), params.layers),
+        (rows, totals),
+        partial(_last, program),
+        axis=axis,
+        first_fn=partial(_first, program),
         ends=params.frame,
+        fixed=_is_real(staging, axis),
+        typed=partial(_typed, program),
+        sums=JAX_DTYPES[program.gradients],
+        in_step=True,  # maps inside a stage are written for it
     )
-    layers = jax.tree.map(joined, gradients.stages, params.layers[0])
-    frame = jax.tree.map(joined, gradients.ends, params.frame)
-    return loss, Tree(frame, (layers,))
+    return loss, Tree(gradients.ends, jax.tree.map(_joined, gradients.stages))
 
 
-def _check(program: Program, schedule: Schedule) -> None:
-    """One stage a device, all stages alike: the weights then lie where the layout stores them."""
-    runs, stages = program.model.layers, program.pins.layout.stages
-    size = program.pins.axes[stages[0]] if len(stages) == 1 else 0
-    if size != schedule.num_stages:
+def _first(program: Program, frame: Frame, part: tuple[Rows, jax.Array]) -> jax.Array:
+    return embed(program, Tree(frame, ()), part[0].tokens)
+
+
+def _stage(
+    program: Program, layers: Layers, x: jax.Array, is_real: IsReal | None = None
+) -> jax.Array:
+    for run, weights in enumerate(layers):
+        x = forward_run(program, run, weights, x, None if is_real is None else is_real[run])
+    return x
+
+
+def _last(program: Program, frame: Frame, x: jax.Array, part: tuple[Rows, jax.Array]) -> jax.Array:
+    """A microbatch's share of the mean over all tokens, times the number of microbatches."""
+    (_, targets, weights), total = part
+    assert program.schedule
+    ends = Tree(frame, ())
+    loss = head_loss(program, ends, finish(program, ends, x), targets, weights)
+    return loss / total * program.schedule.microbatches
+
+
+def _typed(program: Program, layers: Layers, frame: Frame) -> tuple[Layers, Frame]:
+    """The weights of a stage and of both ends, so that sums over data axes may pend."""
+    marked = with_pending_gradients(program, Tree(frame, layers), stacked=())
+    return marked.layers, marked.frame
+
+
+def _by_stage(weight: jax.Array, *, stages: int) -> jax.Array:
+    return weight.reshape(stages, weight.shape[0] // stages, *weight.shape[1:])
+
+
+def _joined(gradient: jax.Array) -> jax.Array:
+    """[stage, layer, ...] as weights are stacked, sums pending still."""
+    spec = jax.typeof(gradient).sharding.spec
+    first, _, *rest = spec.partitions
+    kept = PartitionSpec(first, *rest, unreduced=spec.unreduced)
+    return gradient.reshape(-1, *gradient.shape[2:], out_sharding=kept)
+
+
+def _is_real(staging: Staging, axis: str) -> IsReal:
+    found = (staging.is_real(run) for run in range(len(staging.runs)))
+    split = PartitionSpec(axis)
+    return tuple(None if a is None else jax.reshard(jnp.asarray(a), split) for a in found)
+
+
+def _axis(program: Program, schedule: Schedule) -> str:
+    """The one axis over which the stages are split."""
+    stages, axes = program.pins.layout.stages, program.pins.axes
+    if len(stages) != 1 or axes[stages[0]] != schedule.stages:
         raise UsageError(
-            f"a schedule of {schedule.num_stages} stages does not fit layout "
-            f"{program.pins.layout.text} on {dict(program.pins.axes)}",
-            hint="give one pipeline axis as many devices as the schedule has stages (1f1b, gpipe)",
+            f"a schedule for {schedule.stages} devices does not fit layout "
+            f"{program.pins.layout.text} on {dict(axes)}",
+            hint="give one pipeline axis as many devices as the schedule has",
         )
-    if len(runs) != 1 or runs[0].times % size:
-        raise UsageError(
-            f"the layers of {program.model.name} do not cut into {size} equal stages",
-            hint="use a number of stages that divides one run of equal layers",
-        )
+    return stages[0]

@@ -8,6 +8,7 @@ It can when all inputs vary over the same axes; the sum of a replicated operand'
 axes it did not vary over is then the transpose of the cast made here, once, outside the rule.
 """
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import jax
@@ -21,12 +22,16 @@ def varying_axes(value: jax.Array) -> frozenset[str]:
     return frozenset(str(axis) for axis in jax.typeof(value).manual_axis_type.varying)
 
 
-def align(values: Tree) -> Tree:
-    """The same tree, every array typed as varying over all axes that any of them varies over."""
-    axes = frozenset[str]().union(*map(varying_axes, jax.tree.leaves(values)))
+def vary(values: Tree, axes: Iterable[str]) -> Tree:
+    """The same tree, every array typed as different on each device of `axes`."""
 
     def cast(value: jax.Array) -> jax.Array:
-        missing = tuple(sorted(axes - varying_axes(value)))
+        missing = tuple(sorted(set(axes) - varying_axes(value)))
         return lax.pcast(value, missing, to="varying") if missing else value
 
     return jax.tree.map(cast, values)
+
+
+def align(values: Tree) -> Tree:
+    """The same tree, every array typed as varying over all axes that any of them varies over."""
+    return vary(values, frozenset[str]().union(*map(varying_axes, jax.tree.leaves(values))))

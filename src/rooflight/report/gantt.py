@@ -155,11 +155,11 @@ def _labelled(label: str, width: int) -> str:
     return label.ljust(width - 1, "-") + " " if width > len(label) else label[:width]
 
 
-def gantt_svg(chart: Gantt) -> str:
+def gantt_svg(chart: Gantt, *, widest: float = 1600.0) -> str:
     """The chart as SVG: a colour for each kind, a tooltip for each bar."""
     gutter = max(svg.text_width(row.label, 12) for row in chart.rows) + 28
     notes = max(svg.text_width(row.note, 12) for row in chart.rows) + 12
-    across = _width(chart)
+    across = _width(chart, widest)
     left, bottom = _MARGIN + gutter, _TOP + _ROW * len(chart.rows)
     scale = across / chart.end
     body = [svg.text(_MARGIN, 34, chart.title, size=18, weight="bold")]
@@ -177,12 +177,12 @@ def gantt_svg(chart: Gantt) -> str:
     )
 
 
-def _width(chart: Gantt) -> float:
+def _width(chart: Gantt, widest: float) -> float:
     """Room for a number in the shortest bar, within what a page can show."""
     shortest = min(w for bar in chart.bars if (w := bar.end - bar.start) > 0)
     digits = max(len(bar.label) - len(bar.kind) for bar in chart.bars)
     wanted = (svg.text_width("0" * digits, 11) + 10) * chart.end / shortest
-    return min(1600.0, max(640.0, wanted))
+    return min(widest, max(640.0, wanted))
 
 
 def _legend_svg(chart: Gantt, x: float, y: float) -> list[str]:

@@ -6,7 +6,9 @@ each label takes the best of a few places around its anchor, nearest first.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+_LINE_HEIGHT = 17.0  # of a column of labels
 _DIRECTIONS = ((1, -1), (-1, -1), (1, 1), (0, -1), (0, 1), (-1, 1), (1, 0), (-1, 0))
 _DISTANCES = (9, 18, 28, 40, 54, 72)
 
@@ -94,3 +96,20 @@ def _cover(
     covered = sum(box.overlap(other) for other in taken)
     crossed = sum(other.holds(*dot) for other in taken for dot in _leader_dots(anchor, box))
     return 10 * (covered + crossed) + sum(box.holds(x, y) for x, y in lines)
+
+
+def spread(heights: Sequence[float], *, low: float, high: float) -> list[float]:
+    """Moves labels apart by as little as needed, in their order, within a frame.
+
+    >>> spread([100, 104, 300], low=0, high=400)
+    [100, 117.0, 300]
+    """
+    placed = list(heights)
+    order = sorted(range(len(placed)), key=lambda i: placed[i])
+    for above, below in pairwise(order):
+        placed[below] = max(placed[below], placed[above] + _LINE_HEIGHT)
+    limit = high
+    for i in reversed(order):
+        placed[i] = max(low, min(placed[i], limit))
+        limit = placed[i] - _LINE_HEIGHT
+    return placed

@@ -7,17 +7,15 @@ to tell lines apart.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from rooflight.report import svg
-from rooflight.report.labels import Box
+from rooflight.report.labels import Box, spread
 from rooflight.report.log_axis import LogAxis, tick_label
 from rooflight.units import format_seconds
 
 Look = Literal["products", "scheme", "chosen"]
 _LABEL_SIZE = 12
-_LABEL_STEP = 17.0
 _LEFT, _TOP, _BOTTOM = 72.0, 64.0, 56.0
 _WIDTHS: dict[Look, float] = {"products": 3.5, "scheme": 2.0, "chosen": 3.5}
 
@@ -128,27 +126,10 @@ class _Area:
     def names(self, lines: Sequence[TimeLine], colours: Sequence[str]) -> list[str]:
         """Each name beside the right end of its line, moved where two would meet."""
         ends = [self.at(*line.drawn[-1]) for line in lines]
-        heights = _spread([y for _, y in ends], low=self.frame.y, high=self.foot)
+        heights = spread([y for _, y in ends], low=self.frame.y, high=self.foot)
         parts: list[str] = []
         for line, colour, (x, y), height in zip(lines, colours, ends, heights, strict=True):
             parts.append(svg.line(x, y, self.right + 14, height, stroke=colour))
             weight = "normal" if line.look == "scheme" else "bold"
             parts.append(svg.text(self.right + 20, height + 4, line.label, weight=weight))
         return parts
-
-
-def _spread(heights: Sequence[float], *, low: float, high: float) -> list[float]:
-    """Moves labels apart by as little as needed, in their order, within the frame.
-
-    >>> _spread([100, 104, 300], low=0, high=400)
-    [100, 117.0, 300]
-    """
-    placed = list(heights)
-    order = sorted(range(len(placed)), key=lambda i: placed[i])
-    for above, below in pairwise(order):
-        placed[below] = max(placed[below], placed[above] + _LABEL_STEP)
-    limit = high
-    for i in reversed(order):
-        placed[i] = max(low, min(placed[i], limit))
-        limit = placed[i] - _LABEL_STEP
-    return placed

@@ -33,7 +33,7 @@ def _rank(name: str) -> tuple[str | float, ...]:
 
 
 def load_model(name: str) -> ModelSpec:
-    """Finds a model: a built-in name in any spelling, a config.json, or a folder that has one.
+    """Finds a model: a built-in name in any spelling, a config.json or a folder that has one.
 
     >>> load_model("Llama-3-70B").name, load_model("meta-llama/Llama-3.1-8B").num_layers
     ('llama3-70b', 32)
@@ -71,16 +71,30 @@ def _aliases(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _read(name: str) -> ModelSpec:
-    table = _table(name)
+    return _spec(name, _table(name))
+
+
+@lru_cache(maxsize=64)
+def read_model(path: Path) -> ModelSpec:
+    """Reads a model that is written as the built-in ones are but does not belong to them."""
+    return _spec(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+def _spec(name: str, table: Row) -> ModelSpec:
     blocks = {key: _block(row) for key, row in table["blocks"].items()}
     layers = tuple(
         Repeat(tuple(blocks[b] for b in r["blocks"]), r["times"]) for r in table["layers"]
     )
     source = Source("source", **table["source"])
-    apart = ("aliases", "blocks", "layers", "norm", "source")
+    apart = ("aliases", "blocks", "layers", "norm", "source", "not_understood")
     rest = {key: value for key, value in table.items() if key not in apart}
     return ModelSpec(
-        name=name, layers=layers, norm=Norm(**table.get("norm", {})), source=source, **rest
+        name=name,
+        layers=layers,
+        norm=Norm(**table.get("norm", {})),
+        source=source,
+        not_understood=tuple(table.get("not_understood", ())),
+        **rest,
     )
 
 

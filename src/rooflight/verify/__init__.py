@@ -3,7 +3,7 @@
 The reading half (`verify.hlo`) needs no extra; compiling needs jax and libtpu.
 """
 
-from rooflight.verify.compile import Compilation, compile_all, compile_one, read_compilation
+from rooflight.verify.compile import Compilation, compile_all, read_compilation
 from rooflight.verify.environment import Ability, abilities, require_compiler
 from rooflight.verify.hlo import CompiledStep, find_dumps, read_dump
 from rooflight.verify.request import PLAIN_COLLECTIVES, CompileRequest
@@ -18,7 +18,6 @@ __all__ = [
     "Target",
     "abilities",
     "compile_all",
-    "compile_one",
     "find_dumps",
     "make_target",
     "read_compilation",

@@ -13,11 +13,12 @@ import jax
 import optax  # pyright: ignore[reportMissingTypeStubs]
 from jax.sharding import AxisType, Mesh
 
-from rooflight.graph import Schedule, make_schedule
+from rooflight.plan.recipe import parse_recipe
 from rooflight.program.model import Program
 from rooflight.program.train import abstract_batch, abstract_state, make_train_step
 from rooflight.records import Plan, from_json
 from rooflight.verify.expect import setting_of
+from rooflight.verify.pipeline import schedule_of
 
 _LEARNING_RATE = 1e-3  # any: it decides no collective and no byte
 
@@ -30,14 +31,18 @@ def build(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:
 
 def make_program(plan: Plan) -> Program:
     """The program of a plan: its pins, its dtypes, its remat policy."""
-    setting = setting_of(plan)
+    setting, recipe = setting_of(plan), parse_recipe(plan.recipe)
     return Program(
         plan.model,
         setting.pins(),
         weights=setting.weights.name,
         compute=setting.compute.name,
+        gradients=(recipe.gradients or recipe.compute).name,
+        master=recipe.master.name if recipe.master else None,
+        zero=plan.zero,
         remat=plan.remat,
         capacity=1.0,  # the plan prices experts that receive equally many tokens
+        schedule=schedule_of(plan),
     )
 
 
@@ -50,15 +55,7 @@ def build_step(mesh: Mesh, plan: Plan, program: Program) -> tuple[Any, tuple[Any
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=explicit)
     jax.set_mesh(mesh)
     optimizer = optax.adam(_LEARNING_RATE)
-    step = make_train_step(
-        program, optimizer, microbatches=plan.microbatches, schedule=_schedule(plan)
-    )
+    step = make_train_step(program, optimizer, microbatches=plan.microbatches)
     state = abstract_state(program, optimizer, mesh)
     batch = abstract_batch(program, mesh, batch=plan.batch, seq=plan.seq)
     return step, (state, batch)
-
-
-def _schedule(plan: Plan) -> Schedule | None:
-    if plan.schedule is None:
-        return None
-    return make_schedule(plan.schedule, stages=plan.stages, microbatches=plan.microbatches)

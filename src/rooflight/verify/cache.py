@@ -1,21 +1,27 @@
 """The results of compiles on disk: one folder each, named by everything that decides the result.
 
 The key is the lowered program with its source lines, the target, the options, how far to go, and
-the versions of the compiler. Only finished results enter, by one rename, so readers see all or
-nothing.
+the versions of the compiler. Only finished results enter, by one rename, and leave by one, so
+readers in any process see all or nothing. The least recently used leave when the folder is full.
 """
 
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rooflight.verify.request import ChildTask
 
 _VARIABLE = "ROOFLIGHT_CACHE"
+MOST_BYTES = 2 * 10**9
+# Whoever was handed a result may still be reading it; a compile takes minutes at most.
+_GRACE_S = 900.0
+_STALE_S = 86400.0  # the work folder of a process that was killed
+_PASSING = ("work-", "evicted-")
 
 
 def cache_folder() -> Path:
@@ -26,9 +32,63 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "rooflight" / "compiled"
 
 
-def cache_bytes(folder: Path) -> int:
-    """What the cache takes on disk."""
-    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A result on disk, when it was last handed out, and its size."""
+
+    path: Path
+    used_s: float
+    nbytes: int
+
+
+def cache_entries(folder: Path) -> list[CacheEntry]:
+    """Every folder of the cache, the least recently used first."""
+    found: list[CacheEntry] = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        try:
+            used_s = path.stat().st_mtime
+            nbytes = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+        except FileNotFoundError:  # another process has just removed it
+            continue
+        found.append(CacheEntry(path, used_s, nbytes))
+    return sorted(found, key=lambda entry: entry.used_s)
+
+
+def use(entry: Path) -> bool:
+    """Marks a result as used now; False if there is none."""
+    try:
+        os.utime(entry)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def evict(folder: Path, *, most_bytes: int = MOST_BYTES, now_s: float | None = None) -> int:
+    """Removes the least recently used results until the rest fits; the bytes that were freed.
+
+    What was used in the last minutes stays, even if the folder is then too full.
+    """
+    now = time.time() if now_s is None else now_s
+    entries = cache_entries(folder)
+    total, freed = sum(e.nbytes for e in entries), 0
+    for entry in entries:
+        age_s = now - entry.used_s
+        is_passing = entry.path.name.startswith(_PASSING)
+        is_old = age_s > (_STALE_S if is_passing else _GRACE_S)
+        if is_old and (is_passing or total - freed > most_bytes) and _remove(entry.path):
+            freed += entry.nbytes
+    return freed
+
+
+def _remove(path: Path) -> bool:
+    """Takes a folder out of sight at once, then deletes it; False if another process did."""
+    hidden = path.with_name(f"evicted-{os.getpid()}-{path.name}")
+    try:
+        path.rename(hidden)
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(hidden, ignore_errors=True)
+    return True
 
 
 def cache_key(program: str, task: ChildTask, versions: Mapping[str, str]) -> str:

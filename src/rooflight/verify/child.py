@@ -8,18 +8,20 @@ for. Whoever starts this reads `lowered.json` (the key of the result), `result.j
 the end, error or not) and the compiler's dumps, all in the task's dump folder.
 """
 
+import inspect
 import json
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import jax
 from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
-from rooflight.verify.cache import cache_key
+from rooflight.verify.cache import cache_key, use
 from rooflight.verify.devices import target_mesh
 from rooflight.verify.environment import compiler_versions
 from rooflight.verify.request import ChildTask, read_task
@@ -29,6 +31,7 @@ _MEMORY = (
     *("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes"),
     *("temp_size_in_bytes", "peak_memory_in_bytes", "generated_code_size_in_bytes"),
 )
+_ONE_DEVICE = "mhlo.num_partitions = 1 "
 _COSTS = ("flops", "bytes accessed")
 
 
@@ -42,7 +45,7 @@ def main(path: str) -> int:
     key = cache_key(lowered.as_text(debug_info=True), task, versions)
     facts = {"key": key, "versions": versions, "axes": dict(mesh.shape), "dcn": task.target.dcn}
     _write(task, "lowered.json", facts | {"seconds": time.monotonic() - started})
-    if task.cache and Path(task.cache, key).exists():
+    if task.cache and use(Path(task.cache, key)):
         return 0
     try:
         compiled = lowered.compile(compiler_options=_options(task))
@@ -57,12 +60,40 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
     if task.folder:
         sys.path.insert(0, task.folder)
     mesh = target_mesh(task.target)
-    module, _, function = task.build.partition(":")
-    build = cast(
-        Callable[..., tuple[Any, tuple[Any, ...]]], getattr(import_module(module), function)
-    )
-    jitted, arguments = build(mesh, **task.arguments)
-    return jitted.lower(*arguments), mesh
+    module, _, name = task.build.partition(":")
+    built = _build(getattr(import_module(module), name), mesh, task)
+    if not isinstance(built, tuple) or len(built) != 2 or not callable(built[0]):
+        raise TypeError(
+            f"{task.build} must return (function, (argument, ...)), with arrays or"
+            f" jax.ShapeDtypeStruct as arguments; it returned {_described(built)}"
+        )
+    function, arguments = built
+    if not isinstance(arguments, (tuple, list)):
+        arguments = (arguments,)
+    jitted = function if hasattr(function, "lower") else jax.jit(function)
+    lowered = jitted.lower(*arguments)
+    if mesh.size > 1 and _ONE_DEVICE in lowered.as_text():
+        raise TypeError(
+            f"no argument of {task.build} has a sharding, so it would run on one device: give"
+            " jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(...))), or"
+            " in_shardings to jax.jit"
+        )
+    return lowered, mesh
+
+
+def _build(build: Callable[..., Any], mesh: Mesh, task: ChildTask) -> Any:
+    """Calls it with the mesh, or without if it takes none: then the mesh is the one that is set."""
+    parameters = inspect.signature(build).parameters.values()
+    if any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        return build(mesh, **task.arguments)
+    jax.set_mesh(mesh)
+    return build(**task.arguments)
+
+
+def _described(built: Any) -> str:
+    if isinstance(built, tuple):
+        return f"({', '.join(type(part).__name__ for part in built)})"
+    return type(built).__name__
 
 
 def _options(task: ChildTask) -> dict[str, Any]:  # Any: jax names only strings and flags

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rooflight.verify.cache import cache_folder, keep
+from rooflight.verify.cache import cache_folder, evict, keep
 from rooflight.verify.environment import child_environment, require_compiler
 from rooflight.verify.hlo import CompiledStep, choose_dump, find_dumps, read_dump
 from rooflight.verify.hlo.memory import OutOfMemory, read_out_of_memory
@@ -31,6 +31,8 @@ Watch = Callable[[int, str, float], None]  # which request, what it is doing, fo
 
 _POLL_S = 0.05
 _LAST_LINES = 12
+_MOST_WORDS = 400
+_ERROR = re.compile(r"[\w.]+(Error|Exception): ")
 # A crash of libtpu ends in a stack, then pages about memory and where to send a core dump.
 _CRASH = re.compile(r"\*\*\* SIG|https?://symbolize")
 _CRASH_FRAME = re.compile(r"(?:PC: |    )@ +0x[0-9a-f]+ +\S+ +((?!FailureSignal|\(unknown)\S.*)")
@@ -72,6 +74,12 @@ class Compilation:
     def is_good(self) -> bool:
         return self.outcome == "compiled"
 
+    @property
+    def last_words(self) -> str:
+        """The compiler's verdict, or the last error of a program that could not be built."""
+        errors = [line for line in self.words.splitlines() if _ERROR.match(line)]
+        return (errors[-1] if errors else self.words)[:_MOST_WORDS]
+
 
 def compile_all(
     requests: Sequence[CompileRequest],
@@ -97,18 +105,16 @@ def compile_all(
         return _compile(requests[at], store, tell)
 
     with ThreadPoolExecutor(max_workers=jobs or os.cpu_count() or 1) as pool:
-        return list(pool.map(run, range(len(requests))))
+        done = list(pool.map(run, range(len(requests))))
+    if not all(one.was_cached for one in done):
+        evict(store)
+    return done
 
 
 def read_compilation(done: Compilation, *, stage: str | None = None) -> CompiledStep:
     """What a compile came to, at its latest stage or the one asked for."""
     dumps = find_dumps(done.folder, stage=stage)
     return read_dump(choose_dump(dumps, module=None, where=done.folder))
-
-
-def compile_one(request: CompileRequest, *, cache: Path | None = None) -> Compilation:
-    """Compiles a single request."""
-    return compile_all([request], jobs=1, cache=cache)[0]
 
 
 def _name_of(request: CompileRequest) -> str:

@@ -1,31 +1,44 @@
 """What a plan expects of the compiler: every collective with its count, every weight with its size.
 
-In: a `Plan` without pipeline stages. Out: `Expected` collectives and the bytes of each stored
+In: a `Plan`. Out: `Expected` collectives and the bytes of each stored
 weight on one device. The steps are those that the program's pins are read off; how often each runs
 follows from how the program is written:
 
-    forward     each layer, each microbatch
-    backward    the same; a weight's sum that may pend is taken once, for all layers of a run
-    again       what the remat policy does again; without one around it (`none`, the embedding, the
-                head) what was gathered is kept, weights too, instead of gathered a second time
+    forward     each layer, each microbatch; or each tick of a pipeline (`verify.pipeline`)
+    backward    the same, but for sums of weights' gradients that may pend to the end
+    again       what the remat policy does again; around the layers there is none (the embedding,
+                the head): what was gathered is kept, weights too, instead of gathered twice
+    update      once a step, for all layers of a run: gradients go to where the optimizer has its
+                part of a weight, and the new weights come back (zero 1)
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rooflight.algebra import Axes, Tensor, device_bytes, ways
-from rooflight.dtypes import DTYPES, Dtype, parse_dtype
+from rooflight.algebra import (
+    Axes,
+    Step,
+    Tensor,
+    device_bytes,
+    gradient_of,
+    local_shape,
+    reshard,
+    ways,
+)
+from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.graph import Graph, Op, Param, dim_sizes, model_graph
 from rooflight.graph.layout import Layout, parse_layout
 from rooflight.graph.pins import Pins
-from rooflight.plan.algorithm import pad_routed, token_axes
-from rooflight.plan.derivation import Derivation, Derived
+from rooflight.graph.zero import data_axes, split_state
+from rooflight.plan.algorithm import pad_routed
+from rooflight.plan.derivation import Derivation, Derived, token_axes
 from rooflight.plan.pins import derive_ops, pins_of, without_lone_axes
 from rooflight.plan.recipe import parse_recipe
 from rooflight.plan.remat import keep, parse_remat
 from rooflight.records import Plan
 from rooflight.specs.mesh import Mesh
+from rooflight.verify.pipeline import rounds_of
 
 _NO_GRADIENT = "donehot"  # a lookup is derived as a product, but tokens have no gradient
 
@@ -70,17 +83,41 @@ class Setting:
         for op in self.graph.ops:
             if op.block is None:
                 yield None, 1, self.derive([op])
-        for run in self.plan.model.layers:
+        for run in rounds_of(self.plan).runs:
             for block in run.blocks:
                 index = self.plan.model.blocks.index(block)
                 ops = [op for op in self.graph.ops if op.block == index]
                 yield index, run.times, self.derive(ops)
 
+    def stacks(self) -> Iterator[tuple[str, Param, int]]:
+        """Every weight with its path in the program's state and the layers it is stacked of."""
+        for param in self.graph.params:
+            if param.block is None:
+                yield f"frame['{param.name}']", param, 1
+        rounds = rounds_of(self.plan)
+        for at, run in enumerate(rounds.runs):
+            for place, block in enumerate(run.blocks):
+                index = self.plan.model.blocks.index(block)
+                for param in self.graph.params:
+                    if param.block == index:
+                        yield (
+                            f"layers[{at}][{place}]['{param.name}']",
+                            param,
+                            run.times * rounds.chunks,
+                        )
+
+    def state_of(self, param: Param) -> Tensor:
+        """A weight where the optimizer keeps its part."""
+        stored = self.layout.of_weight(param.tensor)
+        extra = data_axes(self.layout) if self.plan.zero else ()
+        return split_state(stored, extra, sizes=self.graph.sizes, axes=self.mesh.axes)
+
     @property
     def pending(self) -> Dtype:
         """The dtype of gradients whose sum waits for the end of the step."""
-        is_wide = self.plan.microbatches > 1
-        return DTYPES["f32"] if is_wide else self.weights
+        recipe = parse_recipe(self.plan.recipe)
+        is_added = self.plan.microbatches > 1 or self.plan.stages > 1
+        return (recipe.gradients or recipe.compute) if is_added else self.weights
 
 
 def setting_of(plan: Plan) -> Setting:
@@ -101,33 +138,64 @@ def expected_collectives(plan: Plan) -> list[Expected]:
     """Every collective of a step, in the order of the derivation; equal ones are not joined."""
     setting = setting_of(plan)
     pins = setting.pins()
-    return [
+    layers = [
         expected
         for block, layers, derivation in setting.parts()
         for expected in _of_block(setting, pins, derivation, block, layers=layers)
     ]
+    return [*layers, *_of_stages(setting), *_of_update(setting, pins)]
 
 
 def _of_block(
     setting: Setting, pins: Pins, derivation: Derivation, block: int | None, *, layers: int
 ) -> Iterator[Expected]:
-    often = layers * setting.plan.microbatches
+    often = layers * rounds_of(setting.plan).count
     for line in _steps(setting, derivation, block):
-        step = line.step
-        once = _pending_axes(line, pins, block)
-        if once and set(step.axes) <= set(once):
-            yield _expected(setting, line, setting.pending, 1, layers=layers)
-        else:
-            yield _expected(setting, line, setting.compute, often)
+        if not set(line.step.axes) <= set(_pending_axes(line, pins, block)):
+            yield _expected(setting, line.step, line.op.name, setting.compute, often)
+
+
+def _of_stages(setting: Setting) -> Iterator[Expected]:
+    """What stages hand to each other in each round, and the sums of weights that all have."""
+    rounds, stages = rounds_of(setting.plan), tuple(sorted(setting.layout.stages))
+    stream = setting.layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
+    if rounds.permutes:
+        nbytes = device_bytes(stream, setting.dims, setting.mesh.axes, setting.compute)
+        count = rounds.permutes * rounds.count
+        because = f"Permute_{''.join(stages)} {stream}"
+        yield Expected("permute", stages, nbytes, count, "", because)
+    for param in setting.graph.params:
+        if param.block is None and stages:
+            placed = gradient_of(setting.layout.of_weight(param.tensor))
+            nbytes = device_bytes(placed, setting.graph.sizes, setting.mesh.axes, setting.pending)
+            because = f"AllReduce_{''.join(stages)} {placed}"
+            yield Expected("all_reduce", stages, nbytes, 1, param.name, because)
+
+
+def _of_update(setting: Setting, pins: Pins) -> Iterator[Expected]:
+    """Gradients to the parts of the optimizer, and weights back from them."""
+    axes = setting.mesh.axes
+    for _, param, layers in setting.stacks():
+        stored, state = setting.layout.of_weight(param.tensor), setting.state_of(param)
+        once = pins.once(param.tensor, param.block)
+        gradient = gradient_of(stored).with_unreduced(once)
+        there = reshard(gradient, replace(gradient, axes=state.axes, unreduced=()), axes)
+        for steps, dtype in (
+            (there, setting.pending),
+            (reshard(state, stored, axes), setting.weights),
+        ):
+            for step in steps:
+                if step.is_collective:
+                    yield _expected(setting, step, param.name, dtype, 1, layers=layers)
 
 
 def _steps(setting: Setting, derivation: Derivation, block: int | None) -> Iterator[Derived]:
     """The collectives of one layer and one microbatch, those that remat does again included."""
-    remat = None if block is None else parse_remat(setting.plan.remat, setting.graph)
-    if remat is None or remat.name == "none":
+    if block is None:
         made = {line.step.output for line in derivation.forward}
         again = [d for d in derivation.backward if d.step.output not in made]
     else:
+        remat = parse_remat(setting.plan.remat, setting.graph)
         ops = [op for op in setting.graph.ops if op.block == block]
         names = {op.name for op in keep(ops, remat).ops}
         # Combining experts reads, for the router's gradient, what came back from them.
@@ -150,48 +218,29 @@ def _pending_axes(line: Derived, pins: Pins, block: int | None) -> Axes:
 
 
 def _expected(
-    setting: Setting, line: Derived, dtype: Dtype, count: int, *, layers: int = 1
+    setting: Setting, step: Step, op: str, dtype: Dtype, count: int, *, layers: int = 1
 ) -> Expected:
-    step, axes = line.step, setting.mesh.axes
+    axes = setting.mesh.axes
     sizes = pad_routed(setting.dims, ways(token_axes(setting.layout), axes))
     nbytes = dtype.nbytes(math.ceil(step.elements(sizes, axes))) * layers
-    return Expected(step.op, tuple(sorted(step.axes)), nbytes, count, line.op.name, str(step))
+    return Expected(step.op, tuple(sorted(step.axes)), nbytes, count, op, str(step))
 
 
 def expected_weights(plan: Plan) -> dict[str, int]:
     """Bytes on one device of every stored weight, by its path in the program's state."""
     setting = setting_of(plan)
-    frame = {
-        f"frame['{p.name}']": _stored(setting, p) for p in setting.graph.params if p.block is None
-    }
-    return frame | {
-        f"layers[{at}][{place}]['{p.name}']": run.times * _stored(setting, p)
-        for at, run in enumerate(plan.model.layers)
-        for place, block in enumerate(run.blocks)
-        for p in setting.graph.params
-        if p.block == plan.model.blocks.index(block)
+    sizes, axes, dtype = setting.graph.sizes, setting.mesh.axes, setting.weights
+    return {
+        path: layers * device_bytes(setting.layout.of_weight(p.tensor), sizes, axes, dtype)
+        for path, p, layers in setting.stacks()
     }
 
 
-def _stored(setting: Setting, param: Param) -> int:
-    placed = setting.layout.of_weight(param.tensor)
-    return device_bytes(placed, setting.graph.sizes, setting.mesh.axes, setting.weights)
-
-
-def kept_gathers(plan: Plan) -> int:
-    """Bytes on one device of weights that stay gathered from the forward to the backward pass."""
+def expected_optimizer(plan: Plan) -> dict[str, int]:
+    """Numbers on one device that the optimizer keeps of each, once: its part of every weight."""
     setting = setting_of(plan)
-    return sum(
-        times * device_bytes(tensor, setting.dims, setting.mesh.axes, setting.compute)
-        for block, times, derivation in setting.parts()
-        if block is None or plan.remat == "none"
-        for tensor in _kept_weights(derivation)
-    )
-
-
-def _kept_weights(derivation: Derivation) -> set[Tensor]:
-    """Weights as the last of their gathers left them, if the backward pass reads them."""
-    gathered = {d.step.output for d in derivation.forward if d.waits == "ahead"}
-    products = [d.step for d in derivation.backward if d.step.op == "einsum"]
-    read = {t for step in products if step.output.name != _NO_GRADIENT for t in step.inputs}
-    return gathered & read
+    sizes, axes = setting.graph.sizes, setting.mesh.axes
+    return {
+        path: layers * math.prod(local_shape(setting.state_of(p), sizes, axes))
+        for path, p, layers in setting.stacks()
+    }

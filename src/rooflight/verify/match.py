@@ -140,6 +140,8 @@ def _surplus(found: Collective, side: _Side, small: Small) -> Surplus:
 
 def _class_of(found: Collective, op: str, small: Small) -> str:
     """Why the derivation does not list a collective, if that is known."""
+    if found.count is None:
+        return ""  # a class of small things must not hide one that runs who knows how often
     if found.nbytes <= small.scalar:
         return "sums of the loss and of weights of tokens"
     if found.nbytes > small.vector:

@@ -1,22 +1,28 @@
-"""What the program of a plan is known to hold differently from the plan, by term.
+"""What the program of a plan holds from step to step, and where that is not as planned.
 
-In: a `Plan`. Out: `Term`s: bytes on one device as planned and as the program is written. The rest
-of a difference in memory is the compiler's own: its schedule, its copies, its padding.
+In: a `Plan`. Out: bytes on one device, by the path in the program's state; and `Term`s, as planned
+and as the program is written.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rooflight.records import Plan
-from rooflight.verify.expect import expected_weights, kept_gathers, setting_of
+from rooflight.dtypes import Dtype
+from rooflight.graph import model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan.framework import FRAMEWORKS
+from rooflight.plan.job import Job, Microbatching
+from rooflight.plan.memory import memory
+from rooflight.plan.recipe import parse_recipe
+from rooflight.plan.remat import parse_remat
+from rooflight.records import Part, Plan
+from rooflight.verify.expect import expected_optimizer, expected_weights
 
-_KEEPS_MASTER = ("bf16", "f16")
-_MOMENTS = 2  # of Adam, in fp32
+_MOMENTS = ("optimizer[0].mu", "optimizer[0].nu")  # of Adam
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One component; `because` says why the two differ, "" if they do not."""
+    """One component; `because` says what the program holds, "" if it is as planned."""
 
     name: str
     planned_bytes: int
@@ -24,28 +30,56 @@ class Term:
     because: str
 
 
+def expected_state(plan: Plan) -> dict[str, int]:
+    """Every weight, the copy of it that the recipe keeps, and both moments, by path.
+
+    Weights lie as the layout says, the rest where the optimizer has its part of them.
+    """
+    recipe = parse_recipe(plan.recipe)
+    weights = {f"state.params.{name}": nbytes for name, nbytes in expected_weights(plan).items()}
+    copies: dict[str, Dtype] = dict(zip(_MOMENTS, recipe.moments, strict=True))
+    if recipe.master:
+        copies["master"] = recipe.master
+    return weights | {
+        f"state.{copy}.{name}": dtype.nbytes(numbers)
+        for copy, dtype in copies.items()
+        for name, numbers in expected_optimizer(plan).items()
+    }
+
+
 def terms(plan: Plan) -> tuple[Term, ...]:
-    """The terms that follow from how the program is written."""
+    """Every component as planned and as the program is written, from the same closed form.
+
+    They differ where a plan was made for something else than this program.
+    """
     planned = {part.name: part.nbytes for part in plan.memory.parts}
-    return tuple(
-        Term(name, planned.get(name, 0), nbytes, because if nbytes != planned.get(name, 0) else "")
-        for name, nbytes, because in _terms(plan)
-    )
+    program = {part.name: part for part in memory(program_job(plan)).parts}
+    found = [
+        Term(name, planned.get(name, 0), part.nbytes, _because(part, planned.get(name, 0)))
+        for name, part in program.items()
+    ]
+    gone = "the program holds none of it"
+    return (*found, *(Term(n, size, 0, gone) for n, size in planned.items() if n not in program))
 
 
-def _terms(plan: Plan) -> Iterator[tuple[str, int, str]]:
-    weights, stored = setting_of(plan).weights, sum(expected_weights(plan).values())
-    wide = stored * 4 // weights.nbytes(1)
-    master = wide if weights.name in _KEEPS_MASTER else 0
-    yield "weights", stored, "not known"
-    yield "master weights", master, f"the program keeps them in fp32, recipe {plan.recipe} does not"
-    yield (
-        "optimizer moments",
-        _MOMENTS * wide,
-        f"zero {plan.zero} splits them over the data axes, the program does not",
-    )
-    yield (
-        "gathered weights",
-        kept_gathers(plan),
-        f"with remat {plan.remat} the program keeps what it gathered for the backward pass",
+def _because(part: Part, planned_bytes: int) -> str:
+    return part.because if part.nbytes != planned_bytes else ""
+
+
+def program_job(plan: Plan) -> Job:
+    """The plan as a job of the program."""
+    graph, mesh = model_graph(plan.model), plan.placed()
+    schedule = plan.schedule or Microbatching().schedule
+    return Job(
+        graph,
+        parse_layout(plan.layout),
+        mesh.axes,
+        mesh.slice.chip,
+        plan.batch,
+        plan.seq,
+        parse_recipe(plan.recipe),
+        parse_remat(plan.remat, graph),
+        plan.zero,
+        Microbatching(plan.microbatches, schedule, plan.virtual),
+        FRAMEWORKS["rooflight"],
     )

@@ -5,6 +5,7 @@ from rooflight.verify.hlo.dump import Dump, choose_dump, find_dumps, read_dump
 from rooflight.verify.hlo.explain import explain
 from rooflight.verify.hlo.groups import MeshAxes
 from rooflight.verify.hlo.instruction import Computation, Instruction, Module
+from rooflight.verify.hlo.live import LiveBytes, read_live
 from rooflight.verify.hlo.loops import Execution, Loop, executions
 from rooflight.verify.hlo.memory import Buffer, Memory, OutOfMemory, read_memory
 from rooflight.verify.hlo.parse import parse_module
@@ -20,6 +21,7 @@ __all__ = [
     "Dump",
     "Execution",
     "Instruction",
+    "LiveBytes",
     "Loop",
     "Memory",
     "MeshAxes",
@@ -34,6 +36,7 @@ __all__ = [
     "parse_module",
     "read_collectives",
     "read_dump",
+    "read_live",
     "read_memory",
     "read_step",
     "read_work",

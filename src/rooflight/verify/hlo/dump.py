@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.verify.hlo.groups import MeshAxes
+from rooflight.verify.hlo.live import LiveBytes, read_live
 from rooflight.verify.hlo.memory import Memory, read_memory
 from rooflight.verify.hlo.parse import parse_module
 from rooflight.verify.hlo.step import CompiledStep, read_step
@@ -128,12 +129,14 @@ def read_dump(dump: Dump, *, axes: Mapping[str, int] | None = None) -> CompiledS
     """Reads a module and what lies beside it; `axes` name the mesh if the dump does not."""
     module = parse_module(_text(dump.path))
     memory: Memory | None = None
+    live: LiveBytes | None = None
     if dump.assignment and dump.stage in ("executable", "scheduled"):
         ranges = _text(dump.live_ranges) if dump.live_ranges else ""
         memory = read_memory(_text(dump.assignment), ranges, module)
+        live = read_live(_text(dump.assignment), ranges)
     log = _text(dump.log) if dump.log else ""
     named = MeshAxes(axes, {}) if axes else dump.axes
-    return read_step(module, axes=named, memory=memory, log=log)
+    return read_step(module, axes=named, memory=memory, live=live, log=log)
 
 
 def _text(path: Path) -> str:

@@ -17,6 +17,7 @@ class FrameTables:
     files: dict[int, str] = field(default_factory=dict[int, str])
     locations: dict[int, dict[str, int]] = field(default_factory=dict[int, dict[str, int]])
     stack: dict[int, int] = field(default_factory=dict[int, int])
+    parents: dict[int, int] = field(default_factory=dict[int, int])
 
     def read(self, line: str) -> None:
         """Takes one line from outside the computations; what it does not know it leaves."""
@@ -30,6 +31,8 @@ class FrameTables:
                 self.locations[int(match[1])] = fields
             else:
                 self.stack[int(match[1])] = fields.get("file_location_id", 0)
+                # XLA counts parents from one more than the frames themselves; 0 is nobody.
+                self.parents[int(match[1])] = fields.get("parent_frame_id", 1) - 1
 
     def frames(self) -> dict[int, str]:
         """Frame -> `file:line` of its innermost call."""

@@ -109,6 +109,7 @@ class Module:
     is_scheduled: bool
     num_partitions: int
     frames: Mapping[int, str] = field(default_factory=dict[int, str])
+    parents: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def source(self, instruction: Instruction) -> str:
         """`file:line` of what made an instruction, or an empty text if the dump does not say."""
@@ -117,9 +118,10 @@ class Module:
         match = _FRAME.search(instruction.attributes)
         return self.frames.get(int(match[1]), "") if match else ""
 
-    @property
-    def num_instructions(self) -> int:
-        return sum(len(c.instructions) for c in self.computations.values())
+    def caller(self, instruction: Instruction) -> str:
+        """`file:line` that called the function `source` is in; empty if the dump does not say."""
+        match = _FRAME.search(instruction.attributes)
+        return self.frames.get(self.parents.get(int(match[1]), 0), "") if match else ""
 
     def find(self, name: str) -> tuple[Computation, Instruction] | None:
         """An instruction by name, and where it stands; names are unique in a module."""

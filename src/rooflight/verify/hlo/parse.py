@@ -128,6 +128,7 @@ class _Reader:
             is_scheduled="is_scheduled=true" in self.header,
             num_partitions=int(partitions[1]) if partitions else 1,
             frames=self.tables.frames(),
+            parents=self.tables.parents,
         )
 
     def _check_calls(self) -> None:

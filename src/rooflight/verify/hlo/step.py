@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rooflight.verify.hlo.collectives import Collective, read_collectives
 from rooflight.verify.hlo.groups import MeshAxes
 from rooflight.verify.hlo.instruction import Module
+from rooflight.verify.hlo.live import LiveBytes
 from rooflight.verify.hlo.loops import Execution, Loop, executions, loops
 from rooflight.verify.hlo.memory import Memory
 from rooflight.verify.hlo.work import Work, read_work
@@ -27,6 +28,7 @@ class CompiledStep:
     work: tuple[Work, ...]
     memory: Memory | None
     warnings: tuple[str, ...]
+    live: LiveBytes | None = None
 
     @property
     def loops(self) -> dict[str, tuple[Loop, int | None]]:
@@ -54,13 +56,6 @@ class CompiledStep:
         return sum(w.flops_per_step or 0 for w in self.work if w.recomputed)
 
     @property
-    def estimated_cycles(self) -> int | None:
-        """The compiler's estimate of all work without collectives; None before code generation."""
-        parts = [w.cycles_per_step for w in self.work]
-        known = [p for p in parts if p is not None]
-        return sum(known) if known else None
-
-    @property
     def moves(self) -> list[Work]:
         """Copies and transposes."""
         return [w for w in self.work if w.moves]
@@ -71,6 +66,7 @@ def read_step(
     *,
     axes: MeshAxes | None = None,
     memory: Memory | None = None,
+    live: LiveBytes | None = None,
     log: str = "",
 ) -> CompiledStep:
     """Reads a module; `axes` are the names and sizes of the jax mesh, in its order."""
@@ -82,6 +78,7 @@ def read_step(
         work=tuple(read_work(module, runs)),
         memory=memory,
         warnings=tuple(read_warnings(log)),
+        live=live,
     )
 
 

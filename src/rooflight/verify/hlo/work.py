@@ -43,11 +43,6 @@ class Work:
     def flops_per_step(self) -> int | None:
         return None if self.flops is None or self.count is None else self.flops * self.count
 
-    @property
-    def cycles_per_step(self) -> int | None:
-        known = self.estimated_cycles is not None and self.count is not None
-        return (self.estimated_cycles or 0) * (self.count or 0) if known else None
-
 
 def read_work(module: Module, runs: Mapping[str, Execution]) -> list[Work]:
     """Matmuls, fusions, kernels, copies and transposes that the entry runs, in order."""

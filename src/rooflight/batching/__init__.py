@@ -1,0 +1,28 @@
+"""What runs next on a replica: a scheduler, a pool of KV blocks and a prefix cache.
+
+Requests in, step batches out; pure counting, with no clock and no device, so that a simulator and
+an engine can drive the very same object.
+"""
+
+from rooflight.batching.pool import BlockPool
+from rooflight.batching.prefix import KeyChain
+from rooflight.batching.request import Admission, Key, Limits, Policy, Request
+from rooflight.batching.room import Room
+from rooflight.batching.scheduler import Scheduler
+from rooflight.batching.step_batch import Chunk, StepBatch, StepOutcome, TableWrite
+
+__all__ = [
+    "Admission",
+    "BlockPool",
+    "Chunk",
+    "Key",
+    "KeyChain",
+    "Limits",
+    "Policy",
+    "Request",
+    "Room",
+    "Scheduler",
+    "StepBatch",
+    "StepOutcome",
+    "TableWrite",
+]

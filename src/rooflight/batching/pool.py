@@ -1,0 +1,119 @@
+"""`BlockPool`: KV blocks, free, in use or cached under a key. O(1) for each block.
+
+A free block keeps its content and its key until it is taken: the queue of free blocks, oldest
+first, *is* the LRU of the prefix cache. A block belongs to one sequence unless it was found by
+its key, so owners are counted only beyond the first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from rooflight.batching.request import Key
+
+
+class BlockPool:
+    """The blocks of one replica, by number."""
+
+    __slots__ = (
+        "_block_of",
+        "_extra_owners",
+        "_free",
+        "_key_of",
+        "_num_fresh",
+        "evictions",
+        "num_blocks",
+    )
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.evictions = 0
+        self._num_fresh = num_blocks  # the last numbers, never used yet and not in the queue
+        self._free: OrderedDict[int, None] = OrderedDict()
+        self._key_of: dict[int, Key] = {}
+        self._block_of: dict[Key, int] = {}
+        self._extra_owners: dict[int, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be taken, cached ones included."""
+        return len(self._free) + self._num_fresh
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._block_of)
+
+    def take(self, count: int) -> list[int]:
+        """The blocks that were free longest; what they cached is forgotten.
+
+        While nothing is cached, those freed last: any will do, and a pool that is larger than its
+        traffic takes no memory.
+        """
+        pop = self._free.popitem
+        if not self._block_of:
+            taken = [pop()[0] for _ in range(min(count, len(self._free)))]
+            return taken + self._take_fresh(count - len(taken)) if len(taken) < count else taken
+        taken = self._take_fresh(min(count, self._num_fresh)) if self._num_fresh else []
+        again = [pop(last=False)[0] for _ in range(count - len(taken))]
+        for block in again:
+            key = self._key_of.pop(block, None)
+            if key is not None:
+                del self._block_of[key]
+                self.evictions += 1
+        return taken + again
+
+    def _take_fresh(self, count: int) -> list[int]:
+        first = self.num_blocks - self._num_fresh
+        self._num_fresh -= count
+        return list(range(first, first + count))
+
+    def match(self, keys: Sequence[Key]) -> list[int]:
+        """The blocks that hold the longest cached prefix; nothing is taken yet."""
+        found: list[int] = []
+        block_of = self._block_of
+        for key in keys:
+            block = block_of.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def count_free(self, blocks: Sequence[int]) -> int:
+        """How many of these have no owner."""
+        free = self._free
+        return sum(block in free for block in blocks)
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Another owner for blocks that `match` found."""
+        for block in blocks:
+            if block in self._free:
+                del self._free[block]
+            else:
+                self._extra_owners[block] = self._extra_owners.get(block, 0) + 1
+
+    def name(self, block: int, key: Key) -> None:
+        """Offers a computed block under its key; the first block of a key stays."""
+        if key not in self._block_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def give(self, blocks: Sequence[int], *, named: int) -> None:
+        """One owner less; the ends go first, so that a prefix outlives what follows it.
+
+        Only the first `named` blocks can have a key, and so another owner.
+        """
+        free = self._free
+        for block in reversed(blocks[named:] if named else blocks):
+            free[block] = None
+        for block in reversed(blocks[:named]):
+            extra = self._extra_owners.get(block)
+            if extra is None:
+                free[block] = None
+            elif extra == 1:
+                del self._extra_owners[block]
+            else:
+                self._extra_owners[block] = extra - 1
+
+    def owners(self) -> dict[int, int]:
+        """Block in use -> how many own it."""
+        used = set(range(self.num_blocks - self._num_fresh)).difference(self._free)
+        return {block: 1 + self._extra_owners.get(block, 0) for block in used}

@@ -1,0 +1,83 @@
+"""`Room`: the rows and blocks of one replica, handed to sequences and taken back."""
+
+from rooflight.batching.pool import BlockPool
+from rooflight.batching.request import Limits
+from rooflight.batching.sequence import Sequence
+from rooflight.batching.step_batch import TableWrite
+
+
+class Room:
+    """Rows of the batch, blocks of the pool, and what of a prompt is cached already."""
+
+    __slots__ = (
+        "_block_tokens",
+        "_free_rows",
+        "_spare",
+        "cached_tokens",
+        "limits",
+        "pool",
+        "pool_tokens",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.pool = BlockPool(limits.num_blocks)
+        self.pool_tokens = limits.pool_tokens
+        self._block_tokens = limits.block_tokens
+        self._spare = limits.spare_blocks
+        self.cached_tokens = 0  # prompt tokens that the prefix cache saved
+        self._free_rows = list(range(limits.max_rows))[::-1]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that somebody holds."""
+        return self.limits.max_rows - len(self._free_rows)
+
+    @property
+    def has_row(self) -> bool:
+        return bool(self._free_rows)
+
+    def hold(self, sequence: Sequence, writes: list[TableWrite]) -> bool:
+        """A row and blocks for the whole prompt, or nothing.
+
+        At least the last token of a prompt is computed anew: it makes the first new token.
+        """
+        if not self._free_rows:
+            return False
+        block_tokens, pool, hits = self._block_tokens, self.pool, list[int]()
+        if sequence.keys and not sequence.has_kv:
+            full_blocks = (sequence.prompt - 1) // block_tokens
+            hits = pool.match(sequence.keys[:full_blocks])
+        need = -(-sequence.prompt // block_tokens) - len(hits)
+        spare = self._spare if self.num_rows else 0
+        if need + spare > pool.num_free - (pool.count_free(hits) if hits else 0):
+            return False
+        if hits:
+            pool.share(hits)
+            sequence.named = len(hits)
+            sequence.computed = len(hits) * block_tokens
+            self.cached_tokens += sequence.computed
+        sequence.blocks = hits + pool.take(need)
+        sequence.row = self._free_rows.pop()
+        writes.append(TableWrite(sequence.row, 0, sequence.blocks))
+        return True
+
+    def grow(self, sequence: Sequence) -> TableWrite:
+        """One more block, which the caller knows to be free."""
+        start = len(sequence.blocks)
+        blocks = self.pool.take(1)
+        sequence.blocks += blocks
+        return TableWrite(sequence.row, start, blocks)
+
+    def name_blocks(self, sequence: Sequence, tokens: int) -> None:
+        """Offers the blocks that the first `tokens` tokens fill to others with the same keys."""
+        full = min(tokens // self._block_tokens, len(sequence.keys))
+        for at in range(sequence.named, full):
+            self.pool.name(sequence.blocks[at], sequence.keys[at])
+        sequence.named = max(sequence.named, full)
+
+    def release(self, sequence: Sequence) -> None:
+        self.pool.give(sequence.blocks, named=sequence.named)
+        self._free_rows.append(sequence.row)
+        sequence.blocks = []
+        sequence.row, sequence.named, sequence.computed = -1, 0, 0

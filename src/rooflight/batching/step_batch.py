@@ -1,0 +1,48 @@
+"""What the scheduler hands out for one step, and what it says when the step is done."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Chunk(NamedTuple):
+    """Prompt tokens [start, start + tokens) of a row, computed in this step."""
+
+    id: int
+    row: int
+    start: int
+    tokens: int
+    is_last: bool  # the row makes a token in this step
+
+    @property
+    def positions_attended(self) -> int:
+        """Summed over the tokens of the chunk, each itself included."""
+        return self.tokens * self.start + self.tokens * (self.tokens + 1) // 2
+
+
+class TableWrite(NamedTuple):
+    """Entries [start, start + len(blocks)) of a row's block table."""
+
+    row: int
+    start: int
+    blocks: Sequence[int]
+
+
+class StepBatch(NamedTuple):
+    """One step: rows that decode, chunks that prefill, tables to write before."""
+
+    decode_rows: Sequence[int]
+    kv_tokens: int  # positions that the decoding rows attend to, the new ones included
+    chunks: Sequence[Chunk]
+    writes: Sequence[TableWrite]
+    preempted: Sequence[int]  # ids; their rows are gone and they wait again
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.decode_rows and not self.chunks
+
+
+class StepOutcome(NamedTuple):
+    """Ids that leave prefill with a token made, and ids that are done."""
+
+    prefilled: Sequence[int]
+    finished: Sequence[int]

@@ -1,0 +1,108 @@
+"""`rooflight calibrate`: the constants of a chip and its software, fitted to measured runs."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+
+from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.progress import progress
+from rooflight.errors import UnknownNameError, UsageError
+from rooflight.reconcile.calibrate import calibration_files, fit_calibrations
+from rooflight.reconcile.replay import REPLAYED, Asked, ask_rows
+from rooflight.reconcile.rows import Rows, read_rows, shipped_rows
+from rooflight.reconcile.serving_calibrate import fit_serving
+from rooflight.reconcile.serving_replay import ask_silicon
+from rooflight.report.table import table
+from rooflight.specs.calibration import ANY, Calibration, Constant
+
+HELP = "efficiencies, overlaps and overheads of a chip under its software, fitted to measured runs"
+_SHIPPED = "shipped"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "rows",
+        help="a file of measured runs, YAML or JSON; `shipped` takes the published ones; a CSV of"
+        " measured serving, in aiconfigurator's columns, fits serving",
+    )
+    parser.add_argument("--chip", metavar="NAME", help="only the rows of one chip, as they name it")
+    parser.add_argument(
+        "--write", metavar="FOLDER", help="write one TOML file a chip into a folder that exists"
+    )
+    parser.set_examples(
+        "rooflight calibrate shipped --chip tpu_v4", "rooflight calibrate shipped --chip tpu_v5e"
+    )
+
+
+def run(args: Namespace) -> int:
+    serves = args.rows.endswith(".csv")
+    asked = _served(args) if serves else _trained(args)
+    fit = fit_serving if serves else fit_calibrations
+    found = fit(asked, made=str(date.today()))
+    if args.write:
+        for name, text in calibration_files(found).items():
+            write_file(str(Path(args.write) / name), text, flag="--write")
+    if args.json:
+        print_json("calibrate", {"calibrations": [asdict(one) for one in found]})
+        return 0
+    print(_page(asked, found, asked.table.constants))
+    suggest("rooflight validate")
+    return 0
+
+
+def _served(args: Namespace) -> Asked:
+    with progress("rows", "asked") as watch:
+        asked = ask_silicon(Path(args.rows), watch=lambda done, total: watch(done, total, total))
+    chips = {case.chip for case in asked.cases}
+    if args.chip and args.chip not in chips:
+        raise UnknownNameError("chip of these rows", args.chip, chips)
+    return asked.take([args.chip in (None, case.chip) for case in asked.cases])
+
+
+def _trained(args: Namespace) -> Asked:
+    rows = shipped_rows() if args.rows == _SHIPPED else read_rows(Path(args.rows))
+    return _ask(_chosen(rows, args.chip))
+
+
+def _chosen(rows: Rows, chip: str | None) -> Rows:
+    if chip is None:
+        return rows
+    chosen = tuple(row for row in rows.runs if row.chip == chip)
+    if not chosen:
+        raise UnknownNameError("chip of these rows", chip, {row.chip for row in rows.runs})
+    return replace(rows, runs=chosen)
+
+
+def _ask(rows: Rows) -> Asked:
+    with progress("rows", "asked") as watch:
+        asked = ask_rows(rows, watch=lambda done, total: watch(done, total, len(rows.of(REPLAYED))))
+    if not asked.cases:
+        why = f": {asked.refusals[0].because}" if asked.refusals else ""
+        raise UsageError(f"no row can be answered{why}", hint="`rooflight validate` shows rows")
+    return asked
+
+
+def _page(asked: Asked, found: tuple[Calibration, ...], constants: Mapping[str, Constant]) -> str:
+    own = [c for c in found if c.chip not in ("tpu", "gpu", "cpu")]
+    blocks = [
+        f"{len(own)} calibrations from {len(asked.cases)} rows; {len(asked.refusals)} rows refused"
+    ]
+    blocks += [_block(one, constants) for one in own]
+    return "\n\n".join(blocks)
+
+
+def _block(one: Calibration, constants: Mapping[str, Constant]) -> str:
+    engine = "" if one.engine == ANY else f" under {one.engine}"
+    head = (
+        f"{one.chip}{engine}, {one.blocks}: {one.rows} rows, held out median error"
+        f" {one.median_error:.1%}, mean {one.mean_error:.1%}, 80 % within"
+        f" {one.spread:.1%} of the log"
+    )
+    rows = [
+        (name, f"{value:.3g}", constants[name].unit, constants[name].physics)
+        for name, value in one.values.items()
+        if name in constants
+    ]
+    return head + "\n" + table(("constant", "value", "unit", "physics"), rows, align="lrll")

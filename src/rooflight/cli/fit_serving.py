@@ -1,0 +1,120 @@
+"""`rooflight fit --serve`: what a chip holds of a served model, and how much of it fits."""
+
+from dataclasses import asdict
+
+from rooflight.cli.batch import parse_seq
+from rooflight.cli.model import warn_of_gaps
+from rooflight.cli.output import print_json, suggest
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.serving_flags import add_dtypes
+from rooflight.errors import UsageError
+from rooflight.plan.serving import Held, ServingMemory, parse_precision, parse_serving_layout
+from rooflight.report.table import table
+from rooflight.specs.presets import load_model
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_si, parse_count
+
+_MOST = 10**9  # sequences
+
+
+def add_serving(parser: Parser) -> None:
+    parser.add_argument(
+        "--serve", action="store_true", help="a served model: weights, caches, activations"
+    )
+    parser.add_argument(
+        "--sequences", help="with --serve: sequences of --seq positions held at once"
+    )
+    add_dtypes(parser)
+
+
+def run_serving(args: Namespace) -> int:
+    model = load_model(args.model)
+    warn_of_gaps(model)
+    memory = ServingMemory(
+        model,
+        parse_slice(args.on),
+        parse_serving_layout(args.layout),
+        parse_precision(args.dtypes),
+    )
+    _check_flags(args)
+    seq = parse_seq(args.seq)
+    batch = max(memory.most_sequences(seq), 1) if args.solve == "batch" else _sequences(args)
+    context = max(memory.longest_context(batch), 1) if args.solve == "seq" else seq
+    held = memory.held(batch, context)
+    if args.json:
+        print_json("fit", _document(args, memory, held, batch, context))
+    else:
+        print(_text(args, memory, held, batch, context))
+        suggest(
+            f"rooflight frontier {args.model} --on {args.on} --layout {memory.layout}"
+            f" --dtypes {args.dtypes} --context {context}"
+        )
+    return 0 if held.fits else 1
+
+
+def _check_flags(args: Namespace) -> None:
+    if args.batch is not None:
+        raise UsageError(
+            "--batch counts the tokens of a training step",
+            hint=f"write --sequences {args.batch} for a served batch",
+        )
+    if args.solve == "chips":
+        raise UsageError(
+            "--serve solves for batch or seq",
+            hint="write --solve batch, or try other slices with `rooflight frontier`",
+        )
+
+
+def _sequences(args: Namespace) -> int:
+    if args.sequences is None:
+        raise UsageError(
+            "the number of sequences is missing",
+            hint="give --sequences 32, or --solve batch to find the most that fit",
+        )
+    batch = parse_count(args.sequences, what="--sequences")
+    if not 1 <= batch <= _MOST:
+        raise UsageError(f"--sequences {args.sequences} is no batch", hint="write --sequences 32")
+    return batch
+
+
+def _document(
+    args: Namespace, memory: ServingMemory, held: Held, batch: int, context: int
+) -> dict[str, object]:
+    return {
+        "model": args.model,
+        "on": str(memory.on),
+        "layout": str(memory.layout),
+        "dtypes": str(memory.precision),
+        "sequences": batch,
+        "context": context,
+        "solve": args.solve,
+        "fits": held.fits,
+        "total_bytes": held.total_bytes,
+        "headroom_bytes": held.headroom_bytes,
+        **asdict(held),
+        "most_sequences": memory.most_sequences(context),
+        "longest_context": memory.longest_context(batch),
+    }
+
+
+def _text(args: Namespace, memory: ServingMemory, held: Held, batch: int, context: int) -> str:
+    verdict = "FITS" if held.fits else "DOES NOT FIT"
+    left = format_si(abs(held.headroom_bytes), "B")
+    over = f"{left} free" if held.fits else f"{left} too much"
+    rows = [
+        ["weights", format_si(held.weights_bytes, "B"), memory.precision.weights.name],
+        ["keys and values", format_si(held.kv_bytes, "B"), memory.precision.kv.name],
+        [
+            "activations",
+            format_si(held.activations_bytes, "B"),
+            f"{memory.step_tokens:,} tokens a step",
+        ],
+        ["all", format_si(held.total_bytes, "B"), f"of {format_si(held.usable_bytes, 'B')}"],
+    ]
+    return (
+        f"{verdict}: {batch:,} sequences of {context:,} positions, {over} on the fullest chip\n"
+        f"{args.model} under {memory.layout} on {memory.on}, dtypes {memory.precision}\n\n"
+        f"{table(('component', 'bytes', ''), rows, align='lrl')}\n\n"
+        f"most sequences of {context:,} positions: {memory.most_sequences(context):,}\n"
+        f"longest context of {batch:,} sequences: {memory.longest_context(batch):,} positions"
+    )

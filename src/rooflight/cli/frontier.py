@@ -1,0 +1,228 @@
+"""`rooflight frontier`: latency against throughput against cost of a served model."""
+
+from dataclasses import dataclass
+
+from rooflight.cli.flags import add_choice, add_plot
+from rooflight.cli.model import warn_of_gaps
+from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
+from rooflight.errors import UsageError
+from rooflight.plan.serving.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
+from rooflight.plan.serving.layout import parse_serving_layout
+from rooflight.plan.serving.precision import parse_precision
+from rooflight.report.frontier_plot import FrontierLine, Parts, frontier_svg
+from rooflight.report.table import table
+from rooflight.specs.presets import load_model
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_seconds, format_si, parse_count
+
+HELP = "latency against throughput against cost of a served model, and what binds where"
+
+_LONGEST = 10**8
+_LARGEST = 10**6
+_LINES = 8  # a plot of more lines is not read
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The curves, and the points of each context that nothing beats."""
+
+    model: str
+    bound: Bound
+    price: float | None
+    curves: tuple[Curve, ...]
+    best: dict[int, tuple[Point, ...]]
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("model", help="a preset such as llama3-70b (see `rooflight model`)")
+    parser.add_argument(
+        "--on",
+        required=True,
+        metavar="SLICES",
+        help="one or more, joined by commas: v5e:4x4,v5e:2x4",
+    )
+    parser.add_argument(
+        "--context",
+        required=True,
+        metavar="TOKENS",
+        help="positions a sequence: 8192, or 2048,8192",
+    )
+    parser.add_argument("--layout", help=f"this layout only: {SERVING_LAYOUT}")
+    add_dtypes(parser)
+    parser.add_argument("--price", type=float, help="dollars a chip-hour, instead of the catalog's")
+    parser.add_argument("--most", default="4096", help="the largest batch to try (4096 by default)")
+    add_choice(
+        parser,
+        "--bound",
+        BOUNDS,
+        what="bound",
+        default="expected",
+        help="time of a step: expected (default); products, each at its slower roof, without the"
+        " network, as the book draws it; lower, everything overlapped",
+    )
+    add_plot(parser)
+    parser.set_examples(
+        "rooflight frontier llama3-70b --on v5e:4x4,v5e:2x4 --dtypes int8 --context 8192",
+        "rooflight frontier llama3-70b --on v5e:4x4 --layout tp=16,kv=batch"
+        " --dtypes int8/int8/bf16 --context 2048,8192 --bound products",
+        "rooflight frontier deepseek-v3 --on h200:8 --dtypes fp8 --context 4096 --price 3",
+    )
+
+
+def run(args: Namespace) -> int:
+    model = load_model(args.model)
+    warn_of_gaps(model)
+    contexts = [_count(c, "--context", _LONGEST) for c in args.context.split(",")]
+    found = curves(
+        model,
+        [parse_slice(on) for on in args.on.split(",")],
+        precisions=[parse_precision(d) for d in args.dtypes.split(",")],
+        contexts=contexts,
+        layouts=[parse_serving_layout(args.layout)] if args.layout else (),
+        bound=args.bound,
+        most=_count(args.most, "--most", _LARGEST),
+    )
+    price = _price(args)
+    best = {c: frontier(found, context=c, price=price) for c in contexts}
+    answer = Answer(args.model, args.bound, price, found, best)
+    if args.plot:
+        write_file(args.plot, _picture(answer), flag="--plot")
+    if args.json:
+        print_json("frontier", _document(answer))
+        return 0
+    print("\n\n".join(_text(answer, context) for context in contexts))
+    fast = best[contexts[0]][0].config
+    suggest(
+        f"rooflight explain {args.model} --serve generate --on {fast.on} --layout {fast.layout}"
+        f" --dtypes {fast.precision} --sequences 32 --seq {contexts[0]}"
+    )
+    return 0
+
+
+def _count(text: str, flag: str, most: int) -> int:
+    count = parse_count(text, what=flag)
+    if not 1 <= count <= most:
+        raise UsageError(f"{flag} {text} is not in 1 to {most:,}", hint=f"write {flag} 2048")
+    return count
+
+
+def _price(args: Namespace) -> float | None:
+    if args.price is not None and not 0 < args.price < 1e6:
+        raise UsageError(f"--price {args.price:g} is no price", hint="write --price 1.20")
+    return args.price
+
+
+def _document(answer: Answer) -> dict[str, object]:
+    return {
+        "model": answer.model,
+        "bound": answer.bound,
+        "frontier": {
+            str(context): [_point_document(p, answer.price) for p in points]
+            for context, points in answer.best.items()
+        },
+        "curves": [
+            {
+                **_config_document(curve.points[0]),
+                "first_token_s": curve.first_token_s,
+                "regions": [
+                    {"binds": name, "from_batch": low, "to_batch": high}
+                    for name, low, high in curve.regions
+                ],
+                "points": [_point_document(p, answer.price) for p in curve.points],
+            }
+            for curve in answer.curves
+        ],
+    }
+
+
+def _config_document(point: Point) -> dict[str, object]:
+    config = point.config
+    return {
+        "on": str(config.on),
+        "layout": str(config.layout),
+        "dtypes": str(config.precision),
+        "context": config.context,
+    }
+
+
+def _point_document(point: Point, price: float | None) -> dict[str, object]:
+    step = point.step
+    return {
+        **_config_document(point),
+        "batch": point.batch,
+        "step_s": point.step_s,
+        "tokens_per_s": point.tokens_per_s,
+        "tokens_per_s_per_chip": point.tokens_per_s_per_chip,
+        "dollars_per_million": point.dollars_per_million(price),
+        "binds": point.binds,
+        "lower_s": step.lower_s,
+        "expected_s": step.expected_s,
+        "upper_s": step.upper_s,
+        "parts_s": step.parts,
+    }
+
+
+def _text(answer: Answer, context: int) -> str:
+    points = answer.best[context]
+    fast, cheap = points[0], points[-1]
+    rows = [_row(p, answer.price) for p in points]
+    head = ("a token", "tokens/s", "a chip", "$/M", "batch", "slice", "layout", "dtypes", "binds")
+    return (
+        f"{answer.model}, {context:,} positions: {format_seconds(fast.step_s)} a token at batch"
+        f" {fast.batch}, up to {format_si(cheap.tokens_per_s_per_chip, 'tokens/s')} a chip at"
+        f" {format_seconds(cheap.step_s)} and batch {cheap.batch}\n"
+        f"{answer.bound} time of a step; uncalibrated: catalog rates,"
+        f" {format_seconds(fast.step.overhead_s)} of step overhead\n\n"
+        f"{table(head, rows, align='rrrrrllll')}\n\n{_regions(answer, cheap)}"
+    )
+
+
+def _row(point: Point, price: float | None) -> list[str]:
+    config, dollars = point.config, point.dollars_per_million(price)
+    return [
+        format_seconds(point.step_s),
+        format_si(point.tokens_per_s, ""),
+        format_si(point.tokens_per_s_per_chip, ""),
+        "unknown" if dollars is None else f"{dollars:.2f}",
+        f"{point.batch:,}",
+        str(config.on),
+        str(config.layout),
+        str(config.precision),
+        point.binds,
+    ]
+
+
+def _regions(answer: Answer, point: Point) -> str:
+    """What binds along the cheapest point's own curve."""
+    curve = next(c for c in answer.curves if c.config == point.config)
+    runs = "; ".join(
+        f"{name} at batch {low}" if low == high else f"{name} from batch {low} to {high}"
+        for name, low, high in curve.regions
+    )
+    return (
+        f"binds under {point.config}: {runs}\n"
+        f"its prompts: {format_seconds(curve.first_token_s)} to the first token"
+    )
+
+
+def _picture(answer: Answer) -> str:
+    """Curves that reach the frontier, the cheapest first, and the parts of one of them."""
+    reached = {str(p.config) for points in answer.best.values() for p in points}
+    drawn = [c for c in answer.curves if str(c.config) in reached][:_LINES]
+    lines = tuple(
+        FrontierLine(
+            str(c.config),
+            tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points),
+        )
+        for c in drawn
+    )
+    last = next(iter(answer.best.values()))[-1].config
+    shown = next(c for c in answer.curves if c.config == last)
+    names = [n for n in shown.points[0].parts if any(p.parts[n] for p in shown.points)]
+    parts = Parts(
+        str(last),
+        tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names),
+    )
+    return frontier_svg(f"{answer.model}: {answer.bound} time of a step", lines, parts)

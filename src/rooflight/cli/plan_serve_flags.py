@@ -1,0 +1,181 @@
+"""The flags of `rooflight plan serve`, and what they say: traffic, prices, sizes."""
+
+import math
+from collections.abc import Sequence
+
+from rooflight.cli.flags import add_choice
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
+from rooflight.errors import ParseError, UsageError
+from rooflight.plan.serving.arrivals import parse_lengths
+from rooflight.plan.serving.fleet_demand import Demand
+from rooflight.plan.serving.fleet_way import FLEET_POLICIES
+from rooflight.plan.serving.simulate_setup import Sizes
+from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.specs.calibration import ANY
+from rooflight.specs.catalog import load_chip
+from rooflight.specs.serving_calibration import shipped_serving
+from rooflight.units import parse_count, parse_seconds
+
+_ROOFS = "none"  # no engine: what the roofs allow
+_MOST_SPARES = 1000
+_MOST_REQUESTS = 10**6
+
+
+def add_traffic(parser: Parser) -> None:
+    """What comes, and what was promised of it."""
+    parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
+    parser.add_argument("--rate", required=True, help="requests a second")
+    parser.add_argument(
+        "--isl",
+        required=True,
+        help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024",
+    )
+    parser.add_argument("--osl", required=True, help="new tokens, in the same words")
+    parser.add_argument("--ttft", metavar="TIME", help="promised time to first token: 1s")
+    parser.add_argument("--tpot", metavar="TIME", help="promised time per further token: 30ms")
+    parser.add_argument(
+        "--percentile", default="95", help="of requests that must get both (default 95)"
+    )
+    parser.add_argument(
+        "--hit-rate", default="0", help="of prompt tokens in the prefix cache: 0.5 (default 0)"
+    )
+    parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
+    parser.add_argument("--requests", help="simulated at a time (default: as the promise needs)")
+    parser.add_argument("--seed", default="0", help="of the random traffic (default 0)")
+
+
+def add_hardware(parser: Parser) -> None:
+    """What it may run on, how, and at what price."""
+    parser.add_argument(
+        "--on",
+        metavar="HARDWARE",
+        help="chips, each in several sizes, or slices, joined by commas: v5e,h100 or v5e:2x4"
+        " (default: every chip with a price)",
+    )
+    parser.add_argument("--layout", help=f"this layout only: {SERVING_LAYOUT}")
+    add_dtypes(parser)
+    parser.add_argument(
+        "--price",
+        action="append",
+        metavar="CHIP=DOLLARS",
+        help="of a chip-hour, instead of the catalog's; again for another chip",
+    )
+    parser.add_argument(
+        "--spare", default="1", help="slices that may be broken meanwhile (default 1)"
+    )
+    add_choice(
+        parser,
+        "--policy",
+        FLEET_POLICIES,
+        what="policy",
+        default=None,
+        help="replicas that do everything (continuous), or that prefill or generate (separated);"
+        " whichever is cheaper if left out",
+    )
+    add_choice(
+        parser,
+        "--engine",
+        (ANY, _ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
+        what="engine",
+        default=ANY,
+        help="whose calibration to plan with (default any; none: what the roofs allow)",
+    )
+    sizes = Sizes()
+    parser.add_argument(
+        "--rows",
+        default=str(sizes.max_rows),
+        help=f"sequences that run at once (default {sizes.max_rows})",
+    )
+    parser.add_argument(
+        "--step-tokens",
+        default=str(sizes.max_step_tokens),
+        help=f"tokens of a step, decode and prefill (default {sizes.max_step_tokens})",
+    )
+
+
+def add_serving_questions(parser: Parser) -> None:
+    """What else is asked."""
+    parser.add_argument(
+        "--sensitivity", action="store_true", help="also with the rate or lengths doubled"
+    )
+    parser.add_argument(
+        "--hourly",
+        metavar="RATES",
+        help="requests a second by hour, joined by commas: replicas by hour and the saving",
+    )
+
+
+def sizes_of(args: Namespace) -> Sizes:
+    """Rows and tokens of a step."""
+    rows = _whole("--rows", args.rows, most=10**5, least=1)
+    return Sizes(rows, _whole("--step-tokens", args.step_tokens, most=10**7, least=rows))
+
+
+def spares_of(args: Namespace) -> int:
+    """Slices that may be broken."""
+    return _whole("--spare", args.spare, most=_MOST_SPARES, least=0)
+
+
+def engine_of(args: Namespace) -> str | None:
+    """Whose calibration; None is the roofs'."""
+    return None if args.engine == _ROOFS else args.engine
+
+
+def prices_of(words: Sequence[str]) -> dict[str, float]:
+    """Dollars of a chip-hour by chip."""
+    found: dict[str, float] = {}
+    for word in words:
+        name, equals, dollars = word.partition("=")
+        if not equals:
+            raise ParseError(f"--price {word!r} names no chip", hint="write --price v5e=1.20")
+        found[load_chip(name).name] = _positive("--price", dollars, example="v5e=1.20")
+    return found
+
+
+def demand_of(args: Namespace) -> Demand:
+    """The traffic and its promise."""
+    requests = args.requests
+    return Demand(
+        _positive("--rate", args.rate),
+        parse_lengths(args.isl, what="--isl"),
+        parse_lengths(args.osl, what="--osl"),
+        Slo(
+            math.inf if args.ttft is None else parse_seconds(args.ttft, what="--ttft"),
+            math.inf if args.tpot is None else parse_seconds(args.tpot, what="--tpot"),
+        ),
+        percentile=_positive("--percentile", args.percentile, example="95"),
+        hit_rate=_hit_rate(args.hit_rate),
+        burstiness=_positive("--burstiness", args.burstiness, example="1"),
+        seed=_whole("--seed", args.seed, most=10**9, least=0),
+        num_requests=requests and _whole("--requests", requests, most=_MOST_REQUESTS, least=100),
+    )
+
+
+def _hit_rate(word: str) -> float:
+    return 0.0 if word == "0" else _positive("--hit-rate", word, example="0.5")
+
+
+def rates_of(words: str) -> list[float]:
+    """Requests a second, hour by hour."""
+    return [_positive("--hourly", word, example="5,20,60") for word in words.split(",")]
+
+
+def _positive(flag: str, word: str, *, example: str = "20") -> float:
+    """A number above 0."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 1e-6 <= value <= 1e6:
+        raise ParseError(f"{flag} {word!r} is not a number above 0", hint=f"write {flag} {example}")
+    return value
+
+
+def _whole(flag: str, word: str, *, most: int, least: int) -> int:
+    count = parse_count(word, what=flag)
+    if not least <= count <= most:
+        raise UsageError(
+            f"{flag} {word} is not from {least} to {most:,}", hint=f"write {flag} {max(1, least)}"
+        )
+    return count

@@ -1,0 +1,204 @@
+"""What `rooflight plan serve` shows: the fleet, its latencies and cost, other chips beside it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rooflight.plan.serving.fleet import Fleet, FleetSearch
+from rooflight.plan.serving.fleet_demand import Demand
+from rooflight.plan.serving.fleet_questions import Doubled, Hour, saving
+from rooflight.plan.serving.fleet_separate import Verdict
+from rooflight.report.table import table
+from rooflight.units import format_seconds, format_si
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The answer, and what it was asked of."""
+
+    model: str
+    demand: Demand
+    spare: int
+    found: Mapping[str, FleetSearch]  # by chip
+    best: Fleet | None
+    verdict: Verdict | None = None
+    doubled: tuple[Doubled, ...] = ()
+    hours: tuple[Hour, ...] = ()
+
+
+def text(page: Page) -> str:
+    """The fleet in a line, then why it can be believed, then the others."""
+    best = page.best
+    if best is None:
+        return f"no fleet serves {page.model} so: {_traffic(page.demand)}\n{_searched(page)}"
+    parts = [
+        f"{_name(best)}: {_many(best.num_chips, 'chip')}, ${best.dollars_per_hour:,.2f} an hour\n"
+        f"{page.model}, {best.way.setup.precision}; {_traffic(page.demand)}",
+        _latencies(best),
+        "\n".join([_cost(best), _needs(best), _physics(best), _simulated(best), _trust(best)]),
+    ]
+    if len(page.found) > 1:
+        parts.append(_chips(page))
+    if page.verdict:
+        parts.append(_verdict(page.verdict))
+    if page.doubled:
+        parts.append(_doubled(page.doubled, best))
+    if page.hours:
+        parts.append(_hours(page.hours))
+    return "\n\n".join([*parts, _searched(page)])
+
+
+def _name(fleet: Fleet) -> str:
+    setup, spare = fleet.way.setup, f" + {fleet.spare} spare" if fleet.spare else ""
+    kinds = ""
+    if fleet.prefill_replicas:
+        generate = fleet.replicas - fleet.prefill_replicas
+        kinds = f" ({fleet.prefill_replicas} prefill, {generate} generate)"
+    return f"{fleet.replicas}{spare} x {setup.on} {setup.layout}{kinds}"
+
+
+def _traffic(demand: Demand) -> str:
+    slo, cached = demand.slo, f", {demand.hit_rate:.0%} cached" if demand.hit_rate else ""
+    promises = [
+        f"{name} {format_seconds(s)}"
+        for name, s in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
+        if s < math.inf
+    ]
+    within = f"; {demand.percentile:g}% within {' and '.join(promises)}" if promises else ""
+    return f"{demand.rate:g} requests/s, {demand.input} in{cached}, {demand.output} out{within}"
+
+
+def _latencies(fleet: Fleet) -> str:
+    found, slo = fleet.simulation, fleet.demand.slo
+    rows = [
+        [name, _or_none(promised), *map(format_seconds, (floor, q.p50, q.p95, q.p99))]
+        for name, promised, floor, q in (
+            ("TTFT", slo.ttft_s, found.floor.ttft_s, found.ttft),
+            ("TPOT", slo.tpot_s, found.floor.tpot_s, found.tpot),
+            ("E2E", math.inf, found.floor.e2e_s, found.e2e),
+        )
+        if q
+    ]
+    return table(("", "promised", "floor", "p50", "p95", "p99"), rows, align="lrrrrr")
+
+
+def _or_none(seconds: float) -> str:
+    return format_seconds(seconds) if seconds < math.inf else "-"
+
+
+def _cost(fleet: Fleet) -> str:
+    cached = fleet.dollars_per_million_cached
+    apart = "" if cached is None else f", ${cached:.3f} cached"
+    return (
+        f"cost: ${fleet.dollars_per_million_in:.3f} a million tokens in{apart},"
+        f" ${fleet.dollars_per_million_out:.3f} out; ${fleet.dollars_per_million:.3f} of all"
+    )
+
+
+def _needs(fleet: Fleet) -> str:
+    way, rate = fleet.way, fleet.demand.rate
+    bound = way.bound
+    first = "prompts" if bound.prefill_s > bound.generate_s else "tokens"
+    return (
+        f"binds: {first}; prompts need {rate * bound.prefill_s:.2f} replicas, tokens"
+        f" {rate * bound.generate_s:.2f}, in all at least {way.least_replicas};"
+        f" at most {bound.rows:.0f} rows each, by the {bound.rows_by}"
+    )
+
+
+def _physics(fleet: Fleet) -> str:
+    return (
+        f"floor: {fleet.physics_replicas:.2f} replicas if every step were full and at its roof:"
+        f" you pay {fleet.paid:.2f}x the physics"
+    )
+
+
+def _simulated(fleet: Fleet) -> str:
+    found, broken = fleet.simulation, ", spares broken" if fleet.spare else ""
+    part = ""
+    if found.replicas < fleet.replicas:
+        part = f" (a part of the fleet at its share, {fleet.simulated_rate:.4g} requests/s)"
+    return (
+        f"simulated: {found.good_share:.1%} of {found.num_requests:,} requests as promised on"
+        f" {_many(found.replicas, 'replica')}{part}{broken}; {found.busy_share:.0%} busy,"
+        f" {found.mean_rows:.0f} rows a step"
+    )
+
+
+def _trust(fleet: Fleet) -> str:
+    known = fleet.way.calibration
+    if known is None:
+        return "uncalibrated: what the roofs allow; measured engines take 1.5-3x as long"
+    return (
+        f"calibrated: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
+        f" median error {known.median_error:.0%}, 80% within x{math.exp(known.spread):.2f}"
+    )
+
+
+def _chips(page: Page) -> str:
+    header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95")
+    rows = [[chip, *_cells(search.best)] for chip, search in page.found.items()]
+    return table(header, rows, align="llrrrrrr")
+
+
+def _cells(fleet: Fleet | None) -> list[str]:
+    if fleet is None:
+        return ["none keeps the promise", *["-"] * 6]
+    found = fleet.simulation
+    return [
+        _name(fleet),
+        f"{fleet.num_chips:,}",
+        f"{fleet.dollars_per_hour:,.2f}",
+        f"{fleet.dollars_per_million_in:.3f}",
+        f"{fleet.dollars_per_million_out:.3f}",
+        *(format_seconds(q.p95) if q else "-" for q in (found.ttft, found.tpot)),
+    ]
+
+
+def _verdict(verdict: Verdict) -> str:
+    better = "separate prefill" if verdict.separates else "do not separate prefill"
+    isl, rate = verdict.input_flip, verdict.bandwidth_flip
+    prompts = "at no prompt length in sight" if isl is None else f"at {isl:,.0f} prompt tokens"
+    speed = "at no bandwidth in sight" if rate is None else f"at {format_si(rate, 'B/s')}"
+    return (
+        f"{better}: in smooth traffic a replica serves {verdict.gain:.2f}x the requests"
+        f" ({verdict.together:.3g}/s together, {verdict.separated:.3g}/s apart)\n"
+        f"it flips {prompts}, {speed} between replicas"
+    )
+
+
+def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
+    words = {"rate": "rate", "input": "prompts", "output": "answers"}
+    lines: list[str] = []
+    for one in doubled:
+        fleet = one.fleet
+        if fleet is None:
+            lines.append(f"{words[one.what]} x2: no fleet keeps the promise")
+            continue
+        more = fleet.dollars_per_hour / best.dollars_per_hour - 1
+        lines.append(f"{words[one.what]} x2: {_name(fleet)}, {more:+.0%} dollars")
+    return "\n".join(lines)
+
+
+def _hours(hours: tuple[Hour, ...]) -> str:
+    rows = [
+        [str(i), f"{h.rate:g}", str(h.fleet.replicas), f"{h.fleet.dollars_per_hour:,.2f}"]
+        for i, h in enumerate(hours)
+    ]
+    listed = table(("hour", "requests/s", "replicas", "$/h"), rows)
+    total = sum(hour.fleet.dollars_per_hour for hour in hours)
+    return (
+        f"{listed}\nfollowing the rate: ${total:,.2f} in {len(hours)} hours, {saving(hours):.0%}"
+        " less than the peak's fleet all the time"
+    )
+
+
+def _searched(page: Page) -> str:
+    ways = sum(search.num_ways for search in page.found.values())
+    simulations = sum(search.num_simulations for search in page.found.values())
+    tried = f"{ways:,} ways to serve on {_many(len(page.found), 'kind')} of chip"
+    return f"{tried}, {simulations:,} simulations"
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"

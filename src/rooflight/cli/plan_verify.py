@@ -1,0 +1,119 @@
+"""`rooflight plan train --verify N`: the first layouts compiled, and ranked again."""
+
+from dataclasses import dataclass, replace
+
+from rooflight.cli.compile_progress import compile_progress
+from rooflight.errors import ParseError
+from rooflight.plan.candidate import Question
+from rooflight.plan.search import Search
+from rooflight.plan.training import plan_record
+from rooflight.records import Choice, Plan
+from rooflight.specs.model import ModelSpec
+from rooflight.units import format_si
+from rooflight.verify.compile import Watch
+from rooflight.verify.environment import compiler_versions, require_compiler
+from rooflight.verify.standing import NOT_ASKED, Standing, order, stand
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A search in the order that the compiler leaves, and what it said of each layout."""
+
+    found: Search
+    standings: tuple[Standing, ...]  # of `found.candidates`
+    compiler: str
+
+    @property
+    def does_stand(self) -> bool:
+        return self.standings[0].word == "stands"
+
+    @property
+    def column(self) -> list[str]:
+        """A cell for each row of the plan's table."""
+        return [_cell(one) for one in self.standings]
+
+    @property
+    def num_refuted(self) -> int:
+        """Layouts at the end that do not fit or that the compiler did not get through."""
+        return sum(one.word in ("does not fit", "not compiled") for one in self.standings)
+
+    @property
+    def words(self) -> str:
+        """What was asked, what came of it, and every layout that does not stand."""
+        asked = [one for one in self.standings if one is not NOT_ASKED]
+        good = sum(one.word == "stands" for one in asked)
+        seconds = sum(one.seconds for one in asked)
+        lines = [
+            f"compiled: {good} of {len(asked)} stand: collectives as planned, the schedule fits"
+            f" ({self.compiler}, {seconds:.0f} s); their times were not asked for"
+        ]
+        lines += [
+            f"{place} {one.because}" for place, one in enumerate(self.standings, 1) if one.findings
+        ]
+        if self.standings[0] is NOT_ASKED:
+            lines.append(f"1 was not compiled; to ask of all: --verify {len(self.standings)}")
+        return "\n".join(lines)
+
+    def record(self, model: ModelSpec, question: Question, choices: tuple[Choice, ...]) -> Plan:
+        """The plan of the first layout; the verdicts are its choices and its alternatives."""
+        plan = plan_record(model, question, self.found, choices)
+        best, *rest = self.standings
+        why = (
+            f"the fastest that stands when compiled ({self.compiler})"
+            if self.does_stand
+            else f"nothing that was compiled stands ({self.compiler}); this one: {best.because}"
+        )
+        kept = [replace(c, because=why) if c.what == "layout" else c for c in plan.choices]
+        others = [
+            other if one is NOT_ASKED else replace(other, because=f"{one.because}; {other.because}")
+            for other, one in zip(plan.alternatives, rest, strict=True)
+        ]
+        return replace(plan, choices=tuple(kept), alternatives=tuple(others))
+
+
+def parse_verify(text: str, *, most: int) -> int:
+    """How many layouts to compile."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise ParseError(
+            f"--verify {text!r} is not a number of layouts", hint=f"write a number from 1 to {most}"
+        )
+    return int(text)
+
+
+def require_verify(question: Question) -> None:
+    """Fails before the search where nothing could be compiled after it."""
+    require_compiler("gpu" if question.on.chip.kind == "gpu" else "tpu")
+
+
+def verify_search(model: ModelSpec, question: Question, found: Search, count: int) -> Verified:
+    """Compiles the first `count` layouts of a search and ranks all again."""
+    firsts = found.candidates[:count]
+    plans = [plan_record(model, question, replace(found, candidates=(c,))) for c in firsts]
+    with compile_progress() as watch:
+        said = stand(plans, watch_of=lambda place: _labelled(watch, place, len(plans)))
+    standings = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
+    places = order(standings)
+    return Verified(
+        replace(found, candidates=tuple(found.candidates[place] for place in places)),
+        tuple(standings[place] for place in places),
+        _compiler(question),
+    )
+
+
+def _labelled(watch: Watch, place: int, count: int) -> Watch:
+    def tell(which: int, phase: str, seconds: float) -> None:
+        watch(which, f"layout {place + 1} of {count}: {phase}", seconds)
+
+    return tell
+
+
+def _compiler(question: Question) -> str:
+    versions = compiler_versions("gpu" if question.on.chip.kind == "gpu" else "tpu")
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _cell(one: Standing) -> str:
+    if one.word == "findings":
+        return f"{len(one.findings)} finding{'s' if len(one.findings) > 1 else ''}"
+    size = f", {format_si(one.memory_bytes, 'B')}" if one.memory_bytes else ""
+    return "-" if one is NOT_ASKED else f"{one.word}{size}"

@@ -1,0 +1,187 @@
+"""What `rooflight simulate` shows: the answer, latencies beside their floor, a comparison."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rooflight.plan.serving.simulate import Simulation
+from rooflight.plan.serving.simulate_quantiles import EXACT_UP_TO, RELATIVE_ERROR, Quantiles
+from rooflight.plan.serving.simulate_setup import Setup
+from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.report.latency_plot import LatencyLine, LatencyPlot
+from rooflight.report.table import table
+from rooflight.units import format_seconds, format_si
+
+KEPT = 0.99  # of all requests; less is a finding
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A simulation, and what it was of."""
+
+    model: str
+    setup: Setup
+    traffic: str
+    slo: Slo
+    policy: str
+    found: Simulation
+
+    @property
+    def is_kept(self) -> bool:
+        """True if nearly all requests got what was promised."""
+        return self.found.good_share >= KEPT
+
+
+def text(page: Page) -> str:
+    """The answer in a line, then latencies, then what the replicas did."""
+    found = page.found
+    header = ("", "floor", "mean", "p50", "p95", "p99", "largest", "mean/floor")
+    rows = [_row(name, floor, times) for name, floor, times in _latencies(found)]
+    return "\n".join(
+        [
+            _answer(page),
+            f"{page.model} on {_replicas(page)}, {page.setup.layout}, {page.setup.precision};"
+            f" {page.traffic}; {page.policy}",
+            "",
+            table(header, rows),
+            "",
+            f"you pay {found.paid:.2f}x the physics: the floor is a request of average length all"
+            " alone on a replica",
+            _did(found),
+            _how(found),
+        ]
+    )
+
+
+def _answer(page: Page) -> str:
+    found, slo = page.found, page.slo
+    promised = [
+        f"{name} {format_seconds(s)}"
+        for name, s in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
+        if s < math.inf
+    ]
+    within = f"within {' and '.join(promised)}" if promised else "finished"
+    return (
+        f"{found.good_share:.2%} of {found.num_requests:,} requests {within}:"
+        f" {found.goodput:.4g} good requests/s"
+    )
+
+
+def _replicas(page: Page) -> str:
+    count = page.found.replicas
+    split = page.found.prefill_replicas
+    kinds = f" ({split} prefill, {count - split} generate)" if split else ""
+    return f"{count} x {page.setup.on}{kinds}"
+
+
+def _latencies(found: Simulation) -> list[tuple[str, float, Quantiles]]:
+    floor = found.floor
+    rows = (
+        ("TTFT", floor.ttft_s, found.ttft),
+        ("TPOT", floor.tpot_s, found.tpot),
+        ("E2E", floor.e2e_s, found.e2e),
+    )
+    return [(name, least, times) for name, least, times in rows if times is not None]
+
+
+def _row(name: str, floor_s: float, times: Quantiles) -> list[str]:
+    seconds = (floor_s, times.mean, times.p50, times.p95, times.p99, times.largest)
+    ratio = f"{times.mean / floor_s:.2f}x" if floor_s else ""
+    return [name, *(format_seconds(s) for s in seconds), ratio]
+
+
+def _did(found: Simulation) -> str:
+    tokens = found.output_tokens / found.duration_s if found.duration_s else 0.0
+    return (
+        f"{format_si(tokens, 'tokens/s')} out, {found.mean_rows:.1f} rows a decode step, replicas"
+        f" {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
+        f" {found.num_rejected:,} rejected, {found.cached_share:.0%} of prompt tokens cached"
+    )
+
+
+def _how(found: Simulation) -> str:
+    exact = found.num_finished <= EXACT_UP_TO
+    error = "exact" if exact else f"within {RELATIVE_ERROR:.1%} (bounded memory)"
+    return f"{found.steps:,} steps over {found.duration_s:,.0f} s; quantiles {error}"
+
+
+def comparison(found: Mapping[str, Simulation | str]) -> str:
+    """A row a policy on the same traffic; those that cannot be, with the reason, below."""
+    header = ("policy", "good", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99", "paid")
+    rows = [[name, *_cells(s)] for name, s in found.items() if isinstance(s, Simulation)]
+    reasons = [reason for reason in found.values() if isinstance(reason, str)]
+    return "\n".join([table(header, rows), *reasons])
+
+
+def _cells(found: Simulation) -> list[str]:
+    times = [
+        format_seconds(seconds) if quantiles else ""
+        for quantiles in (found.ttft, found.tpot, found.e2e)
+        for seconds in ((quantiles.p50, quantiles.p99) if quantiles else (0.0, 0.0))
+    ]
+    return [f"{found.good_share:.1%}", *times, f"{found.paid:.2f}x"]
+
+
+def plot(page: Page) -> LatencyPlot:
+    """The latencies as lines, the promises beside them."""
+    promises = (("TTFT promised", page.slo.ttft_s), ("TPOT promised", page.slo.tpot_s))
+    return LatencyPlot(
+        title=f"{page.model} on {_replicas(page)}: {page.traffic}",
+        lines=[LatencyLine(name, times.curve) for name, _, times in _latencies(page.found)],
+        promises=[(name, seconds) for name, seconds in promises if seconds < math.inf],
+    )
+
+
+def document(page: Page, others: Mapping[str, Simulation | str]) -> dict[str, object]:
+    """The JSON document."""
+    setup, slo = page.setup, page.slo
+    compared = {
+        name: _summary(other) if isinstance(other, Simulation) else {"impossible": other}
+        for name, other in others.items()
+    }
+    fields: dict[str, object] = {
+        "model": page.model,
+        "on": str(setup.on),
+        "layout": str(setup.layout),
+        "dtypes": str(setup.precision),
+        "traffic": page.traffic,
+        "policy": page.policy,
+        "ttft_s": slo.ttft_s if slo.ttft_s < math.inf else None,
+        "tpot_s": slo.tpot_s if slo.tpot_s < math.inf else None,
+        **_summary(page.found),
+    }
+    return fields | ({"compare": compared} if compared else {})
+
+
+def _summary(found: Simulation) -> dict[str, object]:
+    floor = found.floor
+    return {
+        "requests": found.num_requests,
+        "finished": found.num_finished,
+        "rejected": found.num_rejected,
+        "good_share": found.good_share,
+        "goodput": found.goodput,
+        "duration_s": found.duration_s,
+        "input_tokens": found.input_tokens,
+        "output_tokens": found.output_tokens,
+        "cached_tokens": found.cached_tokens,
+        "replicas": found.replicas,
+        "prefill_replicas": found.prefill_replicas,
+        "busy_share": found.busy_share,
+        "mean_rows": found.mean_rows,
+        "steps": found.steps,
+        "preemptions": found.preemptions,
+        "floor": {"ttft_s": floor.ttft_s, "tpot_s": floor.tpot_s, "e2e_s": floor.e2e_s},
+        "paid": found.paid,
+        **{name.lower(): _quantiles(times) for name, _, times in _latencies(found)},
+    }
+
+
+def _quantiles(times: Quantiles) -> dict[str, float]:
+    return {
+        "mean_s": times.mean,
+        "p50_s": times.p50,
+        "p95_s": times.p95,
+        "p99_s": times.p99,
+        "largest_s": times.largest,
+    }

@@ -1,0 +1,99 @@
+"""What a compiled step takes, in words and as a table, beside what was planned."""
+
+from dataclasses import asdict
+
+from rooflight.records.plan import Time
+from rooflight.report.html_page import Grid
+from rooflight.report.table import table
+from rooflight.units import format_count, format_seconds
+from rooflight.verify.compiled_time import CompiledTime, Network
+from rooflight.verify.op_time import UNITS
+
+_WORDS = {
+    "matrix": "products",
+    "kernels": "kernels",
+    "memory": "vector and memory",
+}
+_UNKNOWN = "The compiled step's time is unknown before the executable."
+_LEAST = 5e-10  # seconds; less is a scalar's copy
+
+
+def time_line(planned: Time | None, time: CompiledTime | None) -> str:
+    """The compiled step beside the planned one."""
+    basis = "by the compiler's estimates and our network model, not measured"
+    if planned is None:
+        return f"A step takes {format_seconds(time.seconds)} {basis}." if time else _UNKNOWN
+    start = f"Planned step: {format_seconds(planned.expected_s)}"
+    if time is None:
+        return f"{start}. {_UNKNOWN}"
+    ratio = time.seconds / planned.expected_s
+    words = f"the compiled one: {format_seconds(time.seconds)}, {ratio:.2f} times as long"
+    return f"{start}; {words} ({basis})."
+
+
+def basis_line(time: CompiledTime) -> str:
+    """Whose figures the time is made of."""
+    ops = {basis: format_count(count) for basis, count in time.ops.items()}
+    estimated = format_count(time.ops["compiler"] + time.ops["capped"])
+    return (
+        f"{estimated} of {format_count(sum(time.ops.values()))} ops ({time.known_share:.0%}) carry"
+        f" the compiler's cycle estimate, {ops['capped']} of them held to the time their bytes"
+        f" take; without one, at a roof: {ops['bound']}; without a figure:"
+        f" {format_count(len(time.unknown))}."
+    )
+
+
+def time_grid(planned: Time | None, time: CompiledTime) -> Grid:
+    """A row a unit and a row each set of mesh axes, beside the plan if there is one."""
+    rows = [
+        (_WORDS[unit], _seconds(time.busy_s[unit]), "-", _planned(planned, unit))
+        for unit in UNITS
+        if time.busy_s.get(unit)
+    ]
+    rows += [
+        (f"network {axes}", *_shares(network), _planned(planned, axes))
+        for axes, network in time.network.items()
+    ]
+    rows += [("copies between memories", *_shares(time.copies), "-")]
+    rows += [("together", _seconds(time.seconds), "-", _planned(planned, ""))]
+    header = ("of a step", "the chip waits", "meanwhile", "planned")
+    width = 4 if planned else 3
+    cells = tuple(row[:width] for row in rows)
+    return Grid("Where a step goes", header[:width], cells, "lrrr"[:width])
+
+
+def _planned(planned: Time | None, row: str) -> str:
+    if planned is None:
+        return ""
+    known = {"matrix": planned.products_s, "": planned.expected_s}
+    return _seconds(known.get(row, planned.collectives_s.get(row, 0.0)))
+
+
+def _shares(network: Network) -> tuple[str, str]:
+    return _seconds(network.exposed_s), _seconds(network.hidden_s)
+
+
+def _seconds(value: float) -> str:
+    return format_seconds(value) if value >= _LEAST else "-"
+
+
+def time_table(planned: Time | None, time: CompiledTime) -> str:
+    """The rows, and whose figures they are."""
+    grid = time_grid(planned, time)
+    shown = table(grid.header, grid.rows, align=grid.align)
+    return f"{shown}\n{basis_line(time)}"
+
+
+def time_document(time: CompiledTime | None) -> dict[str, object] | None:
+    """All but the timeline, for a machine."""
+    if time is None:
+        return None
+    return {
+        "seconds": time.seconds,
+        "busy_s": dict(time.busy_s),
+        "network": {axes: asdict(network) for axes, network in time.network.items()},
+        "copies": asdict(time.copies),
+        "ops": dict(time.ops),
+        "unknown": list(time.unknown),
+        "source": "compiler",
+    }

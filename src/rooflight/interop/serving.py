@@ -1,0 +1,118 @@
+"""A fleet as the flags of an engine that serves, or as a manifest of Kubernetes.
+
+In: a `ServedFleet`. Out: a `ServedExport`: commands or YAML, and what does not come across. Flags
+are rows of `servers.toml`, read at a dated commit.
+"""
+
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from rooflight.interop.framework import Loss
+from rooflight.interop.served_fleet import ServedFleet
+
+SERVERS = ("vllm", "sglang")
+_FILE = Path(__file__).parent / "servers.toml"
+_WHOLE = ("bf16", "f16")  # stored as the checkpoint has it: no flag
+_HAVE_NO_FLAG = {
+    "ws": "2D weight-stationary products are not among its layouts",
+    "cp": "prompts are not split over chips",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One engine as its sources were at `commit`."""
+
+    name: str
+    title: str
+    repo: str
+    commit: str
+    date: str
+    command: Sequence[str]
+    model: str  # the flag before the model; empty where it stands alone
+    tp_holds_dp: bool  # ways of tp are counted with those of dp
+    has_tpus: bool
+    moves_on_tpus: bool  # caches, from prefill to generate replicas
+    flags: Mapping[str, str]
+    switches: Mapping[str, Sequence[str]]
+    kv: Mapping[str, str]  # our dtype, theirs
+    weights: Mapping[str, str]
+    computes: Mapping[str, str]  # by dtype of weights, where products run in another
+
+    @property
+    def reference(self) -> str:
+        return f"{self.title} at {self.commit[:12]} of {self.date}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedExport:
+    """Text to use, and what it leaves out."""
+
+    to: str
+    reference: str
+    text: str
+    losses: tuple[Loss, ...]
+
+
+@lru_cache(maxsize=1)
+def servers() -> Mapping[str, Server]:
+    """By name."""
+    tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    return {name: Server(name, **table) for name, table in tables.items()}
+
+
+def export_commands(fleet: ServedFleet, server: Server) -> ServedExport:
+    """A command for each role, to be run once a replica."""
+    losses = tuple(_losses(fleet, server))
+    head = [f"# {fleet.model} (put your checkpoint there) for {server.reference}"]
+    head += [f"# lost: {loss.what}: {loss.because}" for loss in losses]
+    for role, count in fleet.roles.items():
+        words = shlex.join(command(fleet, server, role))
+        head += [f"# {count} x {fleet.on}: {role}", words]
+    return ServedExport(server.name, server.reference, "\n".join(head) + "\n", losses)
+
+
+def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
+    """The words that start one replica."""
+    words = [*server.command, *filter(None, [server.model]), fleet.model]
+    ways = dict(fleet.ways)
+    if server.tp_holds_dp:
+        ways["tp"] = ways.get("tp", 1) * ways.get("dp", 1)
+    sizes = {
+        "rows": fleet.max_rows,
+        "step_tokens": fleet.max_step_tokens,
+        "longest": fleet.longest,
+        "block_tokens": fleet.block_tokens,
+        "kv": server.kv.get(fleet.kv, ""),
+        "weights": server.weights.get(fleet.weights, ""),
+    }
+    for name, value in {**ways, **sizes}.items():
+        if name in server.flags and value:
+            words += [server.flags[name], str(value)]
+    asked = [*fleet.ways, role, *(["cached"] if fleet.is_cached else [])]
+    return words + [word for name in asked for word in server.switches.get(name, ())]
+
+
+def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
+    if fleet.on.chip.torus and not server.has_tpus:
+        yield Loss(f"{fleet.on.chip.title}", f"{server.title} has no TPUs")
+    elif fleet.on.chip.torus and fleet.prefill_replicas and not server.moves_on_tpus:
+        yield Loss("separated replicas", "its connectors move caches between GPUs")
+    computed = server.computes.get(fleet.weights, fleet.weights)
+    if fleet.weights in server.weights and computed != fleet.compute:
+        yield Loss(f"products in {fleet.compute}", f"with this setting they run in {computed}")
+    for name, why in _HAVE_NO_FLAG.items():
+        if name in fleet.ways:
+            yield Loss(f"{name}={fleet.ways[name]}", why)
+    if fleet.kv_split != "heads":
+        yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")
+    for what, dtype, known in (
+        ("cache", fleet.kv, server.kv),
+        ("weights", fleet.weights, server.weights),
+    ):
+        if dtype not in known and dtype not in _WHOLE:
+            yield Loss(f"{what} in {dtype}", "no setting that we know; give a checkpoint that is")

@@ -1,0 +1,163 @@
+"""A measured host as a chip: rows of size and seconds become facts, and the facts a chip file.
+
+In: what `microbench.host` returns. Out: `Host`, and the text of a file for ROOFLIGHT_CHIPS, after
+which every verb takes `--on this-host:8`. The devices share the cores, the caches and the memory
+of one machine: a rate is a device's share while all of them work.
+
+    peak      the fastest matmul
+    memory    the fastest product of a few rows with a matrix, which reads the matrix once
+    network   t = c V / W + h a, c and h of each collective as `costs.network` has them: latency a
+              from the smallest arrays, egress W from those that take much longer
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any  # rows of JSON
+
+from rooflight.costs.network import CollectiveKind, collective_time
+from rooflight.errors import UsageError
+from rooflight.specs.chip import Chip, Source, SwitchedSpec
+from rooflight.specs.mesh import parse_mesh
+from rooflight.specs.slice import Slice
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+_ELEMENT = 4  # bytes of f32, in which everything is measured
+_FEW = 8  # rows whose product still waits for its matrix
+_LARGE = 3  # latencies that a collective takes at least to show the bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """x[m,k] * W[k,n] on every device at once."""
+
+    m: int
+    k: int
+    n: int
+    seconds: float
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.k * self.n
+
+    @property
+    def nbytes(self) -> int:
+        return _ELEMENT * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective over all devices, of V bytes, measured and as the fitted network has it."""
+
+    kind: CollectiveKind
+    nbytes: int
+    seconds: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A chip of which a slice has `devices`, and the measurements behind it."""
+
+    chip: Chip
+    products: tuple[Product, ...]
+    collectives: tuple[Collective, ...]
+
+    @property
+    def devices(self) -> int:
+        return self.chip.host_chips
+
+
+def host_of(rows: Rows, base: Chip, *, devices: int, source: Source) -> Host:
+    """The chip that rows describe; `base` is the catalog's entry that says nothing."""
+    products = tuple(Product(**row) for row in rows["matmuls"])
+    facts = ("flops.f32", "hbm_bytes", "hbm_bytes_per_s", "host_shape")
+    chip = replace(
+        base,
+        flops={"f32": max(p.flops / p.seconds for p in products)},
+        hbm_bytes=_memory_bytes() // devices,
+        hbm_bytes_per_s=max(p.nbytes / p.seconds for p in products if p.m <= _FEW),
+        host_shape=(devices,),
+        sources=dict.fromkeys(facts, source),
+    )
+    measured = rows["collectives"] if devices > 1 else ()
+    chip = _with_network(chip, measured)
+    return Host(chip, products, tuple(_collective(chip, row) for row in measured))
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _with_network(chip: Chip, rows: Sequence[Mapping[str, Any]]) -> Chip:
+    """Medians, for a machine that does other things disturbs some rows much."""
+    if not rows:
+        return replace(chip, switched=_fabric(chip.host_chips, 1.0, 0.0))
+    one_byte = replace(chip, switched=_fabric(chip.host_chips, 1.0, 0.0))
+    one_hop = replace(chip, switched=_fabric(chip.host_chips, math.inf, 1.0))
+    least = min(row["nbytes"] for row in rows)
+    hop_s = median(r["seconds"] / _seconds(one_hop, r) for r in rows if r["nbytes"] == least)
+    egress = [
+        _seconds(one_byte, row) / (row["seconds"] - hop_s * _seconds(one_hop, row))
+        for row in rows
+        if row["seconds"] > _LARGE * hop_s * _seconds(one_hop, row)
+    ]
+    if not egress:
+        raise UsageError(
+            "large arrays took no longer than small ones: the machine is too busy to measure",
+            hint="end what else runs here, and measure again",
+        )
+    return replace(chip, switched=_fabric(chip.host_chips, median(egress), hop_s))
+
+
+def _fabric(devices: int, egress: float, hop_s: float) -> SwitchedSpec:
+    """One switch for all devices, and nothing beyond it."""
+    return SwitchedSpec(devices, egress, egress, 1, 1.0, hop_s, hop_s, False, False)
+
+
+def _seconds(chip: Chip, row: Mapping[str, Any]) -> float:
+    whole = Slice(chip, (chip.host_chips,))
+    mesh = parse_mesh(f"X={chip.host_chips}", on=whole)
+    return collective_time(row["kind"], row["nbytes"], mesh.group(("X",))).expected_s
+
+
+def _collective(chip: Chip, row: Mapping[str, Any]) -> Collective:
+    return Collective(row["kind"], row["nbytes"], row["seconds"], _seconds(chip, row))
+
+
+def chip_file(host: Host) -> str:
+    """The host as a file of the catalog's form."""
+    chip, fabric = host.chip, host.chip.switched
+    assert fabric is not None and chip.hbm_bytes_per_s is not None
+    source = chip.sources["hbm_bytes"]
+    facts = {
+        "hbm_bytes": chip.hbm_bytes,
+        "hbm_bytes_per_s": chip.hbm_bytes_per_s,
+        "host_shape": f"[{host.devices}]",
+        "flops.f32": chip.flops["f32"],
+        "switched.domain_chips": fabric.domain_chips,
+        "switched.chip_egress_bytes_per_s": fabric.chip_egress_bytes_per_s,
+        "switched.nic_bytes_per_s": fabric.nic_bytes_per_s,
+        "switched.nodes_per_leaf": fabric.nodes_per_leaf,
+        "switched.hop_s": fabric.hop_s,
+        "switched.fabric_hop_s": fabric.fabric_hop_s,
+        "switched.reduces_in_domain": "false",
+        "switched.reduces_in_fabric": "false",
+    }
+    lines = [
+        f'title = "{chip.title}, one of {host.devices} devices"',
+        f'kind = "{chip.kind}"',
+        "",
+        "[sources.measured]",
+        *(f'{key} = "{value}"' for key, value in _words(source).items()),
+        "",
+        "[facts]",
+        *(f'{name} = [{value}, "measured"]' for name, value in facts.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _words(source: Source) -> dict[str, str]:
+    return {"title": source.title, "url": source.url, "checked": source.checked}

@@ -1,0 +1,116 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# jax annotates its own functions only in part.
+"""Matmuls, of a vector too, and every collective, on all devices of this host at once.
+
+Runs in a child (`child.measure`). Each is done once and then several times in a row within one
+program, and the difference is taken: starting a program is not part of an operation.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rooflight.measure.timing import Call, fastest
+
+_REPEATS = 5
+_AXIS = "X"
+# Rows and width of x[m,n] * W[n,n]; a vector only reads W, so it shows the rate of memory.
+_MATMULS = (
+    *((1, 1024), (1, 2048), (8, 2048), (64, 256)),
+    *((128, 128), (256, 256), (512, 512), (1024, 512)),
+)
+_COLLECTIVES = (2**12, 2**16, 2**18, 2**20, 2**22)  # V
+Local = Callable[[jax.Array], jax.Array]
+Row = dict[str, float | str]
+
+
+def host(*, rounds: int) -> dict[str, list[Row]]:
+    """What `host_chip` makes a chip of: rows of size and seconds."""
+    mesh = jax.make_mesh((jax.device_count(),), (_AXIS,))
+    return {
+        "matmuls": [_matmul(mesh, m, n, rounds) for m, n in _MATMULS],
+        "collectives": [
+            _collective(mesh, kind, nbytes, rounds) for kind in _KINDS for nbytes in _COLLECTIVES
+        ],
+    }
+
+
+def collective(*, kind: str, nbytes: int, rounds: int) -> float:
+    """Seconds of one collective of V = `nbytes` over all devices."""
+    mesh = jax.make_mesh((jax.device_count(),), (_AXIS,))
+    return float(_collective(mesh, kind, nbytes, rounds)["seconds"])
+
+
+def _matmul(mesh: Mesh, m: int, n: int, rounds: int) -> Row:
+    x = jnp.ones((m, n), jnp.float32)
+    seconds = _in_a_row(mesh, lambda weights: x @ weights, (n, n), rounds)
+    return {"m": m, "k": n, "n": n, "seconds": seconds}
+
+
+def _collective(mesh: Mesh, kind: str, nbytes: int, rounds: int) -> Row:
+    ways = mesh.size
+    local, part = _KINDS[kind](ways)
+    seconds = _in_a_row(mesh, local, (nbytes // 4 // part,), rounds)
+    return {"kind": kind, "nbytes": nbytes, "seconds": seconds}
+
+
+def _gather(ways: int) -> tuple[Local, int]:
+    return lambda x: lax.all_gather(x, _AXIS, tiled=True), ways
+
+
+def _scatter(ways: int) -> tuple[Local, int]:
+    del ways
+    return lambda x: lax.psum_scatter(x, _AXIS, tiled=True), 1
+
+
+def _reduce(ways: int) -> tuple[Local, int]:
+    del ways
+    return lambda x: lax.pcast(lax.psum(x, _AXIS), _AXIS, to="varying"), 1
+
+
+def _exchange(ways: int) -> tuple[Local, int]:
+    return lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True), ways
+
+
+def _shift(ways: int) -> tuple[Local, int]:
+    ring = [(i, (i + 1) % ways) for i in range(ways)]
+    return lambda x: lax.ppermute(x, _AXIS, ring), 1
+
+
+# For each collective its local function, and into how many parts V is cut beforehand.
+_KINDS: dict[str, Callable[[int], tuple[Local, int]]] = {
+    "all_gather": _gather,
+    "reduce_scatter": _scatter,
+    "all_reduce": _reduce,
+    "all_to_all": _exchange,
+    "permute": _shift,
+}
+
+
+def _in_a_row(mesh: Mesh, local: Local, shape: tuple[int, ...], rounds: int) -> float:
+    """Seconds of one operation: those of several in a program less those of one."""
+    one, several = (_program(mesh, local, shape, count) for count in (1, 1 + _REPEATS))
+    seconds = fastest({"one": one, "several": several}, rounds=rounds)
+    return max((seconds["several"] - seconds["one"]) / _REPEATS, 1e-9)
+
+
+def _program(mesh: Mesh, local: Local, shape: tuple[int, ...], count: int) -> Call:
+    """Several operations, each on its own array, for one done twice would be done once."""
+
+    def every(*blocks: jax.Array) -> jax.Array:
+        ends: list[jax.Array] = []
+        for block in blocks:
+            block = lax.optimization_barrier((block[0], *ends[-1:]))[0]
+            ends.append(lax.optimization_barrier(local(block)).ravel()[:1])
+        return jnp.stack(ends)[None]
+
+    spec = PartitionSpec(_AXIS)
+    block = np.ones((mesh.size, *shape), np.float32)
+    arrays = [jax.device_put(block, NamedSharding(mesh, spec)) for _ in range(count)]
+    mapped = jax.shard_map(every, mesh=mesh, in_specs=(spec,) * count, out_specs=spec)
+    return jax.jit(mapped), tuple(arrays)

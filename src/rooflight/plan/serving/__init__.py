@@ -1,0 +1,58 @@
+"""Serving: the time and memory of prefill and generate steps, and what is read off them."""
+
+from rooflight.plan.serving.curve import StepCurve, step_curve
+from rooflight.plan.serving.derive_model import serving_model
+from rooflight.plan.serving.kv_moves import KvMove, hand_over, load_from_host
+from rooflight.plan.serving.layout import KV_SPLITS, ServingLayout, parse_serving_layout
+from rooflight.plan.serving.load import Load, generate_load, prefill_load
+from rooflight.plan.serving.memory import Held, ServingMemory
+from rooflight.plan.serving.precision import Precision, parse_precision
+from rooflight.plan.serving.replay import (
+    generate_time,
+    prefill_time,
+    replayed_model,
+    slice_name,
+)
+from rooflight.plan.serving.speculative import Speculation
+from rooflight.plan.serving.step_cost import StepCost
+from rooflight.plan.serving.step_model import StepModel
+from rooflight.plan.serving.step_time import StepTime
+from rooflight.plan.serving.totals import (
+    Totals,
+    ended_per_step,
+    generate_ways,
+    requests_per_s,
+    slices_ratio,
+)
+
+__all__ = [
+    "KV_SPLITS",
+    "Held",
+    "KvMove",
+    "Load",
+    "Precision",
+    "ServingLayout",
+    "ServingMemory",
+    "Speculation",
+    "StepCost",
+    "StepCurve",
+    "StepModel",
+    "StepTime",
+    "Totals",
+    "ended_per_step",
+    "generate_load",
+    "generate_time",
+    "generate_ways",
+    "hand_over",
+    "load_from_host",
+    "parse_precision",
+    "parse_serving_layout",
+    "prefill_load",
+    "prefill_time",
+    "replayed_model",
+    "requests_per_s",
+    "serving_model",
+    "slice_name",
+    "slices_ratio",
+    "step_curve",
+]

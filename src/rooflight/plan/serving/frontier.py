@@ -1,0 +1,171 @@
+"""Latency against throughput against cost: every batch, slice, layout and dtype, and what binds.
+
+In: a model, slices, dtypes and a context. Out: `Curve`s, one a layout, and the frontier of all: the
+points that no other beats in both the time and the cost of a token.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from rooflight.errors import UsageError
+from rooflight.plan.serving.candidates import candidate_layouts
+from rooflight.plan.serving.derive_model import serving_model
+from rooflight.plan.serving.layout import ServingLayout
+from rooflight.plan.serving.memory import ServingMemory
+from rooflight.plan.serving.precision import Precision
+from rooflight.plan.serving.step_time import ON_CHIP, StepTime
+from rooflight.specs.model import ModelSpec
+from rooflight.specs.slice import Slice
+
+Bound = Literal["lower", "products", "expected"]
+BOUNDS: tuple[Bound, ...] = ("lower", "products", "expected")
+_HOUR_S = 3600
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A way to serve."""
+
+    on: Slice
+    layout: ServingLayout
+    precision: Precision
+    context: int
+
+    def __str__(self) -> str:
+        return f"{self.on} {self.layout} {self.precision}, {self.context:,} positions"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One batch of a way to serve."""
+
+    config: Config
+    batch: int
+    step: StepTime
+    bound: Bound
+
+    @property
+    def step_s(self) -> float:
+        """All overlapped, products in turn (as the book draws it), or as expected."""
+        step = self.step
+        times = {"lower": step.lower_s, "products": step.products_s, "expected": step.expected_s}
+        return times[self.bound]
+
+    @property
+    def binds(self) -> str:
+        """The part that takes longest, of those that the bound counts."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What the bound counts, with its seconds."""
+        whole = self.bound != "products"
+        return {n: s for n, s in self.step.parts.items() if whole or n in ON_CHIP}
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch / self.step_s
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        return self.tokens_per_s / self.config.on.num_chips
+
+    def dollars_per_million(self, price: float | None) -> float | None:
+        """Of output tokens, at `price` a chip-hour or the catalog's; None where nobody knows it."""
+        hourly = self.config.on.chip.dollars_per_hour if price is None else price
+        if hourly is None:
+            return None
+        return hourly / _HOUR_S / self.tokens_per_s_per_chip * _MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A way to serve over batches, smallest first, up to the largest that fits."""
+
+    config: Config
+    points: tuple[Point, ...]
+    first_token_s: float  # of one prompt of the context
+
+    @property
+    def regions(self) -> tuple[tuple[str, int, int], ...]:
+        """What binds, from which batch to which."""
+        runs = [(name, list(run)) for name, run in groupby(self.points, lambda p: p.binds)]
+        return tuple((name, run[0].batch, run[-1].batch) for name, run in runs)
+
+
+def curves(
+    model: ModelSpec,
+    slices: Sequence[Slice],
+    *,
+    precisions: Sequence[Precision],
+    contexts: Sequence[int],
+    layouts: Sequence[ServingLayout] = (),
+    bound: Bound = "expected",
+    most: int = 4096,
+) -> tuple[Curve, ...]:
+    """Every way that holds at least one sequence; without `layouts`, all worth trying."""
+    found: list[Curve] = []
+    for on in slices:
+        for layout in layouts or candidate_layouts(model, on.num_chips):
+            for precision in precisions:
+                found += _curves(model, on, layout, precision, contexts, bound, most)
+    return tuple(found)
+
+
+def _curves(
+    model: ModelSpec,
+    on: Slice,
+    layout: ServingLayout,
+    precision: Precision,
+    contexts: Sequence[int],
+    bound: Bound,
+    most: int,
+) -> Iterable[Curve]:
+    memory = ServingMemory(model, on, layout, precision)
+    rooms = {context: memory.most_sequences(context) for context in contexts}
+    if not any(rooms.values()):
+        return
+    steps = serving_model(model, on, layout, precision)
+    for context, room in rooms.items():
+        config = Config(on, layout, precision, context)
+        points = [
+            Point(config, batch, steps.generate([context] * batch), bound)
+            for batch in _batches(min(room, most))
+        ]
+        if points:
+            yield Curve(config, tuple(points), steps.prefill([context]).expected_s)
+
+
+def _batches(largest: int) -> list[int]:
+    """Powers of two, and the largest."""
+    powers = [2**i for i in range(largest.bit_length())]
+    return list(dict.fromkeys([*powers, largest])) if largest else []
+
+
+def frontier(
+    found: Sequence[Curve], *, context: int, price: float | None = None
+) -> tuple[Point, ...]:
+    """The points of a context that nothing beats in step time and cost, fastest first.
+
+    Cost is dollars where every chip has a price, else chip-seconds.
+    """
+    points = [p for c in found if c.config.context == context for p in c.points]
+    if not points:
+        raise UsageError(
+            f"not one sequence of {context:,} positions fits on any of the slices",
+            hint="give larger slices, a narrower dtype or a shorter context",
+        )
+    prices = [p.dollars_per_million(price) for p in points]
+    in_dollars = all(dollars is not None for dollars in prices)
+    kept: list[Point] = []
+    cheapest = float("inf")
+    for point in sorted(points, key=lambda p: (p.step_s, -p.tokens_per_s_per_chip)):
+        dollars = point.dollars_per_million(price)
+        cost = dollars if in_dollars and dollars is not None else 1 / point.tokens_per_s_per_chip
+        if cost < cheapest:
+            kept.append(point)
+            cheapest = cost
+    return tuple(kept)

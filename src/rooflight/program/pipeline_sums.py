@@ -1,0 +1,94 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# jax annotates its own functions only in part.
+"""What the devices of a pipeline add up while they run in step: losses and gradients.
+
+    dW[S_P,c,...]{U_X} += adds[S_P,c] * dW'[S_P,...]{U_X}    of all slots, those without W times 0
+
+In: the tables of a schedule, and terms that may be pending sums over data axes, which are added up
+as they are. Out: `Sums` of the same types, a row for each device.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from rooflight.program.pipeline_table import Ticks
+from rooflight.program.pipeline_work import Parts, Sums
+
+Flags = dict[str, jax.Array]  # what a slot does, as numbers: [devices], or [devices, chunks]
+
+
+def flags_of(ticks: Ticks) -> dict[str, npt.NDArray[Any]]:
+    """What every slot does; `adds` is 1 at the chunk whose weights get a gradient."""
+
+    def now(flags: Sequence[bool]) -> npt.NDArray[Any]:
+        return np.array(flags)[ticks.work]
+
+    adds = now(["W" in work.kind for work in ticks.works])
+    chunks = np.arange(1 + ticks.chunk.max())
+    return {
+        "is_first": now([work.is_first for work in ticks.works]),
+        "is_last": now([work.is_last for work in ticks.works]),
+        "does_f": now([work.kind == "F" for work in ticks.works]),
+        "adds": (adds[..., None] & (ticks.chunk[..., None] == chunks)).astype(np.float32),
+    }
+
+
+def add_terms(sums: Sums, terms: Sums, flags: Flags) -> Sums:
+    """Adds what slots with a weight gradient made, each to the sum of its chunk."""
+    adds, any_chunk = flags["adds"], flags["adds"].sum(1)
+
+    def into_chunk(total: jax.Array, term: jax.Array) -> jax.Array:
+        dims = (0, *range(2, total.ndim))
+        every = lax.broadcast_in_dim(
+            term, total.shape, dims, out_sharding=jax.typeof(total).sharding.spec
+        )
+        return total + _scaled(every.astype(total.dtype), adds)
+
+    def into(total: jax.Array, term: jax.Array) -> jax.Array:
+        return total + _scaled(term.astype(total.dtype), any_chunk)
+
+    return Sums(
+        into(sums.loss, terms.loss),
+        jax.tree.map(into_chunk, sums.stages, terms.stages),
+        jax.tree.map(into, sums.ends, terms.ends),
+    )
+
+
+def _scaled(term: jax.Array, scale: jax.Array) -> jax.Array:
+    """Times a factor of the leading dims; where a sum is pending, its factor is the same there."""
+    pending = jax.typeof(term).sharding.spec.unreduced
+    if pending:
+        scale = jax.reshard(scale, PartitionSpec(*entries_of(scale), reduced=pending))
+    return term * lax.expand_dims(scale.astype(term.dtype), range(scale.ndim, term.ndim))
+
+
+def zero_sums(parts: Parts, terms: Sums, chunks: int) -> Sums:
+    """Zeros of the types of the terms, sums pending and all."""
+
+    def zeros(like: jax.Array | jax.ShapeDtypeStruct, *, stacked: bool = False) -> jax.Array:
+        first, *rest = entries_of(like)
+        pending = jax.typeof(like).sharding.spec.unreduced
+        entries = [first, None, *rest] if stacked else [first, *rest]
+        shape = (like.shape[0], chunks, *like.shape[1:]) if stacked else like.shape
+        made = jnp.zeros(shape, parts.sums, out_sharding=PartitionSpec(*entries))
+        return jax.reshard(made, PartitionSpec(*entries, unreduced=pending))
+
+    return Sums(
+        zeros(terms.loss).astype(jnp.float32),
+        jax.tree.map(lambda like: zeros(like, stacked=True), terms.stages),
+        jax.tree.map(zeros, terms.ends),
+    )
+
+
+def entries_of(like: jax.Array | jax.ShapeDtypeStruct) -> tuple[Any, ...]:
+    """The axes of each dim."""
+    found = jax.typeof(like).sharding.spec.partitions
+    return (*found, *(None,) * (len(like.shape) - len(found)))

@@ -1,0 +1,135 @@
+"""Rows replayed: each one asked, its parts listed, its seconds measured; or refused with a reason.
+
+In: `Rows`. Out: `Asked`: the cases that have an answer, in a table, and the refusals.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflight.errors import RooflightError, UsageError
+from rooflight.plan.calibrated import Floats, part_table
+from rooflight.plan.parts import Parts, training_parts
+from rooflight.reconcile.measured import measured_seconds
+from rooflight.reconcile.micro import micro_case
+from rooflight.reconcile.priced_table import PricedTable
+from rooflight.reconcile.question import ask
+from rooflight.reconcile.rows import TRAINING, Row, Rows
+from rooflight.specs.calibration import DENSE, EXPERTS
+
+KERNEL = "kernel"  # the engine of microbenchmarks: no software above the chip
+REPLAYED = (*TRAINING, "micro")
+Watch = Callable[[int, int], None]  # rows done, rows in all
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row that can be answered: who ran it where, and what a calibration is chosen by."""
+
+    id: str
+    kind: str  # train or micro
+    source: str
+    model: str
+    family: str
+    chip: str
+    chip_kind: str  # tpu or gpu
+    engine: str
+    blocks: str  # dense or experts
+    configuration: str
+    measured_s: float
+    assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that cannot be answered, and why."""
+
+    id: str
+    source: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A file replayed up to its parts; what is left is to price them."""
+
+    cases: tuple[Case, ...]
+    refusals: tuple[Refusal, ...]
+    table: PricedTable
+
+    @property
+    def measured_s(self) -> Floats:
+        return np.array([case.measured_s for case in self.cases])
+
+    @property
+    def coverage(self) -> float:
+        """Rows answered of rows asked."""
+        return len(self.cases) / max(1, len(self.cases) + len(self.refusals))
+
+    def take(self, chosen: Sequence[bool]) -> "Asked":
+        """Some of the cases; refusals stay behind."""
+        kept = tuple(c for c, is_kept in zip(self.cases, chosen, strict=True) if is_kept)
+        return Asked(kept, (), self.table.take(np.array(chosen, dtype=np.bool_)))
+
+
+def ask_rows(rows: Rows, *, watch: Watch | None = None) -> Asked:
+    """Asks every row of training and every microbenchmark; serving has its own replay."""
+    wanted = rows.of(REPLAYED)
+    cases: list[Case] = []
+    parts: list[Parts] = []
+    refusals: list[Refusal] = []
+    known: dict[str, Parts] = {}
+    for number, row in enumerate(wanted, start=1):
+        try:
+            case, one = _case(row, rows, known)
+            cases.append(case)
+            parts.append(one)
+        except RooflightError as error:
+            refusals.append(Refusal(row.id, row.source, str(error)))
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # a field of another type
+            refusals.append(Refusal(row.id, row.source, f"the row cannot be read: {error!r}"))
+        if watch:
+            watch(number, len(wanted))
+    return Asked(tuple(cases), tuple(refusals), part_table(parts))
+
+
+def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
+    if row.kind == "micro":
+        kernel = micro_case(row, rows.models)
+        chip_kind, family = kernel.chip_kind, row.model
+        engine, blocks, measured_s, parts = KERNEL, DENSE, kernel.measured_s, kernel.parts
+        assumed = kernel.assumed
+    else:
+        question = ask(row, rows.models)
+        measured_s, more = measured_seconds(question)
+        assumed = (*question.assumed, *more)
+        if row.configuration not in known:
+            known[row.configuration] = training_parts(question.run)
+        parts = known[row.configuration]
+        engine, family = question.engine, question.family
+        blocks = EXPERTS if question.is_moe else DENSE
+        chip_kind = question.run.mesh.slice.chip.kind
+    if measured_s <= 0:
+        raise UsageError("a measured time of zero", hint="check measured:")
+    kind = "micro" if row.kind == "micro" else "train"
+    case = Case(
+        row.id,
+        kind,
+        row.source,
+        row.model,
+        family,
+        row.chip,
+        chip_kind,
+        engine,
+        blocks,
+        row.configuration,
+        measured_s,
+        assumed,
+    )
+    return case, parts

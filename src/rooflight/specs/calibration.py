@@ -1,0 +1,139 @@
+"""`Calibration`: few named constants of a chip and the software on it, fitted to measured runs.
+
+In: `calibrations/*.toml`. Out: records. A calibration says what it was fitted to, when, and how far
+it was off on runs that it had not seen; a chip without one is uncalibrated, and says so.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent / "calibrations"
+DENSE, EXPERTS = "dense", "experts"
+ANY = "any"  # stands for every chip of a kind, or every engine
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One constant: its unit, the range that a fit may use, and where a fit starts."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    typical: float
+    physics: str
+
+    @property
+    def is_time(self) -> bool:
+        return self.unit == "s"
+
+    def free(self, value: float) -> float:
+        """A bounded value on the whole line: the logit of where it lies, times by their log."""
+        part = min(max(self._part(value), 1e-3), 1 - 1e-3)
+        return math.log(part / (1 - part))
+
+    def bounded(self, free: float) -> float:
+        """The inverse of `free`; never outside the range."""
+        part = 1 / (1 + math.exp(-free))
+        if self.is_time:
+            return float(self.low * (self.high / self.low) ** part)
+        return self.low + part * (self.high - self.low)
+
+    def _part(self, value: float) -> float:
+        if self.is_time:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants of a chip under an engine, for models with or without experts."""
+
+    chip: str  # as rows name it, or a kind of chip
+    engine: str
+    blocks: str  # dense or experts
+    values: Mapping[str, float]
+    rows: int
+    sources: tuple[str, ...]
+    made: str  # a date
+    median_error: float  # of runs held out by configuration
+    mean_error: float
+    spread: float  # |log(measured / predicted)| that 80 % of held-out runs stay within
+
+    def interval(self, seconds: float) -> tuple[float, float]:
+        """The 80 % interval around a predicted time."""
+        return seconds * math.exp(-self.spread), seconds * math.exp(self.spread)
+
+
+@lru_cache(maxsize=1)
+def calibration_constants() -> Mapping[str, Constant]:
+    """Every constant by name, in the order of the file."""
+    tables = tomllib.loads((_FOLDER / "constants.toml").read_text(encoding="utf-8"))
+    return {name: Constant(name, **table) for name, table in tables.items()}
+
+
+def typical_values() -> dict[str, float]:
+    """What to expect of a chip that nobody measured."""
+    return {c.name: c.typical for c in calibration_constants().values()}
+
+
+def load_calibration(chip: str, kind: str, engine: str, blocks: str) -> Calibration | None:
+    """The nearest shipped calibration: the chip's own, else its kind's; None where there is none.
+
+    `kind` is tpu or gpu. `megatron@26.06` is a version of an engine; the engine comes after it, and
+    after every engine the one of any.
+    """
+    shipped, base = shipped_calibrations(), engine.partition("@")[0]
+    for key in ((chip, engine), (chip, base), (kind, engine), (kind, base), (kind, ANY)):
+        if (*key, blocks) in shipped:
+            return shipped[*key, blocks]
+    return None
+
+
+@lru_cache(maxsize=1)
+def shipped_calibrations() -> Mapping[tuple[str, str, str], Calibration]:
+    """By chip, engine and blocks."""
+    found: dict[tuple[str, str, str], Calibration] = {}
+    for path in sorted(_FOLDER.glob("*.toml")):
+        if path.stem != "constants":
+            for table in tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]:
+                one = _read(path.stem, table)
+                found[one.chip, one.engine, one.blocks] = one
+    return found
+
+
+def _read(chip: str, table: Mapping[str, Any]) -> Calibration:
+    return Calibration(
+        chip,
+        table["engine"],
+        table["blocks"],
+        table["values"],
+        table["rows"],
+        tuple(table["sources"]),
+        table["made"],
+        table["median_error"],
+        table["mean_error"],
+        table["spread"],
+    )
+
+
+def calibration_text(calibrations: list[Calibration]) -> str:
+    """The TOML file of one chip; `shipped_calibrations` reads it back."""
+    tables = [_table(c) for c in calibrations]
+    return "# Written by `rooflight calibrate`; do not edit.\n" + "".join(tables)
+
+
+def _table(one: Calibration) -> str:
+    sources = ", ".join(f'"{s}"' for s in one.sources)
+    values = "\n".join(f"{name} = {value:.4g}" for name, value in one.values.items())
+    return (
+        f'\n[[calibration]]\nengine = "{one.engine}"\nblocks = "{one.blocks}"\nrows = {one.rows}\n'
+        f'sources = [{sources}]\nmade = "{one.made}"\nmedian_error = {one.median_error:.4f}\n'
+        f"mean_error = {one.mean_error:.4f}\nspread = {one.spread:.4f}\n"
+        f"\n[calibration.values]\n{values}\n"
+    )

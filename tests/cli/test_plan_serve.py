@@ -1,0 +1,115 @@
+"""The verb `plan serve`: the page, its document, exit codes, and words for what cannot be."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooflight.cli.completion import candidates
+from rooflight.cli.verbs import load_verb, verb_parser
+
+from .command import run
+
+TRAFFIC = "plan serve llama3.2-1b --rate 40 --isl 256 --osl 32 --ttft 200ms --tpot 10ms"
+TINY = f"{TRAFFIC} --on v5e:1x1,v5e:2x2 --dtypes int8 --requests 400"
+
+
+def document(flags: str = "") -> dict[str, Any]:
+    outcome = run(shlex.split(f"{TINY} {flags} --json"))
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def test_the_document_has_what_an_engine_needs() -> None:
+    found = document("--price v5e=2 --spare 2")
+    fleet = found["fleet"]
+    assert (found["verb"], found["question"], found["model"]) == ("plan", "serve", "llama3.2-1b")
+    assert fleet["spare"] == 2 and fleet["chips"] == fleet["replicas"] + 2
+    assert fleet["dollars_per_hour"] == 2 * fleet["chips"]
+    assert fleet["simulated"]["good_share"] >= 0.95 and fleet["layout"] == "tp=1"
+    assert fleet["pool_tokens"] >= fleet["longest_request"] == 288
+    assert fleet["least_replicas"] <= fleet["replicas"] and fleet["paid"] > 1
+    assert found["chips"]["v5e"] == fleet and found["separate"]["together"] > 0
+
+
+def test_the_page_says_the_fleet_its_floor_and_whom_to_believe() -> None:
+    page = run(shlex.split(TINY)).out
+    assert page.startswith("1 + 1 spare x v5e:1x1 tp=1: 2 chips, $2.40 an hour\n")
+    for words in ("x the physics", "calibrated: engine any on tpu", "separate prefill", "cost: $"):
+        assert words in page
+    bare = run(shlex.split(f"{TINY} --engine none")).out
+    assert "uncalibrated: what the roofs allow" in bare
+
+
+def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
+    found = document("--sensitivity --hourly 10,400 --policy continuous --on v5e:1x1")
+    assert set(found["doubled"]) == {"rate", "input", "output"}
+    day, night = found["hours"][1], found["hours"][0]
+    assert day["replicas"] > night["replicas"] >= 1 and 0 < found["saving"] < 0.5
+    for what in found["doubled"].values():
+        assert what["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]
+
+
+def test_separated_fleets_have_both_kinds() -> None:
+    fleet = document("--policy separated")["fleet"]
+    assert fleet["policy"] == "separated"
+    assert 1 <= fleet["prefill_replicas"] < fleet["replicas"]
+
+
+def test_a_promise_that_nobody_keeps_is_a_finding() -> None:
+    outcome = run(shlex.split(f"{TINY} --tpot 1us"))
+    assert outcome.code == 1 and outcome.out.startswith("no fleet serves llama3.2-1b so: 40 req")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--on v6e", "nobody has said what an hour of"),
+        ("--on this-host --price this-host=1", "does not know the HBM of this host"),
+        ("--price 3", "--price '3' names no chip"),
+        ("--price v9=3", "v9"),
+        ("--percentile 100", "percentile 100"),
+        ("--hit-rate 1", "hit rate 1"),
+        ("--rate 0", "--rate '0' is not a number above 0"),
+        ("--hourly 5,,6", "--hourly '' is not a number above 0"),
+        ("--layout tp=16 --on v5e:1x1", "nothing holds llama3.2-1b"),
+        ("--rows 300 --step-tokens 200", "--step-tokens 200 is not from 300"),
+        ("--isl 10M", "is not a number of tokens"),
+        ("--isl 9000000", "nothing holds llama3.2-1b"),
+        ("--spare -1", "-1"),
+        ("--serve", "--serve"),
+    ],
+)
+def test_what_cannot_be_is_said(flags: str, words: str) -> None:
+    outcome = run(shlex.split(f"{TINY} {flags}"))
+    assert outcome.code == 2 and words in outcome.err and not outcome.out
+
+
+@pytest.mark.parametrize("flags", ["--osl 1", "--isl 1", "--hit-rate 0.9"])
+def test_odd_traffic_still_have_an_answer(flags: str) -> None:
+    outcome = run(shlex.split(f"{TINY} --ttft 9s --tpot 9s {flags}"))
+    assert outcome.code == 0, outcome.err
+
+
+def test_serve_has_its_own_flags_and_must_come_right_after_plan() -> None:
+    assert "--ttft" in candidates(["plan", "serve", "--t"])
+    assert "--ttft" not in candidates(["plan", "train", "--t"])
+    late = run(shlex.split("plan --on v5e --batch 1 --seq 1 serve llama3-8b"))
+    assert late.code == 2 and "right after plan" in late.err
+
+
+def test_its_first_example_runs() -> None:
+    parser = verb_parser("plan serve", load_verb("plan serve"))
+    assert run(shlex.split(parser.examples[0])[1:]).code == 0
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang", "kubernetes"])
+def test_a_fleet_goes_from_plan_to_export(to: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.json"
+    path.write_text(run(shlex.split(f"{TINY} --on h100:1 --dtypes fp8 --price h100=3 --json")).out)
+    outcome = run(["export", str(path), "--to", to])
+    assert outcome.code == 0, outcome.out
+    assert "--max-model-len" in outcome.out or "--context-length" in outcome.out
+    assert run(["export", "--to", to]).code == 2

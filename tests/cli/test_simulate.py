@@ -1,0 +1,77 @@
+"""`rooflight simulate`: the answer, its exit code, its document, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .command import run
+
+BASE = ["simulate", "llama3-8b", "--on", "v5e:2x4", "--dtypes", "int8/bf16/bf16"]
+LOAD = ["--rate", "20", "--isl", "512", "--osl", "32", "--requests", "300"]
+
+
+def test_the_answer_names_the_share_that_got_what_was_promised() -> None:
+    outcome = run([*BASE, *LOAD, "--ttft", "1s", "--tpot", "30ms"])
+    assert outcome.code == 0
+    assert outcome.out.startswith("100.00% of 300 requests within TTFT 1 s and TPOT 30 ms")
+    assert "x the physics" in outcome.out and "floor" in outcome.out
+    assert "--compare" in outcome.err
+
+
+def test_a_broken_promise_is_a_finding() -> None:
+    assert run([*BASE, *LOAD, "--tpot", "100us"]).code == 1
+
+
+def test_the_document_holds_every_policy_and_its_floor(tmp_path: Path) -> None:
+    plot = tmp_path / "latency.svg"
+    words = [*BASE, *LOAD, "--replicas", "2", "--compare", "--json", "--plot", str(plot)]
+    document = json.loads(run(words).out)
+    assert set(document["compare"]) == {"continuous", "interleaved", "static", "separated"}
+    assert document["compare"]["separated"]["prefill_replicas"] == 1
+    for found in document["compare"].values():
+        assert found["finished"] == 300
+        assert found["e2e"]["mean_s"] >= found["floor"]["e2e_s"]
+        assert found["ttft"]["p50_s"] <= found["ttft"]["p95_s"] <= found["ttft"]["p99_s"]
+    assert "TTFT" in plot.read_text() and plot.read_text().startswith("<svg")
+
+
+def test_one_replica_cannot_be_separated_but_the_others_are_compared() -> None:
+    assert "needs a prefill and a generate replica" in run([*BASE, *LOAD, "--compare"]).out
+    outcome = run([*BASE, *LOAD, "--policy", "separated"])
+    assert outcome.code == 2 and "--replicas 2" in outcome.err
+
+
+def test_a_trace_is_simulated_with_its_shared_prefixes(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    header = "arrival_s,input_tokens,output_tokens,prefix,prefix_tokens,tenant"
+    lines = [f"{at / 10},700,9,system,640,{'ab'[at % 2]}" for at in range(40)]
+    trace.write_text("\n".join([header, *lines]))
+    document = json.loads(run([*BASE, "--trace", str(trace), "--json"]).out)
+    assert document["requests"] == 40
+    assert document["cached_tokens"] == 38 * 640  # the first of each tenant computes it
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--rate", "20"], "--isl is missing"),
+        (["--trace", "no.csv", "--rate", "20"], "--rate would be ignored"),
+        (["--trace", "no.csv"], "cannot read"),
+        ([*LOAD, "--replicas", "0"], "--replicas 0"),
+        ([*LOAD, "--rows", "4096"], "above the budget"),
+        ([*LOAD, "--ttft", "soon"], "--ttft 'soon' is not a time"),
+        ([*LOAD, "--layout", "tp=4"], "is for 4 chips"),
+        ([*LOAD, "--replicas", "3", "--policy", "separated", "--prefill-replicas", "3"], "missing"),
+        (["--rate", "x", "--isl", "5", "--osl", "5"], "--rate 'x'"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str], problem: str) -> None:
+    outcome = run([*BASE, *words])
+    assert outcome.code == 2 and problem in outcome.err
+    assert "hint:" in outcome.err and not outcome.out
+
+
+def test_a_model_that_leaves_no_room_for_a_cache_is_refused() -> None:
+    outcome = run(["simulate", "llama3-70b", "--on", "v5e:2x2", *LOAD])
+    assert outcome.code == 2 and "no room for a KV cache" in outcome.err

@@ -1,0 +1,111 @@
+"""Fleets as commands of engines and as a manifest: what they say, and what they cannot."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rooflight.errors import UsageError
+from rooflight.interop import (
+    SERVERS,
+    ServedFleet,
+    export_commands,
+    export_manifest,
+    read_fleet,
+    servers,
+)
+from rooflight.specs import parse_slice
+
+FLEET = ServedFleet(
+    model="llama3-8b",
+    on=parse_slice("h100:4"),
+    ways={"tp": 2, "pp": 2},
+    kv_split="heads",
+    weights="fp8",
+    kv="fp8",
+    compute="fp8",
+    replicas=4,
+    prefill_replicas=0,
+    max_rows=256,
+    max_step_tokens=2048,
+    block_tokens=128,
+    longest=1280,
+    is_cached=True,
+)
+
+
+def test_vllm_has_a_flag_for_everything_said() -> None:
+    found = export_commands(FLEET, servers()["vllm"])
+    line = found.text.splitlines()[-1]
+    assert not found.losses and line.startswith("vllm serve llama3-8b ")
+    for words in (
+        "--tensor-parallel-size 2",
+        "--pipeline-parallel-size 2",
+        "--max-num-seqs 256",
+        "--max-num-batched-tokens 2048",
+        "--max-model-len 1280",
+        "--kv-cache-dtype fp8",
+        "--enable-prefix-caching",
+    ):
+        assert words in line
+
+
+def test_sglang_counts_the_chips_of_all_attention_ranks_as_tp() -> None:
+    experts = replace(FLEET, ways={"dp": 8, "ep": 8}, on=parse_slice("h200:8"))
+    line = export_commands(experts, servers()["sglang"]).text.splitlines()[-1]
+    for words in ("--tp-size 8", "--dp-size 8", "--ep-size 8", "--enable-dp-attention"):
+        assert words in line
+
+
+def test_separated_replicas_get_a_command_each() -> None:
+    apart = replace(FLEET, prefill_replicas=3)
+    text = export_commands(apart, servers()["sglang"]).text
+    assert "# 3 x h100:4: prefill" in text and "# 1 x h100:4: generate" in text
+    assert "--disaggregation-mode prefill" in text and "--disaggregation-mode decode" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"ways": {"tp": 2, "ws": 2}}, "ws=2"),
+        ({"kv_split": "batch"}, "kv=batch"),
+        ({"kv": "int4"}, "cache in int4"),
+        ({"weights": "int4"}, "weights in int4"),
+        ({"weights": "int8", "compute": "int8"}, "products in int8"),
+        ({"on": parse_slice("v5e:2x2"), "prefill_replicas": 1}, "separated replicas"),
+    ],
+)
+def test_what_vllm_cannot_say_is_listed(changes: dict[str, Any], what: str) -> None:
+    found = export_commands(replace(FLEET, **changes), servers()["vllm"])
+    assert [loss.what for loss in found.losses] == [what] and f"# lost: {what}" in found.text
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_the_manifest_is_yaml_with_a_pool_over_its_deployments(engine: str) -> None:
+    fleet = replace(FLEET, on=parse_slice("v5e:2x4"), prefill_replicas=1)
+    *deployments, pool = yaml.safe_load_all(export_manifest(fleet, servers()[engine]).text)
+    assert [d["spec"]["replicas"] for d in deployments] == [1, 3]
+    assert pool["kind"] == "InferencePool"
+    label = pool["spec"]["selector"]["matchLabels"].items()
+    for deployment in deployments:
+        pod = deployment["spec"]["template"]
+        assert label <= pod["metadata"]["labels"].items()
+        assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+        assert pod["spec"]["containers"][0]["resources"]["limits"] == {"google.com/tpu": 8}
+        assert pool["spec"]["targetPorts"][0]["number"] == 8000
+
+
+def test_a_replica_of_many_hosts_is_no_deployment() -> None:
+    found = export_manifest(replace(FLEET, on=parse_slice("h100:8x2")), servers()["vllm"])
+    assert [loss.what for loss in found.losses] == ["2 hosts a replica"]
+
+
+def test_a_file_without_a_fleet_says_how_to_write_one(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.json"
+    for text in ("", "[]", json.dumps({"fleet": None}), json.dumps({"fleet": {"layout": "x"}})):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="holds no fleet"):
+            read_fleet(str(path))

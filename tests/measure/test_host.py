@@ -1,0 +1,126 @@
+"""This machine as a chip: real processes, real devices of the host, and what is made of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooflight.algebra import parse_contraction, strategies
+from rooflight.costs.choose import choose
+from rooflight.dtypes import DTYPES
+from rooflight.errors import UsageError
+from rooflight.measure.child import measure
+from rooflight.measure.host_chip import Host, chip_file, host_of
+from rooflight.measure.strategies import run_choice
+from rooflight.specs.catalog import load_chip, read_chip
+from rooflight.specs.chip import Source
+from rooflight.specs.mesh import parse_mesh
+from rooflight.specs.slice import Slice
+
+pytest.importorskip("jax")
+
+DEVICES = 4
+SOURCE = Source("measured", "a test", "", "2026-11-15")
+
+
+def host(rows: dict[str, Any], *, devices: int = DEVICES) -> Host:
+    return host_of(rows, load_chip("this-host"), devices=devices, source=SOURCE)
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Any]:
+    return measure("microbench:host", devices=2, rounds=3)
+
+
+def synthetic(egress: float, hop_s: float) -> dict[str, Any]:
+    """Rows of a machine that obeys the formulas: W = egress, one hop of hop_s."""
+    n, sizes = DEVICES, (4096, 1 << 20, 1 << 24)
+    part = {"all_gather": (n - 1) / n, "all_to_all": (n - 1) / n**2, "permute": 1.0}
+    collectives = [
+        {"kind": kind, "nbytes": v, "seconds": c * v / egress + hop_s}
+        for kind, c in part.items()
+        for v in sizes
+    ]
+    matmuls = [
+        {"m": 1, "k": 1024, "n": 1024, "seconds": 4 * (1024**2 + 2048) / 5e9},
+        {"m": 512, "k": 512, "n": 512, "seconds": 2 * 512**3 / 4e10},
+    ]
+    return {"matmuls": matmuls, "collectives": collectives}
+
+
+def test_a_machine_that_obeys_the_formulas_is_found_again() -> None:
+    found = host(synthetic(1e9, 1e-4))
+    assert found.chip.flops["f32"] == pytest.approx(4e10)
+    assert found.chip.hbm_bytes_per_s == pytest.approx(5e9)
+    fabric = found.chip.switched
+    assert fabric is not None
+    # The smallest arrays are not quite without bytes, so latency is a little too large.
+    assert fabric.hop_s == pytest.approx(1e-4, rel=0.05)
+    assert fabric.chip_egress_bytes_per_s == pytest.approx(1e9, rel=0.01)
+    for row in found.collectives:
+        assert row.predicted_s == pytest.approx(row.seconds, rel=0.05)
+
+
+def test_the_chip_file_reads_back_as_the_same_chip(tmp_path: Path) -> None:
+    found = host(synthetic(1e9, 1e-4))
+    path = tmp_path / "this-host.toml"
+    path.write_text(chip_file(found))
+    chip = read_chip(path)
+    assert chip.switched == found.chip.switched
+    assert chip.flops == found.chip.flops
+    assert (chip.hbm_bytes, chip.hbm_bytes_per_s) == (
+        found.chip.hbm_bytes,
+        found.chip.hbm_bytes_per_s,
+    )
+    assert chip.sources["flops.f32"].title == SOURCE.title
+
+
+def test_a_machine_too_busy_to_show_its_bandwidth_is_told_so() -> None:
+    with pytest.raises(UsageError, match="too busy"):
+        host(synthetic(1e30, 1e-4))
+
+
+def test_rates_of_this_machine_are_those_of_a_computer(rows: dict[str, Any]) -> None:
+    chip = host(rows, devices=2).chip
+    fabric = chip.switched
+    assert fabric is not None and chip.hbm_bytes_per_s is not None
+    assert 1e8 < chip.flops["f32"] < 1e13
+    assert 1e7 < chip.hbm_bytes_per_s < 1e12
+    assert 1e6 < fabric.chip_egress_bytes_per_s < 1e12
+    assert 1e-7 < fabric.hop_s < 0.1
+
+
+def test_larger_matmuls_take_longer(rows: dict[str, Any]) -> None:
+    seconds = {(r["m"], r["n"]): r["seconds"] for r in rows["matmuls"]}
+    assert seconds[1024, 512] > 3 * seconds[128, 128]
+
+
+def test_every_strategy_of_a_contraction_is_run_and_timed() -> None:
+    chip = host(synthetic(1e9, 1e-4)).chip
+    mesh = parse_mesh(f"X={DEVICES}", on=Slice(chip, (DEVICES,)))
+    contraction = parse_contraction("A[I,J_X] * B[J_X,K] -> C[I_X,K]")
+    dims = {"I": 64, "J": 64, "K": 64}
+    asked = strategies(contraction, mesh.axes)
+    choice = choose(asked, dims=dims, mesh=mesh, dtype=DTYPES["f32"])
+    runs = run_choice(choice, mesh, dims, DTYPES["f32"])
+    assert len(runs) == len(asked) > 1
+    assert runs[0].summary == choice.best.summary
+    assert all(run.measured_s > 0 for run in runs)
+
+
+def test_another_chip_than_this_host_is_not_run_on() -> None:
+    mesh = parse_mesh("X=4,Y=4", on="v5e:4x4")
+    contraction = parse_contraction("A[I_X,J] * B[J,K_Y] -> C[I_X,K_Y]")
+    dims = {"I": 64, "J": 64, "K": 64}
+    asked = strategies(contraction, mesh.axes)
+    choice = choose(asked, dims=dims, mesh=mesh, dtype=DTYPES["bf16"])
+    with pytest.raises(UsageError, match="cannot be run on v5e:4x4") as raised:
+        run_choice(choice, mesh, dims, DTYPES["bf16"])
+    assert "rooflight measure" in raised.value.hint
+
+
+def test_a_measurement_that_fails_says_why() -> None:
+    with pytest.raises(UsageError, match="no_such_module"):
+        measure("no_such_module:f", devices=1)
+    with pytest.raises(UsageError, match="0 devices"):
+        measure("microbench:host", devices=0, rounds=1)

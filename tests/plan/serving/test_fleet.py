@@ -1,0 +1,215 @@
+"""The fleet search against brute force, its bounds against simulations, its calibrated cost."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from rooflight.plan.serving.arrivals import Lengths
+from rooflight.plan.serving.calibrated import calibrated_generate_s, calibrated_prefill_s
+from rooflight.plan.serving.derive_model import serving_model
+from rooflight.plan.serving.fleet import Fleet, Trials, cheapest_fleet, fewest_replicas
+from rooflight.plan.serving.fleet_cost import calibrated_cost, fleet_cost
+from rooflight.plan.serving.fleet_demand import Demand
+from rooflight.plan.serving.fleet_questions import hourly_fleets, saving
+from rooflight.plan.serving.fleet_separate import separate_or_not
+from rooflight.plan.serving.fleet_way import Way, chip_slices, ways_to_serve
+from rooflight.plan.serving.layout import parse_serving_layout
+from rooflight.plan.serving.precision import parse_precision
+from rooflight.plan.serving.simulate_setup import Setup
+from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.specs import load_chip, load_model, parse_slice
+from rooflight.specs.serving_calibration import typical_serving
+
+TINY = load_model("llama3.2-1b")
+INT8 = parse_precision("int8")
+PRICES = {"v5e": 1.2, "h100": 3.0}
+
+
+def fixed(tokens: int) -> Lengths:
+    return Lengths("fixed", float(tokens))
+
+
+def demand(**changes: object) -> Demand:
+    plain = Demand(40.0, fixed(256), fixed(32), Slo(0.2, 0.01), num_requests=400)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def ways(
+    asked: Demand, *, on: str = "v5e:1x1,v5e:2x2,h100:1", engine: str | None = "any"
+) -> list[Way]:
+    slices = [parse_slice(word) for word in on.split(",")]
+    found = ways_to_serve(TINY, slices, asked, precisions=[INT8], prices=PRICES, engine=engine)
+    return list(found)
+
+
+def random_demand(seed: int) -> Demand:
+    """Small traffic that needs from one to a few replicas."""
+    draw = random.Random(seed)
+    return demand(
+        rate=draw.choice([10.0, 150.0, 400.0]),
+        input=Lengths("lognormal", draw.choice([128.0, 1024.0]), variation=0.5),
+        output=fixed(draw.choice([8, 48])),
+        slo=Slo(draw.choice([0.1, 0.5]), draw.choice([0.004, 0.02])),
+        hit_rate=draw.choice([0.0, 0.5]),
+        seed=seed,
+        num_requests=None,
+    )
+
+
+def brute_force(found: list[Way], asked: Demand, *, most: int) -> float:
+    """The dollars of the cheapest fleet, every number of replicas from one tried on every way."""
+    trials, best = Trials(asked), math.inf
+    for way in found:
+        first = 2 if way.policy == "separated" else 1
+        # a bound of nothing: every split of every number is tried
+        free = replace(way, bound=replace(way.bound, prefill_s=0.0, generate_s=0.0, together_s=0.0))
+        for count in range(first, most + 1):
+            if count * way.dollars >= best:
+                break
+            if trials.fleet(free, count, 0):
+                best = count * way.dollars
+    return best
+
+
+@pytest.mark.parametrize("seed", range(5, 10))
+def test_the_search_finds_what_trying_everything_finds(seed: int) -> None:
+    asked = random_demand(seed)
+    found = ways(asked)
+    search = cheapest_fleet(found, asked)
+    tried = brute_force(found, asked, most=6)
+    mine = search.best.dollars_per_hour if search.best else math.inf
+    most = search.best.replicas if search.best else 0
+    assert most <= 6 and mine == pytest.approx(tried)
+
+
+@pytest.mark.parametrize("seed", range(5, 10))
+def test_a_fleet_keeps_its_promise_in_its_own_simulation(seed: int) -> None:
+    asked = random_demand(seed)
+    best = cheapest_fleet(ways(asked), asked, spare=1).best
+    if best is None:
+        return
+    again = Trials(asked).fleet(best.way, best.replicas, 1)
+    assert again and again.simulation == best.simulation
+    assert best.simulation.good_share >= asked.kept
+    assert best.paid_replicas == best.replicas + 1 and best.paid > 1
+
+
+@pytest.mark.parametrize("engine", ["any", None])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_replica_does_a_request_in_less_than_the_bound(seed: int, engine: str | None) -> None:
+    asked = random_demand(seed)
+    for way in ways(asked, on="v5e:1x1,v5e:2x2", engine=engine)[:8]:
+        fleet = fewest_replicas(way, asked)
+        if fleet is None:
+            continue
+        found, bound = fleet.simulation, way.bound
+        spent_s = found.busy_share * found.duration_s * found.replicas / found.num_requests
+        least_s = bound.together_s
+        if way.policy == "separated":
+            least_s = bound.prefill_s + bound.generate_s
+        assert spent_s >= least_s * (1 - 1e-9), str(way)
+
+
+def test_the_physics_lies_below_every_bound() -> None:
+    for way in ways(demand()):
+        assert way.physics.together_s <= way.bound.together_s * (1 + 1e-9)
+
+
+def test_a_large_fleet_is_simulated_as_a_part_with_no_less_to_do() -> None:
+    asked = demand(rate=4000.0)
+    (way, *_) = (w for w in ways(asked, on="v5e:1x1") if w.policy == "continuous")
+    fleet = fewest_replicas(way, asked)
+    assert fleet and fleet.replicas > 16 and fleet.simulation.replicas == 16
+    assert fleet.simulated_rate / 16 == pytest.approx(4000 / fleet.replicas)
+
+
+def test_more_cached_tokens_never_cost_more() -> None:
+    def dollars(hit_rate: float) -> Fleet:
+        best = cheapest_fleet(ways(demand(hit_rate=hit_rate)), demand(hit_rate=hit_rate)).best
+        assert best
+        return best
+
+    cold, warm = dollars(0.0), dollars(0.75)
+    assert warm.dollars_per_hour <= cold.dollars_per_hour
+    assert cold.dollars_per_million_cached is None
+    cached = warm.dollars_per_million_cached
+    assert cached is not None and cached < warm.dollars_per_million_in
+    work, hour = warm.demand.work(), warm.demand.rate * 3600 / 1e6
+    parts = (
+        (work.prompt_tokens, warm.dollars_per_million_in),
+        (work.input_tokens - work.prompt_tokens, cached),
+        (work.output_tokens, warm.dollars_per_million_out),
+    )
+    total = sum(tokens * hour * dollars for tokens, dollars in parts)
+    assert total == pytest.approx(warm.dollars_per_hour)
+
+
+def test_an_impossible_promise_finds_no_fleet() -> None:
+    asked = demand(slo=Slo(1e-5, 1e-6))
+    assert cheapest_fleet(ways(asked), asked).best is None
+
+
+def test_night_needs_fewer_replicas_than_day() -> None:
+    asked = demand(rate=200.0)
+    best = cheapest_fleet(ways(asked, on="v5e:1x1"), asked).best
+    assert best
+    hours = hourly_fleets(best, [20.0, 200.0])
+    assert hours[0].fleet.replicas <= hours[1].fleet.replicas == best.replicas
+    assert 0 <= saving(hours) < 0.5
+
+
+def test_the_calibrated_cost_is_that_of_the_calibration_at_its_lengths() -> None:
+    values = typical_serving()
+    for word in ("tp=2", "pp=2"):
+        setup = Setup(TINY, parse_slice("h100:2"), parse_serving_layout(word), INT8)
+        model = serving_model(TINY, setup.on, setup.layout, INT8)
+        cost = calibrated_cost(model, values, input_tokens=512, context=600, max_rows=64)
+        stages = setup.layout.pp
+        for rows in (2, 32):
+            step_s = cost.seconds(
+                decode_rows=rows, kv_tokens=600 * rows, prefill_tokens=0, prefill_kv_tokens=0
+            )
+            own_s = calibrated_generate_s(model, values, rows=rows // stages, context=600)
+            assert step_s == pytest.approx(own_s)
+    prompt_s = cost.seconds(
+        decode_rows=0, kv_tokens=0, prefill_tokens=1024, prefill_kv_tokens=1024 * 513
+    )
+    two = calibrated_prefill_s(model, values, tokens=512)
+    assert two < prompt_s < 2 * two  # two microbatches of a pipeline, launched once
+
+
+def test_without_an_engine_the_roofs_are_the_cost() -> None:
+    setup = Setup(TINY, parse_slice("v5e:1x1"), parse_serving_layout("tp=1"), INT8)
+    cost, roofs, known = fleet_cost(setup, input_tokens=256, context=256, engine=None)
+    assert cost is roofs and known is None
+    step = {"decode_rows": 8, "kv_tokens": 2048, "prefill_tokens": 0, "prefill_kv_tokens": 0}
+    slower, _, known = fleet_cost(setup, input_tokens=256, context=256, engine="any")
+    assert known and slower.seconds(**step) > roofs.seconds(**step)
+
+
+def test_the_sizes_of_a_chip_begin_with_the_smallest_that_holds_the_model() -> None:
+    big = load_model("llama3-70b")
+    assert str(chip_slices(load_chip("v5e"), big, INT8)[0]) == "v5e:2x4"
+    small = [str(s) for s in chip_slices(load_chip("v5e"), TINY, INT8)]
+    assert small[:3] == ["v5e:1x1", "v5e:2x2", "v5e:2x4"]
+    assert [str(s) for s in chip_slices(load_chip("h100"), TINY, INT8)][:3] == [
+        "h100:1",
+        "h100:2",
+        "h100:4",
+    ]
+
+
+def test_the_flip_lies_where_both_policies_serve_alike() -> None:
+    setup = Setup(TINY, parse_slice("v5e:2x2"), parse_serving_layout("tp=4"), INT8)
+    asked = demand(input=fixed(2048), output=fixed(128), slo=Slo(1.0, 0.01))
+    verdict = separate_or_not(setup, asked, engine=None)
+    assert verdict and verdict.together > 0 and verdict.separated > 0
+    flips = verdict.input_flip
+    assert flips is not None
+    before, after = (
+        separate_or_not(setup, replace(asked, input=Lengths("fixed", flips * f)), engine=None)
+        for f in (0.97, 1.03)
+    )
+    assert before and after and before.separates != after.separates

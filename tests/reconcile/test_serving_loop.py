@@ -1,0 +1,142 @@
+"""The loop: its parts are those of the step model, no roof is beaten, and load costs time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.plan.serving import replayed_model
+from rooflight.plan.serving.calibrated import calibrated_generate_s, calibrated_prefill_s
+from rooflight.reconcile.serving_loop import serving_table
+from rooflight.reconcile.serving_parts import parts_of
+from rooflight.reconcile.serving_question import ServingQuestion, ask_serving
+from rooflight.reconcile.serving_rows import ServingRow
+from rooflight.specs.serving_calibration import serving_constants, typical_serving
+
+
+def _question(model: str, *, tp: int, ep: int, isl: int = 1024) -> ServingQuestion:
+    fields = {
+        "silicon_data_source": "x; silicon_concurrency=16",
+        "backend": "sglang",
+        "model_path": model,
+        "system": "b200_sxm",
+        "precision": "fp8",
+        "mode": "agg",
+        "isl": str(isl),
+        "osl": "1000",
+        "gemm_quant_mode": "fp8",
+        "moe_quant_mode": "fp8",
+        "batch_size": "16",
+        "tp_size": str(tp),
+        "moe_tp_size": str(tp // ep),
+        "moe_ep_size": str(ep),
+        "silicon_tpot_ms": "10",
+        "silicon_ttft_ms": "10",
+    }
+    return ask_serving(ServingRow(fields))
+
+
+_QUESTIONS = [
+    _question("Llama-3.1-70B", tp=4, ep=1),
+    _question("gpt-oss-120b", tp=2, ep=1, isl=8192),
+    _question("DeepSeek-R1", tp=8, ep=8),
+    replace(_question("DeepSeek-R1", tp=8, ep=8), tp=1, dp=8),
+]
+
+
+@pytest.mark.parametrize("question", _QUESTIONS, ids=lambda q: f"{q.model.name}-dp{q.dp}")
+def test_parts_add_up_to_the_step_model(question: ServingQuestion) -> None:
+    rows, context = 64, question.prompt + question.output // 2
+    model = replayed_model(
+        question.model,
+        question.chip,
+        tp=question.tp,
+        dp_attention=question.dp,
+        ep=question.ep,
+        precision=question.precision,
+    )
+    step, parts = model.generate([context] * rows), parts_of(question)
+    touched = 1 - (1 - parts.expert_share) ** rows
+    assert parts.weights_s + parts.experts_s * touched == pytest.approx(step.weights_s)
+    assert parts.kv_s * rows == pytest.approx(step.kv_s)
+    assert parts.attention_s * rows == pytest.approx(step.attention_s)
+    assert (parts.matmul_s + parts.expert_matmul_s) * rows == pytest.approx(step.matmul_s)
+    assert parts.activations_s * rows == pytest.approx(step.activations_s)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_no_constants_beat_the_roofs(data: st.DataObject) -> None:
+    values = {
+        c.name: data.draw(st.floats(c.low, c.high), label=c.name)
+        for c in serving_constants().values()
+    }
+    table = serving_table([parts_of(q) for q in _QUESTIONS])
+    # Interference at its least: the roof hides prompts as far as any value does.
+    roof = dict(table.roof) | {"interference": values["interference"]}
+    said, least = table.seconds(values), table.seconds(roof)
+    assert np.all(said.tpot_s >= least.tpot_s * 0.97)  # slower prompts leave fewer that generate
+    assert np.all(said.ttft_s > 0)
+
+
+def test_more_clients_slow_every_token_down() -> None:
+    table = serving_table(
+        [replace(parts_of(_QUESTIONS[0]), batch=float(b)) for b in (1, 4, 16, 64, 256)]
+    )
+    times = table.seconds(typical_serving())
+    assert np.all(np.diff(times.tpot_s) > 0)
+    assert np.all(np.diff(times.rows) > 0)
+
+
+def test_clients_beyond_the_memory_wait_for_their_first_token() -> None:
+    parts = replace(parts_of(_QUESTIONS[0]), room=64.0)
+    table = serving_table([replace(parts, batch=b) for b in (64.0, 128.0)])
+    times = table.seconds(typical_serving())
+    assert times.tpot_s[1] == pytest.approx(times.tpot_s[0])
+    assert times.ttft_s[1] > times.ttft_s[0] + parts.output * times.tpot_s[0] * 0.9
+
+
+def test_workers_that_only_generate_have_no_prompts_in_their_way() -> None:
+    parts = parts_of(_QUESTIONS[0])
+    table = serving_table([parts, replace(parts, is_separated=1.0)])
+    together, apart = table.seconds(typical_serving()).tpot_s
+    assert apart < together
+
+
+def test_drafted_tokens_that_are_accepted_shorten_the_time_a_token() -> None:
+    parts = replace(parts_of(_QUESTIONS[2]), batch=4.0, is_separated=1.0)
+    table = serving_table([replace(parts, drafted=float(d)) for d in (0, 1, 3)])
+    plain, one, three = table.seconds(typical_serving()).tpot_s
+    assert three < one < plain
+
+
+@pytest.mark.parametrize("question", _QUESTIONS, ids=lambda q: f"{q.model.name}-dp{q.dp}")
+def test_the_planner_and_the_fit_price_a_step_alike(question: ServingQuestion) -> None:
+    values = typical_serving()
+    model = replayed_model(
+        question.model,
+        question.chip,
+        tp=question.tp,
+        dp_attention=question.dp,
+        ep=question.ep,
+        precision=question.precision,
+    )
+    alone = replace(parts_of(question), batch=32.0, is_separated=1.0)
+    context = question.prompt + question.output / 2
+    step_s = calibrated_generate_s(model, values, rows=32, context=context)
+    assert step_s == pytest.approx(float(serving_table([alone]).seconds(values).tpot_s[0]))
+    assert step_s > model.generate([round(context)] * 32).lower_s
+    prompt_s = calibrated_prefill_s(model, values, tokens=question.prompt)
+    assert prompt_s > model.prefill([question.prompt]).flops_s
+
+
+def test_wrong_values_of_a_calibrated_step_show_in_its_time() -> None:
+    model = replayed_model(_QUESTIONS[0].model, "b200", tp=4, precision=_QUESTIONS[0].precision)
+    values = typical_serving()
+    slower = [
+        calibrated_generate_s(model, values | {name: values[name] / 2}, rows=8, context=1024.0)
+        for name in ("hbm", "kv", "network", "quantised")
+    ]
+    assert all(s > calibrated_generate_s(model, values, rows=8, context=1024.0) for s in slower)

@@ -1,0 +1,32 @@
+"""The scatter plot of predictions: a dot a row, the diagonal, words for a pointer."""
+
+import xml.etree.ElementTree as ET
+
+from rooflight.report.accuracy_plot import AccuracyPlot, Dot, accuracy_svg
+
+DOTS = (
+    Dot(1.0, 1.1, "dense", "a <b>: +10%"),
+    Dot(10.0, 9.0, "experts", "c"),
+    Dot(0.01, 0.01, "dense", "d"),
+)
+
+
+def test_every_row_has_a_dot_that_says_its_name() -> None:
+    root = ET.fromstring(accuracy_svg(AccuracyPlot("Training", DOTS)))
+    titles = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["Training", "a <b>: +10%", "c", "d"]
+
+
+def test_a_perfect_prediction_lies_on_the_diagonal_and_a_longer_one_above() -> None:
+    text = accuracy_svg(AccuracyPlot("t", (Dot(1.0, 1.0, "x", "p"), Dot(1.0, 2.0, "x", "q"))))
+    root = ET.fromstring(text)
+    boxes = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if len(r)]
+    (x1, y1), (x2, y2) = ((float(b.attrib["x"]), float(b.attrib["y"])) for b in boxes)
+    assert x1 == x2 and y2 < y1
+    assert round(x1 - 84, 1) == round(520 - (y1 - 56) - 5, 1)
+
+
+def test_series_have_their_own_colour_and_a_legend() -> None:
+    text = accuracy_svg(AccuracyPlot("t", DOTS))
+    assert text.count("#0072b2") == 3 and text.count("#d55e00") == 2
+    assert ">experts</text>" in text

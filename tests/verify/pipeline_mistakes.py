@@ -1,0 +1,25 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""A pipelined program with a mistake; the judge must see it."""
+
+from typing import Any
+
+from jax.sharding import Mesh
+
+from rooflight.program import train_pipeline
+from rooflight.program.model import Program
+from rooflight.program.params import Tree
+from rooflight.records import from_json
+from rooflight.verify.build_plan import build_step, make_program
+
+
+def summed_every_tick(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:
+    """No sum over data axes is left pending: each tick takes its own."""
+
+    def as_they_are(program: Program, params: Tree, **_: object) -> Tree:
+        del program
+        return params
+
+    train_pipeline.with_pending_gradients = as_they_are
+    decided = from_json(plan)
+    return build_step(mesh, decided, make_program(decided))

@@ -1,0 +1,52 @@
+"""Findings: what is worth a line, how equal ones are added up, what a collective costs."""
+
+import pytest
+
+from rooflight.costs import collective_time
+from rooflight.specs import parse_mesh
+from rooflight.verify.finding import Finding, Scale, merged, network_seconds, warning_finding
+
+MESH = parse_mesh("X=4,Y=4", on="v5e:4x4")
+SCALE = Scale(step_s=1.0, hbm_bytes=10**10)
+
+
+def _finding(seconds: float | None, nbytes: int | None, where: str = "a.py:1") -> Finding:
+    return Finding("wide", "words", seconds, nbytes, where, "fix")
+
+
+def test_what_costs_time_is_held_against_time_and_the_rest_against_memory() -> None:
+    assert SCALE.is_worth(_finding(0.01, 1)) and not SCALE.is_worth(_finding(0.009, 10**10))
+    assert SCALE.is_worth(_finding(None, 5 * 10**7))
+    assert not SCALE.is_worth(_finding(None, 5 * 10**7 - 1))
+
+
+def test_an_unknown_cost_is_never_too_small() -> None:
+    assert SCALE.is_worth(_finding(None, None))
+
+
+def test_equal_findings_of_a_line_are_one_and_the_dearest_comes_first() -> None:
+    found = merged([_finding(0.1, 10), _finding(0.2, 20), _finding(0.25, 5, "b.py:2")])
+    assert [(f.where, f.nbytes) for f in found] == [("a.py:1", 30), ("b.py:2", 5)]
+    assert found[0].seconds == pytest.approx(0.3)
+
+
+def test_a_collective_costs_what_the_network_model_says() -> None:
+    found = network_seconds("all_gather", 2**25, ("Y",), MESH)
+    assert found == collective_time("all_gather", 2**25, MESH.group("Y")).expected_s
+
+
+@pytest.mark.parametrize("kind, axes", [("broadcast", ("X",)), ("all_gather", ("core",))])
+def test_what_has_no_price_costs_an_unknown_time(kind: str, axes: tuple[str, ...]) -> None:
+    assert network_seconds(kind, 1e6, axes, MESH) is None
+    assert network_seconds("all_gather", 1e6, None, MESH) is None
+
+
+def test_a_warning_of_the_partitioner_names_its_line() -> None:
+    text = (
+        "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding A to B"
+        ' efficiently for HLO operation %x = f32[8]{0} copy(%y), metadata={op_name="f"'
+        ' source_file="/home/me/model.py" source_line=12}'
+    )
+    found = warning_finding(text)
+    assert found.kind == "rematerialised" and found.place == "model.py:12"
+    assert found.words.endswith("efficiently") and "%x" not in found.words

@@ -1,0 +1,149 @@
+"""`rooflight verify --fn` on programs that were not written for us: the right findings alone."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from rooflight.cli import verify
+from rooflight.cli.main import main
+from rooflight.cli.verify_program_page import program_document, program_text
+from rooflight.errors import UsageError
+from rooflight.specs import parse_mesh
+from rooflight.verify.baseline import compare
+from rooflight.verify.program import ProgramVerdict, judge_program, parse_build
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the compiler that is asked, is not installed",
+)
+
+HERE = Path(__file__).parent
+STRANGERS = HERE / "strangers.py"
+MESHES = {"experts": "X=8", "loose_experts": "X=8"}
+QUICK = ("experts", "loose_experts", "merged_batch", "wrong")
+SLOW = ("vit", "ulysses", "concrete")  # twelve layers unrolled; 64 rounds of a long sequence
+
+
+def _judge(name: str, cache: Path) -> ProgramVerdict:
+    mesh = parse_mesh(MESHES.get(name, "X=2,Y=4"), on="v5e:2x4")
+    return judge_program(f"strangers:{name}", mesh, folder=str(HERE), cache=cache)
+
+
+def _judge_all(names: tuple[str, ...], cache: Path) -> dict[str, ProgramVerdict]:
+    return {name: _judge(name, cache) for name in names}  # each is two compiles at a time
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProgramVerdict]:
+    return _judge_all(QUICK, tmp_path_factory.mktemp("cache"))
+
+
+def _line(mark: str) -> str:
+    """`file:line` of the first line that has these words."""
+    lines = STRANGERS.read_text().splitlines()
+    return f"strangers.py:{next(at for at, text in enumerate(lines, 1) if mark in text)}"
+
+
+def test_a_sound_program_has_no_finding_and_the_collectives_it_asks_for(
+    verdicts: dict[str, ProgramVerdict],
+) -> None:
+    verdict = verdicts["experts"]
+    assert verdict.findings == () and verdict.partitioned and verdict.memory
+    large = [c for c in verdict.partitioned.collectives if c.nbytes > 10**7]
+    assert {(c.kind, c.axes) for c in large} == {("all_to_all", ("X",))}
+    # Tokens go to experts and back, and so does one of the two gradients: x has none.
+    assert sum(c.count or 0 for c in large) == 3
+    assert large[0].nbytes == 2 * 16 * 32 * 256 * 2048  # bf16[expert, group, capacity, width]
+
+
+def test_a_missing_constraint_is_found_where_the_tokens_are_gathered(
+    verdicts: dict[str, ProgramVerdict],
+) -> None:
+    (finding,) = verdicts["loose_experts"].findings
+    assert finding.kind == "weight_moved" and "x_gsd is gathered over X" in finding.words
+    assert finding.place == _line("scores = jax.nn.softmax((x_gsd")
+    assert finding.seconds and finding.seconds > 1e-3
+
+
+def test_a_dim_that_joins_batch_and_heads_is_named_with_its_line(
+    verdicts: dict[str, ProgramVerdict],
+) -> None:
+    found = {f.kind: f for f in verdicts["merged_batch"].findings}
+    assert found["resharded"].place == _line("y = y.reshape(seq, heads * batch, dim)")
+    assert "over X (all-to-all)" in found["resharded"].words
+
+
+def test_a_builder_that_returns_something_else_is_told_what_is_expected(
+    verdicts: dict[str, ProgramVerdict],
+) -> None:
+    (finding,) = verdicts["wrong"].findings
+    assert finding.kind == "not_built"
+    assert "must return (function, (argument, ...))" in finding.words
+    assert "it returned PjitFunction" in finding.words
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_page_and_the_document_say_every_finding(
+    name: str, verdicts: dict[str, ProgramVerdict]
+) -> None:
+    verdict = verdicts[name]
+    text = program_text(verdict, everything=True)
+    assert all(f.words in text and f.fix in text for f in verdict.findings)
+    assert ("Memory: " in text) == (name != "wrong")
+    shown = json.loads(json.dumps(program_document(verdict)))
+    assert [f["kind"] for f in shown["findings"]] == [f.kind for f in verdict.findings]
+
+
+def test_a_change_that_adds_gathers_fails_against_the_earlier_verdict(
+    verdicts: dict[str, ProgramVerdict],
+) -> None:
+    before, after = (
+        json.loads(json.dumps({"verb": "verify", **program_document(verdicts[name])}))
+        for name in ("experts", "loose_experts")
+    )
+    added = compare(before, after).added
+    assert {f.words.partition(":")[0] for f in added} >= {"all-gather over X"}
+    assert all(f.where.rpartition("/")[2].startswith("strangers.py:") for f in added)
+    assert any("all-to-all over X" in text for text in compare(before, after).better)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_exit_code_is_that_of_the_findings_or_of_the_baseline(
+    name: str,
+    verdicts: dict[str, ProgramVerdict],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def found(*_: object, **__: object) -> ProgramVerdict:
+        return verdicts[name]
+
+    monkeypatch.setattr(verify, "judge_program", found)
+    command = ["verify", "--fn", f"{STRANGERS}:{name}", "--on", "v5e:2x4", "--json"]
+    assert main(command) == (0 if name == "experts" else 1)
+    earlier = tmp_path / "verify.json"
+    earlier.write_text(capsys.readouterr().out)
+    assert main([*command, "--baseline", str(earlier)]) == (1 if name == "wrong" else 0)
+    compared = json.loads(capsys.readouterr().out)["baseline"]
+    assert compared == {"added": [], "better": []}
+
+
+def test_a_build_is_a_module_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_build("package.steps:build") == ("package.steps:build", str(tmp_path))
+    assert parse_build(f"{STRANGERS}:vit") == ("strangers:vit", str(HERE))
+    for text in ("steps", "steps:", ":build", "steps:a.b", "none/such.py:build"):
+        with pytest.raises(UsageError):
+            parse_build(text)
+
+
+@pytest.mark.full
+def test_other_habits_are_understood_too(tmp_path: Path) -> None:
+    found = _judge_all(SLOW, tmp_path)
+    for name in ("vit", "ulysses"):
+        assert found[name].findings == (), [str(f) for f in found[name].findings]
+        assert found[name].memory
+    (finding,) = found["concrete"].findings
+    assert "no argument of strangers:concrete has a sharding" in finding.words

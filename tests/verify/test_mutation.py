@@ -1,0 +1,146 @@
+"""Twenty planted mistakes: each is found and its line named; the sound programs raise nothing.
+
+Ten were written before the judge was finished, ten after: of those the unchanged judge found
+eight at first sight, one of them a line off, and said something false of one sound program.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rooflight.specs import parse_mesh
+from rooflight.verify.program import ProgramVerdict, judge_program
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the compiler that is asked, is not installed",
+)
+
+HERE = Path(__file__).parent
+MESH = parse_mesh("X=2,Y=4", on="v5e:2x4")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, the kind of its finding ("" if it is sound), and the mark of the line."""
+
+    build: str
+    arguments: dict[str, object]
+    kind: str = ""
+    mark: str = ""
+    is_large: bool = False  # judged at the schedule, for its memory
+
+    @property
+    def name(self) -> str:
+        return f"{self.mark} {self.build.partition(':')[2]}" if self.kind else f"sound {self.build}"
+
+
+def _early(build: str, mistake: str, kind: str, **more: object) -> Case:
+    return Case(f"mutants:{build}", {"mistake": mistake, **more}, kind, mistake)
+
+
+def _later(build: str, kind: str) -> Case:
+    return Case(
+        f"later_mutants:{build}", {"mistaken": True}, kind, build, is_large=build == "lost_remat"
+    )
+
+
+EARLY = (
+    _early("train", "missing constraint", "repeated", microbatches=2),
+    _early("train", "transposed spec", "repeated"),
+    _early("train", "uneven heads", "repeated"),
+    _early("train", "unsharded embedding", "replicated"),
+    _early("train", "reshard before an einsum", "batch_gathered"),
+    _early("train", "replicated moment", "replicated"),
+    _early("train", "whole batch", "repeated"),
+    _early("train", "gathered logits", "batch_gathered"),
+    _early("decode", "fsdp left on in decode", "weight_moved"),
+    _early("decode", "gather of K over batch", "batch_gathered"),
+)
+LATER = (
+    _later("vocabulary_axis", "repeated"),
+    _later("wide_sum", "wide"),
+    _later("sum_in_each_round", "each_round"),
+    _later("cache_by_sequence", "resharded"),
+    _later("whole_results", "returned_whole"),
+    _later("whole_experts", "replicated"),
+    _later("sorted_vocabulary", "resharded"),
+    _later("whole_bias", "replicated"),
+    _later("shuffled_batch", "resharded"),
+    _later("lost_remat", "out_of_memory"),
+)
+SOUND = (
+    Case("mutants:train", {}),
+    Case("mutants:train", {"microbatches": 2}),
+    Case("mutants:decode", {}),
+    *(Case(c.build, {"mistaken": False}, is_large=c.is_large) for c in LATER),
+)
+QUICK = (EARLY[1], EARLY[5], EARLY[8], LATER[1], LATER[2], LATER[4], SOUND[1], SOUND[2])
+CASES = [
+    pytest.param(case, id=f"{case.name} {at}", marks=() if case in QUICK else pytest.mark.full)
+    for at, case in enumerate((*EARLY, *LATER, *SOUND))
+]
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[ProgramVerdict]]]:
+    """The cases of this run, two compiles at a time."""
+    cache = tmp_path_factory.mktemp("cache")
+    specs = [getattr(item, "callspec", None) for item in request.session.items]
+    asked = {spec.id for spec in specs if spec}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield {
+            str(param.id): pool.submit(_judge, param.values[0], cache)
+            for param in CASES
+            if param.id in asked
+        }
+
+
+def _judge(case: object, cache: Path) -> ProgramVerdict:
+    assert isinstance(case, Case)
+    return judge_program(
+        case.build,
+        MESH,
+        until="scheduled" if case.is_large else "partitioned",
+        folder=str(HERE),
+        arguments=case.arguments,
+        cache=cache,
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_planted_mistake_is_found_with_its_line_and_a_sound_program_raises_nothing(
+    case: Case, verdicts: dict[str, Future[ProgramVerdict]], request: pytest.FixtureRequest
+) -> None:
+    verdict = verdicts[request.node.callspec.id].result()
+    said = "\n".join(f"{f.kind}: {f}" for f in verdict.findings)
+    assert verdict.partitioned is not None, verdict.done[0].words
+    if not case.kind:
+        assert not verdict.findings, said
+        return
+    lines = _marked(case.mark)
+    named = [f for f in verdict.findings if f.kind == case.kind and f.place in lines]
+    assert named, f"{lines} not in\n{said}"
+    assert all(f.fix and (f.seconds or f.nbytes) for f in named)
+
+
+def _marked(mark: str) -> set[str]:
+    """The lines whose comment names a mistake, as `file:line`."""
+    return {
+        f"{name}:{at}"
+        for name in ("mutants.py", "later_mutants.py")
+        for at, line in enumerate((HERE / name).read_text().splitlines(), start=1)
+        if mark in line.partition("  # ")[2].split(", ")
+    }
+
+
+def test_there_are_twenty_mistakes_and_every_one_has_a_line() -> None:
+    names = [case.mark for case in (*EARLY, *LATER)]
+    assert len(set(names)) == 20
+    assert all(_marked(name) for name in names)

@@ -1,0 +1,71 @@
+"""`plan train --verify`: the compiler refutes the layout that was priced first, on a real slice."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from rooflight.cli.main import main
+from rooflight.errors import MissingExtraError
+from rooflight.records import from_json
+from rooflight.verify import environment
+from rooflight.verify.finding import Finding
+from rooflight.verify.standing import NOT_ASKED, Standing, order
+
+HAS_COMPILER = all(importlib.util.find_spec(name) for name in ("jax", "libtpu"))
+TRAIN = ["plan", "train", "llama3.2-1b", "--on", "v5e:2x4", "--batch", "64Ki", "--seq", "8192"]
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="libtpu, the compiler that is asked, is missing")
+def test_a_layout_that_does_not_fit_when_compiled_goes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
+    assert main([*TRAIN, "--json"]) == 0
+    priced = from_json(capsys.readouterr().out)
+    assert main([*TRAIN, "--verify", "2"]) == 0
+    text = capsys.readouterr().out
+    rows = [line for line in text.splitlines() if line[:1].isdigit() and "GB" in line[3:]]
+    assert [row.split()[0] for row in rows[:8]] == list("12345678")
+    assert "stands, " in rows[0] and priced.alternatives[0].mesh in rows[0]
+    assert "does not fit, " in rows[7] and priced.mesh in rows[7]
+    assert all(row.rstrip().endswith("  -") for row in rows[1:7])
+    assert "compiled: 1 of 2 stand" in text and "8 does not fit: " in text
+    assert "of these, 8 is expected" not in text
+    assert main([*TRAIN, "--verify", "2", "--json"]) == 0  # from the cache
+    plan = from_json(capsys.readouterr().out)
+    assert (plan.layout, plan.mesh) == (priced.alternatives[0].layout, priced.alternatives[0].mesh)
+    assert plan.choices[0].because.startswith("the fastest that stands when compiled (jax ")
+    assert plan.alternatives[-1].mesh == priced.mesh
+    assert plan.alternatives[-1].because.startswith("does not fit: ")
+
+
+def test_those_that_stand_come_first_each_kind_as_priced() -> None:
+    why = (Finding("unexpected", "not expected: a", 1.0, None, "", "fix"),)
+    unfit, odd, good = Standing("does not fit"), Standing("findings", why), Standing("stands")
+    assert order([unfit, odd, good, NOT_ASKED, good]) == [2, 4, 1, 3, 0]
+    assert odd.because == "findings: not expected: a"
+    over = (Finding("out_of_memory", "the compiler: out of memory", None, 2_000_000, "", "fix"),)
+    assert Standing("does not fit", over).because == "does not fit: 2 MB too many"
+
+
+def test_without_a_compiler_nothing_is_searched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nothing(name: str) -> None:
+        return None
+
+    monkeypatch.setattr(environment, "find_spec", nothing)
+    assert main([*TRAIN, "--verify", "2"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "pip install 'rooflight[tpu]'" in said.err
+    with pytest.raises(MissingExtraError):
+        environment.require_compiler("tpu")
+
+
+@pytest.mark.parametrize("flags", (["0"], ["9"], ["x"], ["2", "--flips"]))
+def test_a_count_that_is_none_or_a_question_beside_it_is_refused(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TRAIN, "--verify", *flags]) == 2
+    assert "--verify" in capsys.readouterr().err
