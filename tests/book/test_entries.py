@@ -164,4 +164,4 @@ def test_every_entry_of_a_problem_belongs_to_it() -> None:
 def test_problems_entries_and_chapters_are_found_by_name() -> None:
     assert [e.id for e in find("2.4").entries] == ["tpus.q4_matmul_hbm", "tpus.q4_matmul_vmem"]
     assert find("tpus.chip_v5p").entries == (ENTRIES["tpus.chip_v5p"],)
-    assert len(find("12").entries) == 73
+    assert len(find("12").entries) == 76

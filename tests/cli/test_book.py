@@ -43,7 +43,7 @@ def test_the_list_names_every_problem_and_the_chapters_the_rest() -> None:
     text = run(["book"]).out
     assert all(p["title"] in text for p in listed)
     chapter = json.loads(run(["book", "3", "--json"]).out)
-    assert len(chapter["entries"]) == 27
+    assert len(chapter["entries"]) == 30
     assert "sharding.q2_1" in run(["book", "3"]).out
 
 

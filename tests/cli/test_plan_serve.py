@@ -113,3 +113,19 @@ def test_a_fleet_goes_from_plan_to_export(to: str, tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.out
     assert "--max-model-len" in outcome.out or "--context-length" in outcome.out
     assert run(["export", "--to", to]).code == 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "because"),
+    [
+        ("tp=1", "it is the fleet above"),
+        ("tp=4", "the chip-seconds, at least"),
+        ("tp=16", "has 16 chips, v5e:2x2 has 4"),
+    ],
+)
+def test_a_layout_that_was_not_chosen_has_its_reason(layout: str, because: str) -> None:
+    found = document(f"--why-not {layout}")
+    asked = found["why_not"]
+    assert asked["layout"] == layout and because in asked["because"]
+    if asked["fleet"]:
+        assert asked["fleet"]["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]

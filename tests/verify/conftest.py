@@ -15,6 +15,7 @@ collect_ignore_glob = [
     "mistakes.py",
     "make_dumps.py",
     "claims.py",
+    "moe_layers.py",
     "*mutants.py",
     "strangers.py",
 ]

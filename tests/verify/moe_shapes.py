@@ -16,6 +16,7 @@ from rooflight.specs import parse_mesh
 from rooflight.units import format_count, format_seconds, format_si
 from rooflight.verify import CompiledStep, CompileRequest, compile_all, read_compilation
 from rooflight.verify.compiled_time import CompiledTime, compiled_time
+from rooflight.verify.environment import compiler_versions
 
 HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs" / "moe.md"
@@ -138,39 +139,65 @@ def chunk_table() -> Iterator[str]:
     """The condition: products of a chunk take as long as its exchange there and back."""
     yield (
         "| F | products of a chunk | exchanges of a chunk | hides by the condition | the chip waits"
-        " | of it first and last | hidden | exchanges with products inside |"
+        " | first and last alone take | hidden | exchanges with products inside |"
     )
     yield "|---:|" + "---:|" * 7
     for hidden in WIDTHS:
-        shape = Shape(8, 2, 32768, 4096, hidden)
-        layer = compiled(shape, is_explicit=True, chunks=CHUNKS)
-        yield f"| {format_count(hidden)} | {' | '.join(_chunk_cells(shape, layer))} |"
+        yield f"| {format_count(hidden)} | {' | '.join(in_chunks(hidden).cells)} |"
 
 
-def _chunk_cells(shape: Shape, layer: Layer) -> list[str]:
-    products = layer.time.busy_s["matrix"] / CHUNKS
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """A layer in chunks: what one chunk takes, and what the schedule hides of all."""
+
+    products_s: float
+    exchange_s: float  # there or back
+    exposed_s: float
+    hidden_s: float
+    num_inside: int  # exchanges with a product between start and done
+    num_exchanges: int
+
+    @property
+    def hides(self) -> bool:
+        """The condition: a chunk's products take as long as two exchanges, in and out."""
+        return self.products_s >= 2 * self.exchange_s
+
+    @property
+    def cells(self) -> list[str]:
+        return [
+            format_seconds(self.products_s),
+            format_seconds(2 * self.exchange_s),
+            "yes" if self.hides else "no",
+            format_seconds(self.exposed_s),
+            format_seconds(2 * self.exchange_s),
+            format_seconds(self.hidden_s),
+            f"{self.num_inside} of {self.num_exchanges}",
+        ]
+
+
+def in_chunks(hidden: int) -> Chunked:
+    shape = Shape(8, 2, 32768, 4096, hidden)
+    layer = compiled(shape, is_explicit=True, chunks=CHUNKS)
     sent = 2 * shape.rows * shape.width // CHUNKS
-    each = collective_time("all_to_all", sent, MESH.group("X")).expected_s
     network = layer.time.network["X"]
     names = {work.name for work in layer.step.work if work.flops}
     swaps = [c for c in layer.step.collectives if c.kind == "all_to_all"]
-    inside = sum(bool(names & set(c.overlapped or ())) for c in swaps)
-    return [
-        format_seconds(products),
-        format_seconds(2 * each),
-        "yes" if products >= 2 * each else "no",
-        format_seconds(network.exposed_s),
-        format_seconds(2 * each),
-        format_seconds(network.hidden_s),
-        f"{inside} of {len(swaps)}",
-    ]
+    return Chunked(
+        layer.time.busy_s["matrix"] / CHUNKS,
+        collective_time("all_to_all", sent, MESH.group("X")).expected_s,
+        network.exposed_s,
+        network.hidden_s,
+        sum(bool(names & set(c.overlapped or ())) for c in swaps),
+        len(swaps),
+    )
 
 
 def report() -> str:
-    probe = compiled(SHAPES["narrow"], is_explicit=True)
     day = datetime.date.today().isoformat()
-    head = f"{SLICE}, bf16, forward, places for {HEADROOM} times balanced tokens, {day}."
-    assert probe.step.collectives
+    versions = " ".join(f"{name} {text}" for name, text in compiler_versions("tpu").items())
+    head = (
+        f"{SLICE}, bf16, forward, places for {HEADROOM} times balanced tokens; {versions}, {day}."
+    )
     return "\n".join([head, "", *ratio_table(), "", *_chunks_head(), *chunk_table(), ""])
 
 

@@ -77,7 +77,7 @@ def _answer(answer: Answer, entry: Entry, *, has_later: bool) -> list[str]:
 def agreement(answer: Answer, entry: Entry) -> str:
     """How our value stands to the book's, in a few words."""
     if answer.difference is not None:
-        return f"measured; ours is {answer.difference:+.0%}"
+        return f"measured; ours is {answer.difference:+.1%}"
     if not answer.is_reproduced:
         return "UNEXPLAINED: expected " + show(answer.expected.truth, answer.expected.unit)
     if any(answer.name in e.correct for e in entry.errata):

@@ -24,7 +24,7 @@ from rooflight.cli.progress import progress
 from rooflight.errors import UsageError
 from rooflight.plan.serving.fleet import Fleet, FleetSearch, cheapest_fleet
 from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_questions import doubled_demands, hourly_fleets
+from rooflight.plan.serving.fleet_questions import WhyNot, doubled_demands, hourly_fleets, why_not
 from rooflight.plan.serving.fleet_separate import separate_or_not
 from rooflight.plan.serving.fleet_way import (
     FLEET_POLICIES,
@@ -79,7 +79,10 @@ def run(args: Namespace) -> int:
     best = min(fleets, key=lambda fleet: fleet.dollars_per_hour) if fleets else None
     page = Page(args.model, demand, asked.spare, found, best)
     if best:
-        page = _answers(args, page, best, lambda other: asked.search(kinds[_chip(best)], other))
+        slices = kinds[_chip(best)]
+        page = _answers(args, page, best, lambda other: asked.search(slices, other))
+        if args.why_not:
+            page = replace(page, why_not=_why_not(args.why_not, asked, slices, best))
     if args.json:
         print_json("plan", document(page))
     else:
@@ -126,6 +129,14 @@ def _answers(
     doubled = doubled_demands(page.demand, search) if args.sensitivity else ()
     hours = hourly_fleets(best, rates_of(args.hourly)) if args.hourly else ()
     return replace(page, verdict=verdict, doubled=doubled, hours=hours)
+
+
+def _why_not(word: str, asked: _Asked, slices: Sequence[Slice], best: Fleet) -> WhyNot:
+    """The same search with this layout alone, on the slices that it fills."""
+    layout = parse_serving_layout(word)
+    suits = [on for on in slices if on.num_chips == layout.num_chips] or list(slices)
+    found = replace(asked, layouts=(layout,)).search(suits, best.demand)
+    return why_not(best, layout, found, suits[-1])
 
 
 def _chip(fleet: Fleet) -> str:

@@ -99,6 +99,7 @@ def add_serving_questions(parser: Parser) -> None:
     parser.add_argument(
         "--sensitivity", action="store_true", help="also with the rate or lengths doubled"
     )
+    parser.add_argument("--why-not", metavar="LAYOUT", help="what this layout would cost: tp=4")
     parser.add_argument(
         "--hourly",
         metavar="RATES",

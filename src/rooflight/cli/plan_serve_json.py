@@ -28,6 +28,13 @@ def document(page: Page) -> dict[str, object]:
         fields["separate"] = {"separates": page.verdict.separates, **asdict(page.verdict)}
     if page.doubled:
         fields["doubled"] = {d.what: _fleet(d.fleet) if d.fleet else None for d in page.doubled}
+    if page.why_not:
+        asked = page.why_not
+        fields["why_not"] = {
+            "layout": str(asked.layout),
+            "because": asked.because,
+            "fleet": _fleet(asked.fleet) if asked.fleet else None,
+        }
     if page.hours:
         fields["hours"] = [
             {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rooflight.plan.serving.fleet import Fleet, FleetSearch
 from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_questions import Doubled, Hour, saving
+from rooflight.plan.serving.fleet_questions import Doubled, Hour, WhyNot, saving
 from rooflight.plan.serving.fleet_separate import Verdict
 from rooflight.report.table import table
 from rooflight.units import format_seconds, format_si
@@ -24,6 +24,7 @@ class Page:
     verdict: Verdict | None = None
     doubled: tuple[Doubled, ...] = ()
     hours: tuple[Hour, ...] = ()
+    why_not: WhyNot | None = None
 
 
 def text(page: Page) -> str:
@@ -43,6 +44,8 @@ def text(page: Page) -> str:
         parts.append(_verdict(page.verdict))
     if page.doubled:
         parts.append(_doubled(page.doubled, best))
+    if page.why_not:
+        parts.append(_why_not(page.why_not, best))
     if page.hours:
         parts.append(_hours(page.hours))
     return "\n\n".join([*parts, _searched(page)])
@@ -178,6 +181,14 @@ def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
         more = fleet.dollars_per_hour / best.dollars_per_hour - 1
         lines.append(f"{words[one.what]} x2: {_name(fleet)}, {more:+.0%} dollars")
     return "\n".join(lines)
+
+
+def _why_not(asked: WhyNot, best: Fleet) -> str:
+    fleet = asked.fleet
+    if fleet is None:
+        return f"why not {asked.layout}: {asked.because}"
+    more = fleet.dollars_per_hour / best.dollars_per_hour - 1
+    return f"why not {asked.layout}: {_name(fleet)}, {more:+.0%} dollars; {asked.because}"
 
 
 def _hours(hours: tuple[Hour, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Questions after a fleet: twice the traffic, and day against night.
+"""Questions after a fleet: twice the traffic, another layout, and day against night.
 
 In: a fleet, a search. Out: the fleets that other traffic needs.
 """
@@ -6,8 +6,12 @@ In: a fleet, a search. Out: the fleets that other traffic needs.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from rooflight.errors import UsageError
 from rooflight.plan.serving.fleet import Fleet, FleetSearch, fewest_replicas
 from rooflight.plan.serving.fleet_demand import Demand
+from rooflight.plan.serving.layout import ServingLayout
+from rooflight.plan.serving.simulate_setup import Setup
+from rooflight.specs.slice import Slice
 
 DOUBLED = ("rate", "input", "output")
 
@@ -23,6 +27,43 @@ class Doubled:
 def doubled_demands(demand: Demand, search: Callable[[Demand], FleetSearch]) -> tuple[Doubled, ...]:
     """Rate, prompts and answers twice as much, one at a time."""
     return tuple(Doubled(what, search(demand.scaled(**{what: 2.0})).best) for what in DOUBLED)
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """A layout that was not chosen: its best fleet if it has one, and what speaks against it."""
+
+    layout: ServingLayout
+    fleet: Fleet | None
+    because: str
+
+
+def why_not(best: Fleet, layout: ServingLayout, search: FleetSearch, on: Slice) -> WhyNot:
+    """Of a search among fleets of this layout alone; `on` is a slice that it was tried on."""
+    setup, fleet = best.way.setup, search.best
+    if fleet is None and search.num_ways:
+        return WhyNot(layout, None, "however many replicas, it does not keep the promise")
+    if fleet is None:
+        return WhyNot(layout, None, _obstacle(replace(setup, on=on, layout=layout)))
+    if fleet.way.setup == setup:
+        return WhyNot(layout, fleet, "it is the fleet above")
+    own, other = best.way.bound, fleet.way.bound
+    chips = setup.on.num_chips, fleet.way.setup.on.num_chips
+    parts = {
+        "prompts": other.prefill_s * chips[1] / (own.prefill_s * chips[0]),
+        "tokens": other.generate_s * chips[1] / max(own.generate_s * chips[0], 1e-12),
+    }
+    words = " and ".join(f"{name} take {ratio:.2f}x" for name, ratio in parts.items())
+    return WhyNot(layout, fleet, f"{words} the chip-seconds, at least")
+
+
+def _obstacle(setup: Setup) -> str:
+    try:
+        setup.limits()
+        setup.cost()
+    except UsageError as error:
+        return str(error).splitlines()[0]
+    return "the longest request does not fit"
 
 
 @dataclass(frozen=True, slots=True)
