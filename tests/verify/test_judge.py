@@ -28,6 +28,7 @@ FSDP = small_plan("fsdp=X", "X=16")
 SOUND = {
     "fsdp": FSDP,
     "fsdp, sp": small_plan("fsdp=X,sp=Y", "X=4,Y=4"),
+    "fsdp, ulysses": small_plan("fsdp=X,ulysses=Y", "X=4,Y=4", remat="none"),
     "dp, fsdp, tp": small_plan("dp=Z,fsdp=X,tp=Y", "Z=2,X=2,Y=4", remat="dots", microbatches=2),
 }
 MISTAKES = {  # with what the judge must say of each

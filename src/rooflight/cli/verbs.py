@@ -29,7 +29,7 @@ VERBS = {
     "export": "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say",
     "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
     "verify": "a plan or your own function, compiled for its slice without a chip: what is odd",
-    "hlo": "collectives, loops, matmuls and memory of a compiled program, from a dump of XLA",
+    "hlo": "collectives, loops, matmuls, memory and time of a compiled program, from a dump of XLA",
     "measure": "this machine as a chip: matmuls, memory and collectives, run on devices made of"
     " its cores",
     "intensity": "FLOPs and bytes of a JAX function of your own, and where it lies under a chip's"

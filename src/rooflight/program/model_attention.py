@@ -18,12 +18,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra import Axes, Tensor
 from rooflight.graph import Mask
 from rooflight.graph.pins import Pin
 from rooflight.program.attention import attend
+from rooflight.program.attention_tile import KEPT
 from rooflight.program.layers import rotary_table, rotate
 from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
@@ -136,7 +138,8 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
             attended = local(*arrays, sinks=sinks)
     with jax.named_scope("attention.mix"):
         for tensor in weighted.result[1:]:
-            attended = jax.reshard(attended, spec_of(tensor))
+            # Both gradients read it, each where it was: kept twice, it moves once.
+            attended = checkpoint_name(jax.reshard(attended, spec_of(tensor)), KEPT)
     return attended
 
 
