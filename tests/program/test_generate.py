@@ -107,3 +107,12 @@ def test_on_a_tpu_a_step_takes_the_paged_kernel_for_what_it_can() -> None:
 def test_on_a_tpu_a_step_writes_its_cache_in_place() -> None:
     for name, step in report("generate_tpu_worker.py").items():
         assert step["temporary"] < step["cache"] / 10, name
+
+
+@pytest.mark.full
+def test_a_generate_step_takes_no_longer_than_the_same_maths_by_hand() -> None:
+    found = report("generate_overhead_worker.py", "40")
+    ours, bare = min(found["ours"]), min(found["bare"])
+    assert found["apart"] < 1e-4
+    assert bare >= 0.05
+    assert ours <= 1.02 * bare
