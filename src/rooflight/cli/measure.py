@@ -6,7 +6,7 @@ from datetime import date
 from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.measure.child import measure
+from rooflight.measure.child import check_devices, measure
 from rooflight.measure.host_chip import Host, Product, chip_file, host_of
 from rooflight.report.roofline_plot import PlotPoint, RoofLine, roofline_svg, roofline_text
 from rooflight.report.table import table
@@ -33,6 +33,7 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     devices = parse_count(args.devices, what="--devices")
+    check_devices(devices)
     rows = measure("microbench:host", devices=devices, rounds=_ROUNDS)
     source = Source("measured", "rooflight measure, on the machine itself", "", str(date.today()))
     host = host_of(rows, load_chip("this-host"), devices=devices, source=source)

@@ -25,11 +25,7 @@ def measure(function: str, *, devices: int, **arguments: Any) -> Any:
             "running a program needs jax, which is not installed",
             hint="pip install 'rooflight[program]'",
         )
-    if not 1 <= devices <= _MOST_DEVICES:
-        raise UsageError(
-            f"{devices} devices cannot be made of one host",
-            hint=f"ask for 1 to {_MOST_DEVICES}, such as this-host:8",
-        )
+    check_devices(devices)
     command = [sys.executable, "-m", "rooflight.measure.child", str(devices), function]
     done = subprocess.run(
         [*command, json.dumps(arguments)], capture_output=True, text=True, env=_environment(devices)
@@ -40,6 +36,15 @@ def measure(function: str, *, devices: int, **arguments: Any) -> Any:
             hint="smaller sizes need less memory; `rooflight doctor` lists what is installed",
         )
     return json.loads(done.stdout)
+
+
+def check_devices(devices: int) -> None:
+    """Refuses a number that no host can be made into."""
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise UsageError(
+            f"{devices} devices cannot be made of one host",
+            hint=f"ask for 1 to {_MOST_DEVICES}, such as this-host:8",
+        )
 
 
 def _environment(devices: int) -> dict[str, str]:
