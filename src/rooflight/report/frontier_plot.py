@@ -64,22 +64,20 @@ def _panel(
     x, y = (_axis([p[i] for _, points in lines for p in points]) for i in (0, 1))
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
-        foot = box.y + box.height
-        return box.x + x.share(point[0]) * box.width, foot - y.share(point[1]) * box.height
+        return box.at(x.share(point[0]), y.share(point[1]))
 
     parts = _grid(box, x, y, is_time)
-    middle, foot = box.x + box.width / 2, box.y + box.height
-    parts.append(svg.text(middle, foot + 42, across, anchor="middle", size=13))
+    parts.append(svg.text(box.middle, box.foot + 42, across, anchor="middle", size=13))
     parts.append(svg.text(box.x, box.y - 8, up, fill=svg.MUTED))
     ends = [at(points[-1]) for _, points in lines]
-    heights = spread([y for _, y in ends], low=box.y, high=foot)
+    heights = spread([y for _, y in ends], low=box.y, high=box.foot)
     colours = svg.PALETTE * len(lines)
     for (label, points), colour, end, height in zip(lines, colours, ends, heights, strict=False):
         places = [at(p) for p in points]
         parts.append(svg.polyline(places, stroke=colour, width=2.5))
         parts += [svg.circle(px, py, 3, fill=colour, stroke=colour) for px, py in places]
-        parts.append(svg.line(*end, box.x + box.width + 14, height, stroke=colour))
-        parts.append(svg.text(box.x + box.width + 20, height + 4, label, size=_SIZE))
+        parts.append(svg.line(*end, box.right + 14, height, stroke=colour))
+        parts.append(svg.text(box.right + 20, height + 4, label, size=_SIZE))
     return parts
 
 
@@ -89,15 +87,15 @@ def _axis(values: Sequence[float]) -> LogAxis:
 
 
 def _grid(box: Box, x: LogAxis, y: LogAxis, is_time: tuple[bool, bool]) -> list[str]:
-    foot, right = box.y + box.height, box.x + box.width
+    foot, right = box.foot, box.right
     parts: list[str] = []
     for tick in x.ticks:
-        px = box.x + x.share(tick) * box.width
+        px = box.at(x.share(tick), 0)[0]
         label = format_seconds(tick) if is_time[0] else tick_label(tick)
         parts.append(svg.line(px, box.y, px, foot, stroke=svg.GRID))
         parts.append(svg.text(px, foot + 18, label, fill=svg.MUTED, anchor="middle"))
     for tick in y.ticks:
-        py = foot - y.share(tick) * box.height
+        py = box.at(0, y.share(tick))[1]
         label = format_seconds(tick) if is_time[1] else tick_label(tick)
         parts.append(svg.line(box.x, py, right, py, stroke=svg.GRID))
         parts.append(svg.text(box.x - 8, py + 4, label, fill=svg.MUTED, anchor="end"))

@@ -22,21 +22,37 @@ class Box:
     width: float
     height: float
 
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+    @property
+    def foot(self) -> float:
+        return self.y + self.height
+
+    @property
+    def middle(self) -> float:
+        return self.x + self.width / 2
+
+    def at(self, across: float, up: float) -> tuple[float, float]:
+        """The point at these shares of the width and of the height, 0 at the left and the foot."""
+        return self.x + across * self.width, self.foot - up * self.height
+
     def overlap(self, other: "Box") -> float:
         """Area shared with another box."""
-        across = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
-        down = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
+        across = min(self.right, other.right) - max(self.x, other.x)
+        down = min(self.foot, other.foot) - max(self.y, other.y)
         return max(across, 0.0) * max(down, 0.0)
 
     def holds(self, x: float, y: float, margin: float = 3) -> bool:
         """Whether a point is inside, or within `margin` of it."""
-        inside_x = self.x - margin <= x <= self.x + self.width + margin
-        return inside_x and self.y - margin <= y <= self.y + self.height + margin
+        inside_x = self.x - margin <= x <= self.right + margin
+        return inside_x and self.y - margin <= y <= self.foot + margin
 
     def nearest(self, x: float, y: float) -> tuple[float, float]:
         """The point of this box closest to another, where a leader line ends."""
-        inside_x = min(max(x, self.x), self.x + self.width)
-        return inside_x, min(max(y, self.y), self.y + self.height)
+        inside_x = min(max(x, self.x), self.right)
+        return inside_x, min(max(y, self.y), self.foot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +94,8 @@ def _places(anchor: Anchor) -> list[Box]:
 
 
 def _inside(box: Box, frame: Box) -> bool:
-    fits_x = frame.x <= box.x and box.x + box.width <= frame.x + frame.width
-    return fits_x and frame.y <= box.y and box.y + box.height <= frame.y + frame.height
+    fits_x = frame.x <= box.x and box.right <= frame.right
+    return fits_x and frame.y <= box.y and box.foot <= frame.foot
 
 
 def _leader_dots(anchor: Anchor, box: Box) -> list[tuple[float, float]]:

@@ -50,15 +50,14 @@ def latency_svg(plot: LatencyPlot, *, width: int = 880, height: int = 470) -> st
     body = [svg.text(24, 32, plot.title, size=17, weight="bold"), *_grid(frame, y)]
     for name, seconds in plot.promises:
         at = _place(frame, y, 50, seconds)[1]
-        right = frame.x + frame.width
-        body.append(svg.line(frame.x, at, right, at, stroke=svg.MUTED, dash="5 4"))
+        body.append(svg.line(frame.x, at, frame.right, at, stroke=svg.MUTED, dash="5 4"))
         body.append(svg.text(frame.x + 6, at - 5, name, fill=svg.MUTED))
     names = _name_heights(plot, frame, y)
     for line, colour, name_y in zip(plot.drawn, svg.PALETTE, names, strict=False):
         places = [_place(frame, y, at, seconds) for at, seconds in line.drawn]
         body.append(svg.polyline(places, stroke=colour))
-        body.append(svg.line(*places[-1], frame.x + frame.width + 14, name_y, stroke=colour))
-        body.append(svg.text(frame.x + frame.width + 20, name_y + 4, line.label))
+        body.append(svg.line(*places[-1], frame.right + 14, name_y, stroke=colour))
+        body.append(svg.text(frame.right + 20, name_y + 4, line.label))
     return svg.document(width, height, title=plot.title, body=body)
 
 
@@ -69,24 +68,22 @@ def _axis(plot: LatencyPlot) -> LogAxis:
 
 
 def _place(frame: Box, y: LogAxis, percent: float, seconds: float) -> tuple[float, float]:
-    across = frame.x + percent / 100 * frame.width
-    return across, frame.y + (1 - y.share(seconds)) * frame.height
+    return frame.at(percent / 100, y.share(seconds))
 
 
 def _grid(frame: Box, y: LogAxis) -> list[str]:
-    foot = frame.y + frame.height
+    foot = frame.foot
     parts: list[str] = []
     for percent in range(0, 101, 10):
-        at = frame.x + percent / 100 * frame.width
+        at = frame.at(percent / 100, 0)[0]
         parts.append(svg.line(at, frame.y, at, foot, stroke=svg.GRID))
         parts.append(svg.text(at, foot + 18, f"{percent} %", fill=svg.MUTED, anchor="middle"))
     for tick in y.ticks:
         at = _place(frame, y, 0, tick)[1]
-        parts.append(svg.line(frame.x, at, frame.x + frame.width, at, stroke=svg.GRID))
+        parts.append(svg.line(frame.x, at, frame.right, at, stroke=svg.GRID))
         label = format_seconds(tick)
         parts.append(svg.text(frame.x - 8, at + 4, label, fill=svg.MUTED, anchor="end"))
-    middle = frame.x + frame.width / 2
-    parts.append(svg.text(middle, foot + 42, "share of requests", anchor="middle", size=13))
+    parts.append(svg.text(frame.middle, foot + 42, "share of requests", anchor="middle", size=13))
     return parts
 
 

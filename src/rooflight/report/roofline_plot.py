@@ -170,14 +170,11 @@ class _SvgPlot:
 
     def at(self, intensity: float, flops_per_s: float) -> tuple[float, float]:
         """Pixel of a point of the plane."""
-        frame = self.frame
-        across, up = self.x.share(intensity), self.y.share(flops_per_s)
-        return frame.x + across * frame.width, frame.y + (1 - up) * frame.height
+        return self.frame.at(self.x.share(intensity), self.y.share(flops_per_s))
 
     def axes(self) -> list[str]:
         """Grid lines with a tick label at each decade, and the axis titles."""
-        frame, foot = self.frame, self.frame.y + self.frame.height
-        right = frame.x + frame.width
+        frame, foot, right = self.frame, self.frame.foot, self.frame.right
         parts: list[str] = []
         for decade in self.x.decades:
             px, _ = self.at(decade, self.y.value(0))
@@ -191,8 +188,10 @@ class _SvgPlot:
             parts.append(
                 svg.text(frame.x - 8, py + 4, tick_label(decade), fill=svg.MUTED, anchor="end")
             )
-        middle_x, middle_y = frame.x + frame.width / 2, frame.y + frame.height / 2
-        parts.append(svg.text(middle_x, foot + 42, "intensity (FLOP/B)", anchor="middle", size=13))
+        middle_y = frame.at(0, 0.5)[1]
+        parts.append(
+            svg.text(frame.middle, foot + 42, "intensity (FLOP/B)", anchor="middle", size=13)
+        )
         parts.append(svg.text(24, middle_y, "FLOP/s", anchor="middle", size=13, turned=True))
         return [*parts, svg.line(frame.x, foot, right, foot, stroke=svg.MUTED)]
 
@@ -240,7 +239,7 @@ class _Spot:
         return Anchor(*self.at, svg.text_width(self.words, _LABEL_SIZE), _LABEL_SIZE)
 
     def label(self, box: Box) -> str:
-        middle, baseline = box.x + box.width / 2, box.y + box.height - 2
+        middle, baseline = box.middle, box.foot - 2
         return svg.text(middle, baseline, self.words, fill=self.colour, anchor="middle")
 
 

@@ -64,22 +64,13 @@ class _Panel:
     frame: Box
     x: LogAxis
 
-    @property
-    def right(self) -> float:
-        return self.frame.x + self.frame.width
-
-    @property
-    def foot(self) -> float:
-        return self.frame.y + self.frame.height
-
     def at(self, num_chips: float, up: float) -> tuple[float, float]:
-        across = self.frame.x + self.x.share(num_chips) * self.frame.width
-        return across, self.foot - up * self.frame.height
+        return self.frame.at(self.x.share(num_chips), up)
 
     def rule(self, up: float, label: str) -> list[str]:
         """A grid line with its label."""
-        y = self.foot - up * self.frame.height
-        line = svg.line(self.frame.x, y, self.right, y, stroke=svg.GRID)
+        y = self.frame.at(0, up)[1]
+        line = svg.line(self.frame.x, y, self.frame.right, y, stroke=svg.GRID)
         return [line, svg.text(_LEFT - 8, y + 4, label, fill=svg.MUTED, anchor="end")]
 
     def curve(self, marks: Sequence[Mark], ups: Sequence[float], bend: Mark | None) -> list[str]:
@@ -92,7 +83,9 @@ class _Panel:
         return parts
 
     def base(self) -> str:
-        return svg.line(self.frame.x, self.foot, self.right, self.foot, stroke=svg.MUTED)
+        return svg.line(
+            self.frame.x, self.frame.foot, self.frame.right, self.frame.foot, stroke=svg.MUTED
+        )
 
 
 def _throughput(panel: _Panel, marks: Sequence[Mark], bend: Mark | None) -> list[str]:
@@ -116,8 +109,8 @@ def _named(panel: _Panel, bend: Mark, up: float) -> list[str]:
     """The words of the bend well below its dot, where a rising curve leaves room."""
     x, y = panel.at(bend.num_chips, up)
     words = f"bends: {bend.because}"
-    end = min(x + 0.75 * svg.text_width(words, 13), panel.right)
-    below = min(y + 84, panel.foot - 10)
+    end = min(x + 0.75 * svg.text_width(words, 13), panel.frame.right)
+    below = min(y + 84, panel.frame.foot - 10)
     return [
         svg.line(x, y, x, below - 15, stroke=_BEND),
         svg.text(end, below, words, size=13, fill=_BEND, anchor="end", weight="bold"),
@@ -128,8 +121,8 @@ def _efficiencies(
     panel: _Panel, marks: Sequence[Mark], bend: Mark | None, threshold: float
 ) -> list[str]:
     parts = [part for up in (0.0, 0.5, 1.0) for part in panel.rule(up, f"{up:.0%}")]
-    y = panel.foot - threshold * panel.frame.height
-    parts.append(svg.line(panel.frame.x, y, panel.right, y, stroke=_BEND, dash="3 3"))
+    y = panel.frame.at(0, threshold)[1]
+    parts.append(svg.line(panel.frame.x, y, panel.frame.right, y, stroke=_BEND, dash="3 3"))
     parts += panel.curve(marks, [m.efficiency for m in marks], bend)
     legend = f"efficiency; dotted: {threshold:.0%}"
     parts.append(svg.text(_LEFT, panel.frame.y - 12, legend, size=13))
@@ -143,14 +136,18 @@ def _slices(panel: _Panel, marks: Sequence[Mark]) -> list[str]:
     for mark in marks:
         x, _ = panel.at(mark.num_chips, 0)
         parts.append(
-            svg.text(x, panel.foot + 18, format_count(mark.num_chips), anchor="middle", size=12)
+            svg.text(
+                x, panel.frame.foot + 18, format_count(mark.num_chips), anchor="middle", size=12
+            )
         )
         half = svg.text_width(mark.label, 10) / 2
         if x - half >= free:
             label = svg.text(
-                x, panel.foot + 34, mark.label, anchor="middle", size=10, fill=svg.MUTED
+                x, panel.frame.foot + 34, mark.label, anchor="middle", size=10, fill=svg.MUTED
             )
             parts.append(label)
             free = x + half + 6
-    middle = panel.frame.x + panel.frame.width / 2
-    return [*parts, svg.text(middle, panel.foot + 58, "chips", anchor="middle", size=13)]
+    return [
+        *parts,
+        svg.text(panel.frame.middle, panel.frame.foot + 58, "chips", anchor="middle", size=13),
+    ]

@@ -82,38 +82,39 @@ class _Area:
     x: LogAxis
     y: LogAxis
 
-    @property
-    def right(self) -> float:
-        return self.frame.x + self.frame.width
-
-    @property
-    def foot(self) -> float:
-        return self.frame.y + self.frame.height
-
     def at(self, tokens: float, seconds: float) -> tuple[float, float]:
-        across = self.frame.x + self.x.share(tokens) * self.frame.width
-        return across, self.foot - self.y.share(seconds) * self.frame.height
+        return self.frame.at(self.x.share(tokens), self.y.share(seconds))
 
     def grid(self) -> list[str]:
         parts: list[str] = []
         for tick in self.x.ticks:
             px, _ = self.at(tick, self.y.value(0))
-            parts.append(svg.line(px, self.frame.y, px, self.foot, stroke=svg.GRID))
+            parts.append(svg.line(px, self.frame.y, px, self.frame.foot, stroke=svg.GRID))
             label = tick_label(tick)
-            parts.append(svg.text(px, self.foot + 18, label, fill=svg.MUTED, anchor="middle"))
+            parts.append(svg.text(px, self.frame.foot + 18, label, fill=svg.MUTED, anchor="middle"))
         for tick in self.y.ticks:
             _, py = self.at(self.x.value(0), tick)
-            parts.append(svg.line(self.frame.x, py, self.right, py, stroke=svg.GRID))
+            parts.append(svg.line(self.frame.x, py, self.frame.right, py, stroke=svg.GRID))
             label = format_seconds(tick)
             parts.append(svg.text(_LEFT - 8, py + 4, label, fill=svg.MUTED, anchor="end"))
-        middle = self.frame.x + self.frame.width / 2
-        parts.append(svg.text(middle, self.foot + 42, "tokens a step", anchor="middle", size=13))
-        return [*parts, svg.line(self.frame.x, self.foot, self.right, self.foot, stroke=svg.MUTED)]
+        parts.append(
+            svg.text(
+                self.frame.middle, self.frame.foot + 42, "tokens a step", anchor="middle", size=13
+            )
+        )
+        return [
+            *parts,
+            svg.line(
+                self.frame.x, self.frame.foot, self.frame.right, self.frame.foot, stroke=svg.MUTED
+            ),
+        ]
 
     def asked(self, tokens: int) -> list[str]:
         px, _ = self.at(tokens, self.y.value(0))
         label = f"asked: {tokens:,} tokens"
-        rule = svg.line(px, self.frame.y, px, self.foot, stroke=svg.MUTED, width=1.5, dash="5 4")
+        rule = svg.line(
+            px, self.frame.y, px, self.frame.foot, stroke=svg.MUTED, width=1.5, dash="5 4"
+        )
         return [rule, svg.text(px, self.frame.y - 6, label, fill=svg.MUTED, anchor="middle")]
 
     def line(self, line: TimeLine, colour: str, asked: int) -> list[str]:
@@ -126,10 +127,10 @@ class _Area:
     def names(self, lines: Sequence[TimeLine], colours: Sequence[str]) -> list[str]:
         """Each name beside the right end of its line, moved where two would meet."""
         ends = [self.at(*line.drawn[-1]) for line in lines]
-        heights = spread([y for _, y in ends], low=self.frame.y, high=self.foot)
+        heights = spread([y for _, y in ends], low=self.frame.y, high=self.frame.foot)
         parts: list[str] = []
         for line, colour, (x, y), height in zip(lines, colours, ends, heights, strict=True):
-            parts.append(svg.line(x, y, self.right + 14, height, stroke=colour))
+            parts.append(svg.line(x, y, self.frame.right + 14, height, stroke=colour))
             weight = "normal" if line.look == "scheme" else "bold"
-            parts.append(svg.text(self.right + 20, height + 4, line.label, weight=weight))
+            parts.append(svg.text(self.frame.right + 20, height + 4, line.label, weight=weight))
         return parts
