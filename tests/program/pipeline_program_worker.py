@@ -44,7 +44,7 @@ class Case:
     stages: int
     microbatches: int = 5
     layers: int = 9  # no number of stages here divides it
-    inside: str = ""  # explicit (fsdp and tp), batch (manual), ring (a permute)
+    inside: str = ""  # explicit (fsdp and tp), ring (a permute)
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Case:
 
 CASES = (
     *(Case(name, stages) for name in ("gpipe", "1f1b", "interleaved") for stages in (2, 4)),
-    *(Case("zb-h1", 2), Case("zb-h1", 4, inside="batch"), Case("zb-v", 4)),
+    *(Case("zb-h1", 2), Case("zb-h1", 4), Case("zb-v", 4)),
     Case("1f1b", 2, inside="explicit"),
     Case("interleaved", 2, inside="explicit"),
     Case("zb-v", 2, inside="explicit"),
@@ -144,22 +144,19 @@ def expected(num_layers: int, microbatches: int) -> Tree:
     return jax.device_get(jax.jit(jax.value_and_grad(unpipelined, (0, 1)))(*arrays))
 
 
-def setting(case: Case) -> tuple[Any, Tree, Any, dict[str, Any]]:
-    """Mesh, specs of stacked weights, spec of microbatches, options of `run_schedule`."""
+def setting(case: Case) -> tuple[Any, Tree, Any]:
+    """Mesh, specs of stacked weights, spec of microbatches."""
     names, split = ("P", "X"), (None, None)
     sizes = (case.stages, 2 if case.inside else 1)
-    options: dict[str, Any] = {}
     batch: Any = P()
     if case.inside == "explicit":
         names, sizes, split, batch = ("P", "X", "Y"), (2, 2, 2), ("X", "Y"), P(None, "X")
-    if case.inside == "batch":
-        batch, options = P(None, "X"), {"batch_axes": ("X",)}
     if case.inside == "ring":
         split = (None, "X")
     devices = jax.devices()[: math.prod(sizes)]
     mesh = jax.make_mesh(sizes, names, devices=devices)
     d, f = split
-    return mesh, {"in": P("P", None, d, f), "out": P("P", None, f, d)}, batch, options
+    return mesh, {"in": P("P", None, d, f), "out": P("P", None, f, d)}, batch
 
 
 def largest_error(case: Case) -> float:
@@ -168,7 +165,7 @@ def largest_error(case: Case) -> float:
     wanted = expected(case.layers, case.microbatches)
     table = make_schedule(case.schedule, stages=case.stages, microbatches=case.microbatches)
     places = layer_places(case.layers, table)
-    mesh, specs, batch, options = setting(case)
+    mesh, specs, batch = setting(case)
     body = ring_layer if case.inside == "ring" else layer
 
     def step(weights: Tree, real: jax.Array, ends: Tree, batches: Tree) -> Any:
@@ -178,7 +175,6 @@ def largest_error(case: Case) -> float:
             first_fn=first,
             ends=ends,
             fixed=real,
-            **options,
         )
         return total, gradients.stages, gradients.ends
 

@@ -14,53 +14,56 @@ from program_cases import MODELS
 
 from rooflight.errors import UsageError
 from rooflight.graph import Schedule, Slot, make_schedule
-from rooflight.plan.stages import stage_layers
+from rooflight.graph.in_step import in_step
+from rooflight.plan.bubble import idle_seconds
+from rooflight.plan.job import Microbatching
+from rooflight.plan.search import SCHEDULES as SEARCHED
+from rooflight.plan.stage_time import HEAD, share_in_step
+from rooflight.plan.stages import schedule_table, stage_layers
 from rooflight.program.pipeline_layers import PADDING, from_stages, staging_of, to_stages
-from rooflight.program.pipeline_table import NOTHING, Ticks, encode, stage_order
+from rooflight.program.pipeline_table import NOTHING, encode, stage_order
 from rooflight.specs.model import ModelSpec, Repeat
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
 Value = tuple[str, int, int]  # x or g; microbatch; stage
+Slots = list[tuple[str, int, int]]  # lane; microbatch; stage
+BLOCKS = tuple(m.layers[0].blocks[0] for m in (MODELS["dense"], MODELS["moe"]))
 
 
-def at(table: Ticks, column: str, tick: int, device: int) -> int:
-    return int(getattr(table, column)[tick, device])
+def model_of(kinds: list[int]) -> ModelSpec:
+    return replace(MODELS["dense"], layers=tuple(Repeat((BLOCKS[k],), 1) for k in kinds))
 
 
-def play(schedule: Schedule) -> list[tuple[str, int, int]]:
-    """Runs the table; every read must find the value that the slot is about. What ran, in order."""
+def play(schedule: Schedule) -> list[Slots]:
+    """Runs the table; every read must find the value that the slot is about. What ran by tick."""
     ticks, order, last = encode(schedule), stage_order(schedule), schedule.num_stages - 1
-    buffers: list[dict[int, Value]] = [{} for _ in range(schedule.stages)]
-    ran: list[tuple[str, int, int]] = []
-    for tick in range(len(ticks.work)):
-        sent: list[Value | None] = []
-        for device, buffer in enumerate(buffers):
-            work = ticks.works[at(ticks, "work", tick, device)]
-            microbatch = at(ticks, "microbatch", tick, device)
-            stage = order[device * schedule.virtual + at(ticks, "chunk", tick, device)]
-            sent.append(None)
-            if work.kind == "idle":
-                continue
-            assert (work.is_first, work.is_last) == (stage == 0, stage == last)
-            if stage > 0:
-                assert buffer[at(ticks, "read_x", tick, device)] == ("x", microbatch, stage)
-            if work.kind != "F" and stage < last:
-                assert buffer[at(ticks, "read_g", tick, device)] == ("g", microbatch, stage)
-            ran.append((work.kind, microbatch, stage))
-            if work.kind != "W":
-                sent[-1] = (
-                    ("x", microbatch, stage + 1)
-                    if work.kind == "F"
-                    else ("g", microbatch, stage - 1)
-                )
-        for device, buffer in enumerate(buffers):
-            for column, source in (("from_before", -1), ("from_after", 1), ("from_here", 0)):
-                entry = at(ticks, column, tick, device)
-                if entry != NOTHING:
-                    assert entry < ticks.entries
-                    value = sent[(device + source) % schedule.stages]
-                    assert value is not None
-                    buffer[entry] = value
+    buffers: list[dict[tuple[str, int], Value]] = [{} for _ in range(schedule.stages)]
+    ran: list[Slots] = []
+    for tick in range(len(ticks.lanes["forward"]["does"])):
+        ran.append([])
+        sent: dict[tuple[str, int], Value] = {}
+        for name, lane in ticks.lanes.items():
+            for device, buffer in enumerate(buffers):
+                now = {column: int(table[tick, device]) for column, table in lane.items()}
+                if not now["does"]:
+                    continue
+                microbatch = now["microbatch"]
+                stage = order[device * schedule.virtual + now["chunk"]]
+                assert (now["is_first"], now["is_last"]) == (stage == 0, stage == last)
+                if stage > 0:
+                    assert buffer["forward", now["read_x"]] == ("x", microbatch, stage)
+                if name == "backward" and stage < last:
+                    assert buffer["backward", now["read_g"]] == ("g", microbatch, stage)
+                ran[-1].append((name, microbatch, stage))
+                step = ("x", 1) if name == "forward" else ("g", -1)
+                sent[name, device] = (step[0], microbatch, stage + step[1])
+        for name, lane in ticks.lanes.items():
+            for device, buffer in enumerate(buffers):
+                for column, source in (("from_before", -1), ("from_after", 1), ("from_here", 0)):
+                    entry = int(lane[column][tick, device]) if column in lane else NOTHING
+                    if entry != NOTHING:
+                        assert entry < ticks.entries[name]
+                        buffer[name, entry] = sent[name, (device + source) % schedule.stages]
     return ran
 
 
@@ -71,50 +74,98 @@ def test_every_slot_finds_its_operands_where_the_table_says(
     schedule = make_schedule(name, stages=stages, microbatches=microbatches)
     last = schedule.num_stages - 1
     wanted = sorted(
-        (slot.kind, slot.microbatch, slot.stage)
+        ("forward" if slot.kind == "F" else "backward", slot.microbatch, slot.stage)
         for slots in schedule.devices
         for slot in slots
-        if not (slot.kind == "F" and slot.stage == last)
-        and not (slot.kind == "B" and slot.stage == 0)
+        if slot.kind != "W" and not (slot.kind == "F" and slot.stage == last)
     )
-    assert sorted(play(schedule)) == wanted
+    assert sorted(slot for now in play(schedule) for slot in now) == wanted
 
 
 @given(st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 12))
-def test_a_device_runs_its_slots_in_the_order_of_its_table(
+def test_each_lane_of_a_device_keeps_the_order_of_its_schedule(
     name: str, stages: int, microbatches: int
 ) -> None:
     schedule = make_schedule(name, stages=stages, microbatches=microbatches)
     order = stage_order(schedule)
-    ran = play(schedule)
+    ran = [slot for now in play(schedule) for slot in now]
     for device, slots in enumerate(schedule.devices):
         own = set(order[device * schedule.virtual : (device + 1) * schedule.virtual])
-        listed = [(s.kind, s.microbatch, s.stage) for s in slots]
-        mine = [entry for entry in ran if entry[2] in own]
-        assert mine == [entry for entry in listed if entry in set(mine)]
+        for lane, letter in (("forward", "F"), ("backward", "B")):
+            listed = [(lane, s.microbatch, s.stage) for s in slots if letter in s.kind]
+            mine = [entry for entry in ran if entry[0] == lane and entry[2] in own]
+            assert mine == [entry for entry in listed if entry in set(mine)]
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
-def test_one_forward_one_backward_stores_as_many_values_as_there_are_stages(stages: int) -> None:
-    """Device 1 has S - 1 inputs in flight, one more on its way in, and a gradient on its way."""
-    few, many = (
-        encode(make_schedule("1f1b", stages=stages, microbatches=m)).entries for m in (16, 64)
-    )
-    assert few == many <= stages + 1
+def test_one_forward_one_backward_stores_twice_as_many_inputs_as_there_are_stages(
+    stages: int,
+) -> None:
+    """Device 1 has an input for 2 (S - 2) + 1 ticks, and a gradient on its way, however many."""
+    for microbatches in (16, 64):
+        table = encode(make_schedule("1f1b", stages=stages, microbatches=microbatches))
+        assert table.entries == {"forward": 2 * stages - 3, "backward": 1}
 
 
 @pytest.mark.parametrize("microbatches", [8, 32])
 def test_gpipe_stores_every_microbatch_and_a_gradient(microbatches: int) -> None:
-    assert encode(make_schedule("gpipe", stages=4, microbatches=microbatches)).entries == (
-        microbatches + 1
+    table = encode(make_schedule("gpipe", stages=4, microbatches=microbatches))
+    assert table.entries == {"forward": microbatches, "backward": 1}
+
+
+@given(st.sampled_from(("gpipe", "1f1b", "interleaved", "zb-h1")), st.integers(2, 6), st.data())
+def test_no_tick_is_lost_to_lock_step(name: str, stages: int, data: st.DataObject) -> None:
+    """M v + S - 1 ticks with backwards, and one less with forwards: those of the last stage."""
+    times = data.draw(st.integers(1, 4))
+    schedule = make_schedule(name, stages=stages, microbatches=times * stages)
+    work = schedule.microbatches * schedule.virtual
+    assert in_step(schedule).rounds == (work + stages - 2, work + stages - 1)
+
+
+@given(st.sampled_from(NAMES), st.integers(2, 6), st.integers(1, 12))
+def test_a_step_is_at_most_three_scans_that_have_all_ticks(
+    name: str, stages: int, microbatches: int
+) -> None:
+    schedule = make_schedule(name, stages=stages, microbatches=microbatches)
+    phases, rounds = encode(schedule).phases, in_step(schedule).rounds
+    assert len(phases) <= 3
+    for lane, count in zip(("forward", "backward"), rounds, strict=True):
+        assert sum(p.stop - p.start for p in phases if lane in p.lanes) == count
+
+
+@given(
+    st.sampled_from([*SEARCHED, ("gpipe", 1), ("zb-h1", 1), ("zb-v", 2)]),
+    *(st.integers(2, 6), st.integers(1, 12)),
+)
+def test_a_plan_is_priced_with_as_many_rounds_as_the_program_runs(
+    schedule: tuple[str, int], stages: int, microbatches: int
+) -> None:
+    micro = Microbatching(microbatches, *schedule)
+    sizes = {"stages": stages, "microbatches": microbatches, "virtual": micro.virtual}
+    phases = encode(schedule_table(micro.schedule, **sizes)).phases
+    forward, backward = (
+        sum(p.stop - p.start for p in phases if lane in p.lanes) for lane in ("forward", "backward")
     )
+    for slots in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
+        priced = microbatches + idle_seconds(micro, stages, *slots)
+        assert priced * micro.virtual == pytest.approx(forward if slots[0] else backward)
 
 
-def test_no_tick_is_lost_where_all_slots_last_alike() -> None:
-    """GPipe and 1F1B: M + S - 1 ticks each way."""
-    for name in ("gpipe", "1f1b"):
-        work = encode(make_schedule(name, stages=4, microbatches=8)).work
-        assert len(work) == 2 * (8 + 4 - 1)
+@given(st.sampled_from(SEARCHED), st.integers(2, 4), st.data())
+def test_a_plan_is_priced_with_the_layers_that_a_stage_runs(
+    schedule: tuple[str, int], stages: int, data: st.DataObject
+) -> None:
+    name, virtual = schedule
+    least = stages * virtual
+    kinds = data.draw(st.lists(st.integers(0, 1), min_size=least, max_size=least + 9))
+    model, micro = model_of(kinds), Microbatching(4, name, virtual)
+    table = schedule_table(name, stages=stages, microbatches=4, virtual=virtual)
+    found = Counter[int]()
+    for run in staging_of(model, table).runs:
+        for block in run.blocks:
+            found[model.blocks.index(block)] += virtual * run.times
+    order = [model.blocks.index(block) for block in model.layer_blocks]
+    assert share_in_step(order, stages, micro) == found | {HEAD: virtual}
 
 
 def test_a_schedule_with_two_copies_of_the_weights_is_refused() -> None:
@@ -129,13 +180,6 @@ def test_stages_that_are_not_neighbours_are_refused() -> None:
     schedule = Schedule("far", 4, 1, 1, (slots(0), slots(2), slots(1), slots(3)))
     with pytest.raises(UsageError, match="device 0 would send to device 2"):
         encode(schedule)
-
-
-BLOCKS = tuple(m.layers[0].blocks[0] for m in (MODELS["dense"], MODELS["moe"]))
-
-
-def model_of(kinds: list[int]) -> ModelSpec:
-    return replace(MODELS["dense"], layers=tuple(Repeat((BLOCKS[k],), 1) for k in kinds))
 
 
 @given(st.sampled_from(NAMES), st.integers(1, 4), st.data())

@@ -12,6 +12,7 @@ pytest.importorskip("jax")
 pytest.importorskip("optax")
 
 from program_cases import MODELS, cases, covering
+from workers import check_overhead
 
 from rooflight.graph import model_graph
 from rooflight.plan.search import SCHEDULES as SEARCHED
@@ -109,8 +110,4 @@ def test_no_schedule_of_the_search_is_left_out() -> None:
 
 @pytest.mark.full
 def test_a_step_through_the_api_takes_no_longer_than_the_same_maths_by_hand() -> None:
-    found = run("overhead_worker.py", "15")
-    ours, bare = min(found["ours"]), min(found["bare"])
-    assert found["apart"] < 1e-4
-    assert bare >= 0.05
-    assert ours <= 1.02 * bare
+    check_overhead(run("overhead_worker.py", "30"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from functools import cache
@@ -21,3 +22,14 @@ def report(worker: str, *arguments: str) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
+
+
+def check_overhead(found: dict[str, Any]) -> None:
+    """Ours takes at most 1.02 times as long as the same maths by hand, in a step of 50 ms or more.
+
+    The median of pairs: what else the machine does slows both of a pair, or one of a few pairs.
+    """
+    ratios = [ours / bare for ours, bare in zip(found["ours"], found["bare"], strict=True)]
+    assert found["apart"] < 1e-4
+    assert statistics.median(found["bare"]) >= 0.05
+    assert statistics.median(ratios) <= 1.02

@@ -4,6 +4,8 @@ In: a schedule by name and the seconds of one microbatch's forward (F), input gr
 weight gradient (W) on the slowest stage, as floats or as numpy arrays. Out: seconds. The tables of
 `graph.schedules` are the truth: tests hold each form against their simulation.
 
+As published, where each device runs its own slots and nothing else (`BUBBLES`):
+
     1f1b, gpipe    (S - 1) (F + B + W)
     interleaved    (S - 1) (F + B + W) / v                M a multiple of S
     zb-h1          (S - 1) max(F + B - W, F, B)           no W longer than F or B
@@ -11,14 +13,17 @@ weight gradient (W) on the slowest stage, as floats or as numpy arrays. Out: sec
 
 Outside their conditions the last two are estimates. Zero-bubble V has no closed form for unequal
 times; simulate it (`rooflight pipeline`).
+
+In our own program, whose devices run in lock step (`graph.in_step`), each table of the first four
+rows idles for (S - 2) F / v + (S - 1) (B + W) / v: this is what a plan is priced with.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rooflight.graph.in_step import in_step
 from rooflight.plan.job import Microbatching
-from rooflight.plan.pipeline import SlotTimes, simulate_pipeline
 from rooflight.plan.stages import schedule_table
 
 Seconds = Any  # a float or an array of them: only sums, products and maxima are taken
@@ -51,16 +56,34 @@ BUBBLES: Mapping[str, _Form] = {
 }
 
 
-def idle_seconds(
-    micro: Microbatching, stages: int, forward_s: float, input_s: float, weight_s: float
-) -> float:
-    """The bubble of one step; a schedule without a closed form is simulated."""
+IN_STEP = ("1f1b", "gpipe", "interleaved", "zb-h1")  # whose rounds have a closed form
+
+
+def idle_rounds(stages: Any) -> tuple[Any, Any]:
+    """Rounds of a lock step beyond the M v that have work for a device: forward, backward."""
+    return stages - 2, stages - 1
+
+
+def seconds_of(forward: Any, backward: Any, virtual: int, slots_s: Sequence[Seconds]) -> Seconds:
+    """So many rounds, of one chunk of a stage each, in seconds of the slots of a microbatch."""
+    forward_s, input_s, weight_s = slots_s
+    return (forward * forward_s + backward * (input_s + weight_s)) / virtual
+
+
+def idle_seconds(micro: Microbatching, stages: int, *slots_s: float) -> float:
+    """The bubble of one step of our own program; F, B and W of one microbatch are given."""
     if stages == 1:
         return 0.0
-    form = BUBBLES.get(micro.schedule)
-    if form and form.allows(stages, micro.count):
-        return form.idle(stages, micro.virtual, forward_s, input_s, weight_s)
+    if has_form(micro, stages):
+        return seconds_of(*idle_rounds(stages), micro.virtual, slots_s)
     table = schedule_table(
         micro.schedule, stages=stages, microbatches=micro.count, virtual=micro.virtual
     )
-    return simulate_pipeline(table, SlotTimes(forward_s, input_s, weight_s)).bubble_s
+    forward, backward = (n - micro.count * micro.virtual for n in in_step(table).rounds)
+    return seconds_of(forward, backward, micro.virtual, slots_s)
+
+
+def has_form(micro: Microbatching, stages: int) -> bool:
+    """Whether the rounds of the table are those of the closed form."""
+    is_even = micro.schedule != "interleaved" or micro.count % stages == 0
+    return micro.schedule in IN_STEP and is_even

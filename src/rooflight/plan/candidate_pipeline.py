@@ -1,4 +1,4 @@
-"""The pipeline of a candidate on a clock: its schedule with the seconds of its slowest stage.
+"""The pipeline of a candidate on a clock: its schedule in lock step, with the seconds of a stage.
 
 In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are no stages.
 """
@@ -6,10 +6,10 @@ In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are 
 from dataclasses import replace
 
 from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.pipeline import PipelineRun, SlotTimes, simulate_pipeline
+from rooflight.plan.pipeline import PipelineRun, SlotTimes, run_in_step
 from rooflight.plan.search import can_run
 from rooflight.plan.stages import schedule_table
-from rooflight.plan.step_time import stage_times
+from rooflight.plan.step_time import stage_time
 
 
 def run_pipeline(
@@ -23,13 +23,13 @@ def run_pipeline(
     if candidate.num_stages == 1:
         return None
     q, c = question, candidate
-    times = stage_times(q.graph, c.layout, c.mesh, q.batch, q.seq, q.dtype, c.micro, c.remat)
-    slots = [max(t.slot_s(slot, q.overlap) for t in times) for slot in "FBW"]
+    time = stage_time(q.graph, c.layout, c.mesh, q.batch, q.seq, q.dtype, c.micro, c.remat)
+    forward, backward, weight = (time.slot_s(slot, q.overlap) for slot in "FBW")
     count = _count(question, candidate, most_microbatches or c.micro.count)
     schedule = schedule_table(
         c.micro.schedule, stages=c.num_stages, microbatches=count, virtual=c.micro.virtual
     )
-    return simulate_pipeline(schedule, SlotTimes(slots[0], slots[1], slots[2]))
+    return run_in_step(schedule, SlotTimes(forward, backward, weight))
 
 
 def _count(question: Question, candidate: Candidate, most: int) -> int:

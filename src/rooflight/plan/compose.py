@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.algebra import Tensor
-from rooflight.costs.choose import TIE
-from rooflight.plan.bubble import BUBBLES
+from rooflight.plan.bubble import idle_rounds, seconds_of
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import Remat
-from rooflight.plan.stage_time import HEAD, Overlap, stage_shares
+from rooflight.plan.stage_time import HEAD, Overlap, share_in_step, stage_shares
 from rooflight.plan.sweep import LayerTimes, Points
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """Expected seconds of a step, and of the collectives of its slowest stage, on every point."""
+    """Expected seconds of a step, and of the collectives of a stage, on every point."""
 
     expected_s: Floats
     collectives_s: Floats
@@ -58,39 +57,34 @@ class Steps:
         return points.shift().seconds(points.bytes(points.elements(stream)))
 
     def composed(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> Composed:
-        """Every stage, the slowest of them, and the bubble; nonsense where no table exists."""
-        stages = [self._stage(s, micro, remat, overlap) for s in self._shares(micro)]
-        work = np.stack([s.work_s for s in stages])
-        longest = work.max(axis=0)
-        slowest = (work >= longest * (1 - TIE)).argmax(axis=0)
-        queued = np.stack([s.queued_s for s in stages])[slowest, np.arange(len(longest))]
+        """A stage, and the bubble; nonsense where no table exists."""
+        stage = self._stage(self._share(micro), micro, remat, overlap)
         if not self._points.layout.stages:
-            return Composed(longest, queued)
-        slots = [np.max([s.slots_s[i] for s in stages], axis=0) for i in range(3)]
-        idle = BUBBLES[micro.schedule].idle(self._points.num_stages, micro.virtual, *slots)
-        return Composed(longest + idle, queued)
+            return Composed(stage.work_s, stage.queued_s)
+        idle = seconds_of(*idle_rounds(self._points.num_stages), micro.virtual, stage.slots_s)
+        return Composed(stage.work_s + idle, stage.queued_s)
 
-    def _shares(self, micro: Microbatching) -> list[dict[int, Floats]]:
-        """What the stages that may be slowest hold, on every point."""
+    def _share(self, micro: Microbatching) -> dict[int, Floats]:
+        """What a stage runs of each block, on every point."""
         order = self._points.sizes.graph.order
-        rows = [largest_shares(order, int(s), micro) for s in self._points.distinct_stages]
-        deepest = max(map(len, rows))
-        filled = [(*r, *([r[0]] * (deepest - len(r)))) for r in rows]
-        blocks = (*dict.fromkeys(order), HEAD)
-        return [
-            {
-                b: np.array([r[i].get(b, 0.0) for r in filled])[self._points.stages_of]
-                for b in blocks
-            }
-            for i in range(deepest)
-        ]
+        rows = [_one_share(order, int(s), micro) for s in self._points.distinct_stages]
+        return {
+            b: np.array([r.get(b, 0.0) for r in rows])[self._points.stages_of]
+            for b in (*dict.fromkeys(order), HEAD)
+        }
 
     def _stage(
         self, share: Mapping[int, Floats], micro: Microbatching, remat: Remat, overlap: Overlap
     ) -> _Stage:
-        parts = (("F",), ("B", f"again:{remat.name}"), ("W",))
-        products = [self._sum(share, p, "") for p in parts]
-        axes = [{a: self._sum(share, p, a) for a in self._axes} for p in parts]
+        forward, parts = share, (("F",), ("B", f"again:{remat.name}"), ("W",))
+        if self._sent is not None:  # a backward runs the stage again; the head is with the loss
+            forward = {b: n for b, n in share.items() if b != HEAD}
+            parts = (("F",), ("F", "B", f"again:{remat.name}"), ("W",))
+        shares = (forward, share, share)
+        products = [self._sum(n, p, "") for n, p in zip(shares, parts, strict=True)]
+        axes = [
+            {a: self._sum(n, p, a) for a in self._axes} for n, p in zip(shares, parts, strict=True)
+        ]
         if self._sent is not None:
             where = "+".join(sorted(self._points.layout.stages))
             for slot, times in zip(axes, (micro.virtual, micro.virtual, 0), strict=True):
@@ -111,26 +105,15 @@ class Steps:
         for block, layers in share.items():
             times = [t for p in parts if (t := self._times[block].get((p, axes))) is not None]
             if times:
-                total = total + layers * (times[0] if len(times) == 1 else times[0] + times[1])
+                total = total + layers * sum(times[1:], times[0])
         return total
 
 
 @lru_cache(maxsize=4096)
-def largest_shares(
-    order: tuple[int, ...], stages: int, micro: Microbatching
-) -> tuple[Mapping[int, float], ...]:
-    """The stages that hold no less of every block than some other: one of these is slowest."""
-    if stages % 2 and micro.schedule == "dualpipe":
-        return ({},)  # there is no such table
-    every = stage_shares(order, stages, micro)
-    shares = list({tuple(sorted(share.items())): share for share in every}.values())
-    return tuple(
-        s for s in shares if not any(_holds(other, s) for other in shares if other is not s)
-    )
-
-
-def _holds(larger: Mapping[int, float], smaller: Mapping[int, float]) -> bool:
-    return all(larger.get(block, 0.0) >= n for block, n in smaller.items())
+def _one_share(order: tuple[int, ...], stages: int, micro: Microbatching) -> Mapping[int, float]:
+    if stages == 1:
+        return stage_shares(order, 1, micro)[0]
+    return share_in_step(order, stages, micro)
 
 
 def _together(axes: Mapping[str, Floats], overlap: Overlap) -> Floats:

@@ -38,7 +38,7 @@ WORK_KINDS: tuple[WorkKind, ...] = (
     *("matmul", "experts", "attention", "elementwise", "dispatch", "optimizer"),
     "host",
 )
-STORED = DTYPES["bf16"]  # activations, gathered weights and gradients, whatever products run in
+STORED = DTYPES["bf16"]  # activations, gathered weights and gradients, unless a run says so
 _WHOLE = Microbatching()
 _OPTIMIZER_BYTES = 30  # a parameter: read gradient, master, two moments (16), write them and bf16
 _LOSS_BYTES = 16  # a logit: written, read twice in float32, its gradient written
@@ -84,6 +84,7 @@ class TrainingRun:
     remat: Remat = REMATS["none"]
     freezes_weights: bool = False  # adapters only: no weight gradients
     updates_on_host: bool = False
+    stored: Dtype = STORED
 
 
 def training_parts(run: TrainingRun) -> Parts:
@@ -170,7 +171,7 @@ class _Layers:
         self.ops = dict(layer_runs(run.graph))
         self.algorithms = {
             block: derive_algorithm(
-                run.graph, ops, run.layout, mesh=run.mesh, dims=sizes, dtype=STORED
+                run.graph, ops, run.layout, mesh=run.mesh, dims=sizes, dtype=run.stored
             )
             for block, ops in self.ops.items()
         }
@@ -197,32 +198,35 @@ class _Layers:
 
     def _product(self, line: Line) -> Work:
         """Products with a weight run in the run's dtype, those of attention in 16 bits."""
-        chip, dtype = self.run.mesh.slice.chip, self.run.compute if _has_weight(line) else STORED
+        chip, dtype = (
+            self.run.mesh.slice.chip,
+            self.run.compute if _has_weight(line) else self.run.stored,
+        )
         kind: WorkKind = "matmul" if _has_weight(line) else "attention"
         kind = "experts" if line.op.startswith("experts.") else kind
         peak = chip.peak_flops(chip.matmul_dtype(dtype.name))
         moved = line.price.nbytes
-        if dtype.bits < STORED.bits:
+        if dtype.bits < self.run.stored.bits:
             read = self._held(line.step.inputs)
-            moved -= read - read * dtype.bits // STORED.bits
+            moved -= read - read * dtype.bits // self.run.stored.bits
         return Work(kind, dtype.name, line.price.flops / peak, moved / _hbm(chip), 1.0)
 
     def _casts(self, products: Sequence[Line]) -> Iterator[int]:
         """Bytes written to narrow what products read; weights are narrowed once a step."""
-        if self.run.compute.bits >= STORED.bits:
+        if self.run.compute.bits >= self.run.stored.bits:
             return
         read = {t: None for p in products if _has_weight(p) for t in p.step.inputs}
         for tensor in read:
             if not tensor.name[0].isupper():
-                yield 2 * self._held([tensor]) * self.run.compute.bits // STORED.bits
+                yield 2 * self._held([tensor]) * self.run.compute.bits // self.run.stored.bits
 
     def _held(self, tensors: Sequence[Tensor]) -> int:
         axes = self.run.mesh.axes
-        return sum(device_bytes(t, self.dims, axes, STORED) for t in tensors)
+        return sum(device_bytes(t, self.dims, axes, self.run.stored) for t in tensors)
 
     def _memory(self, op: Op, again: set[str]) -> Iterator[Work]:
         if op.name == "head.logits":
-            logits = self._bytes([op.contraction.result]) / STORED.nbytes(1)
+            logits = self._bytes([op.contraction.result]) / self.run.stored.nbytes(1)
             yield self._pass("elementwise", _LOSS_BYTES * logits)
         if op.name == "attention.scores":
             yield self._pass("elementwise", 4 * self._bytes(op.contraction.operands))
@@ -241,14 +245,14 @@ class _Layers:
         layout, axes = self.run.layout, self.run.mesh.axes
         return float(
             sum(
-                device_bytes(layout.of_activation(t), self.dims, axes, STORED)
+                device_bytes(layout.of_activation(t), self.dims, axes, self.run.stored)
                 for t in tensors
                 if not t.name[0].isupper() and not is_score(t)
             )
         )
 
     def _pass(self, kind: WorkKind, nbytes: float) -> Work:
-        return Work(kind, STORED.name, 0.0, nbytes / _hbm(self.run.mesh.slice.chip), 1.0)
+        return Work(kind, self.run.stored.name, 0.0, nbytes / _hbm(self.run.mesh.slice.chip), 1.0)
 
     def traffic(self, block: int) -> list[Traffic]:
         algorithm = self.algorithms[block]
@@ -287,7 +291,7 @@ def _between_stages(run: TrainingRun, stages: int) -> Iterator[Traffic]:
         return
     dims = dim_sizes(run.graph, batch=run.batch // run.micro.count, seq=run.seq)
     stream = run.layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
-    nbytes = device_bytes(stream, dims, run.mesh.axes, STORED)
+    nbytes = device_bytes(stream, dims, run.mesh.axes, run.stored)
     time = collective_time("permute", nbytes, run.mesh.group(run.layout.stages))
     count = 2.0 * run.micro.virtual * run.micro.count
     for t in traffic_of(time, is_critical=True, once=False):
@@ -303,9 +307,11 @@ def _updates(run: TrainingRun, stages: int) -> Iterator[Work]:
     chip = run.mesh.slice.chip
     if run.updates_on_host:
         rate = chip.pcie_bytes_per_s or float("inf")
-        yield Work("host", STORED.name, 0.0, _HOST_BYTES * share / rate, 1.0, once=True)
+        yield Work("host", run.stored.name, 0.0, _HOST_BYTES * share / rate, 1.0, once=True)
         return
-    yield Work("optimizer", STORED.name, 0.0, _OPTIMIZER_BYTES * share / _hbm(chip), 1.0, once=True)
+    yield Work(
+        "optimizer", run.stored.name, 0.0, _OPTIMIZER_BYTES * share / _hbm(chip), 1.0, once=True
+    )
 
 
 def _elements(graph: Graph, tensor: Tensor) -> int:

@@ -5,12 +5,14 @@ Out: a `PipelineRun`. Transfers run beside the work; a link carries one at a tim
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from typing import cast
 
 from rooflight.errors import UsageError
-from rooflight.graph.pipeline import Done, Group, Schedule, Slot, homes, run_order
+from rooflight.graph.in_step import in_step
+from rooflight.graph.pipeline import Done, Group, Schedule, Slot, SlotKind, homes, run_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,10 @@ class SlotTimes:
 
     def of_slot(self, slot: Slot) -> float:
         """Seconds of a slot on its own if it were the device's only virtual stage."""
-        return sum(self._of_part(part) for part in slot.kind)
+        return sum(self.of_part(part) for part in slot.kind)
 
-    def _of_part(self, part: str) -> float:
+    def of_part(self, part: str) -> float:
+        """Seconds of F, B or W."""
         parts = {"F": self.forward_s, "B": self.backward_input_s, "W": self.backward_weight_s}
         return parts[part]
 
@@ -155,6 +158,30 @@ def simulate_pipeline(schedule: Schedule, times: SlotTimes) -> PipelineRun:
         free[device] = end
         network.send([part for slot in group for part in slot.done], device, end)
         timed[device].append(TimedGroup(group, start, end))
+    return PipelineRun(schedule, times, tuple(map(tuple, timed)))
+
+
+def run_in_step(schedule: Schedule, times: SlotTimes) -> PipelineRun:
+    """The table as our program runs it: no device begins a tick before all have ended the last.
+
+    A tick lasts as long as a forward if any device has one, and as both gradients if any has them.
+    Transfers run beside the work of their tick.
+    """
+    table = in_step(schedule)
+    lanes = ((table.forward, "F"), (table.backward, "BW"))
+    lasts = {
+        kind: sum(times.of_part(part) for part in kind) / schedule.virtual for _, kind in lanes
+    }
+    timed: list[list[TimedGroup]] = [[] for _ in range(schedule.stages)]
+    start = 0.0
+    for tick in range(table.ticks):
+        for slots, kind in lanes:
+            ran = [d for d in range(schedule.stages) if (tick, d) in slots]
+            end = start + lasts[kind] if ran else start
+            for device in ran:
+                slot = replace(slots[tick, device], kind=cast(SlotKind, kind), joined=False)
+                timed[device].append(TimedGroup((slot,), start, end))
+            start = end
     return PipelineRun(schedule, times, tuple(map(tuple, timed)))
 
 

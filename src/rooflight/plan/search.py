@@ -49,7 +49,6 @@ SCHEDULES: tuple[tuple[str, int], ...] = (
     ("1f1b", 1),
     ("interleaved", 2),
     ("interleaved", 4),
-    ("zb-h1", 1),
 )
 POLICIES: tuple[Remat, ...] = (REMATS["none"], REMATS["dots"], REMATS["block"])
 _CHUNK = 50_000  # points priced together: their arrays stay small
@@ -227,13 +226,14 @@ def _chunks(
 def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
     """No layout with so many stages and microbatches is faster, whatever its mesh.
 
-    Products take at least their FLOPs over the peak, on the average stage. The shortest bubble
-    of `SCHEDULES` is S - 1 forwards (zero-bubble H1) or (S - 1) / v microbatches (interleaved).
+    Products take at least their FLOPs over the peak, on the average stage. The backward rounds
+    alone have as many, since each runs its stage again; the shortest bubble of `SCHEDULES` has
+    (S - 1) / v of them beyond the microbatches (interleaved).
     """
     q, chip = question, question.on.chip
     flops = training_flops(q.graph, batch=q.batch, seq=q.seq, causal=True)
     ideal_s = flops / q.on.num_chips / chip.peak_flops(chip.matmul_dtype(q.dtype.name))
-    shortest = min(1 / 3, *(1 / v for name, v in SCHEDULES if name == "interleaved"))
+    shortest = min(1 / v for _, v in SCHEDULES)
     return ideal_s * (1 + (stages - 1) * shortest / counts)
 
 

@@ -4,15 +4,15 @@ In: the algorithm of each kind of layer, a remat policy, which layers a stage ha
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.algebra import Tensor, device_bytes, ways
 from rooflight.costs import collective_time
-from rooflight.costs.choose import TIE
 from rooflight.dtypes import Dtype
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Op
+from rooflight.graph.staging import stage_kinds
 from rooflight.plan.algorithm import Algorithm, Line
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import Remat, keep
@@ -88,6 +88,28 @@ def stage_shares(
     )
 
 
+def share_in_step(order: Sequence[int], stages: int, micro: Microbatching) -> Mapping[int, float]:
+    """How many layers of each block, and heads, one microbatch meets on any stage of our program.
+
+    All stages run the same ops (`graph.staging`), padding and the head among them, in every chunk.
+    """
+    kinds = stage_kinds(tuple(order), stages * micro.virtual)
+    layers = {b: float(micro.virtual * kinds.count(b)) for b in dict.fromkeys(kinds)}
+    return layers | {HEAD: float(micro.virtual)}
+
+
+def spent_in_step(spent: Iterable[Spent], block: int) -> Iterator[Spent]:
+    """The lines of a layer where each stage keeps only its input: a backward runs it again.
+
+    The head runs with the loss, in the backward alone.
+    """
+    for s in spent:
+        if s.part != "F" or block != HEAD:
+            yield s
+        if s.part == "F":
+            yield replace(s, part="B" if block == HEAD else "again")
+
+
 @dataclass(frozen=True, slots=True)
 class StageTime:
     """Seconds of all layers of a stage by part, axes and waits, and how many microbatches pass."""
@@ -136,8 +158,3 @@ def together(axes_s: Mapping[str, float], overlap: Overlap) -> float:
     """Collectives: one after another, or those of different mesh axes side by side."""
     times = axes_s.values()
     return sum(times) if overlap == "sum" else max(times, default=0.0)
-
-
-def slowest(seconds: Sequence[float]) -> int:
-    """The first of those that end last; what differs by rounding ends together."""
-    return next(i for i, s in enumerate(seconds) if s >= max(seconds) * (1 - TIE))

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from typing import TypeVar
 
 from rooflight.graph.pipeline import Schedule, Slot, groups
 from rooflight.graph.schedules import make_schedule
+from rooflight.graph.staging import cut_layers
 
 Layer = TypeVar("Layer", bound=Hashable)
 Waiting = tuple[int, ...]  # microbatches that wait in each chunk of one stage
@@ -38,9 +38,8 @@ def stage_layers(
 
 def chunk_layers(layers_in_order: Sequence[Layer], count: int) -> list[Sequence[Layer]]:
     """Cuts layers into runs that differ by at most one; the larger first: the last has the head."""
-    size, larger = divmod(len(layers_in_order), count)
-    starts = [c * size + min(c, larger) for c in range(count + 1)]
-    return [layers_in_order[a:b] for a, b in pairwise(starts)]
+    cut = cut_layers(len(layers_in_order), count)
+    return [layers_in_order[chunk.start : chunk.stop] for chunk in cut]
 
 
 def chunk_by_flops(

@@ -3,7 +3,8 @@
 In: a graph, a layout, a mesh, a batch, its microbatches and remat policy. Out: a `StepTime`.
 Overlap is a stated convention, the book's chapter 5: products and collectives overlap, and the
 collectives of different mesh axes either queue up ("sum", the 2025 edition) or run side by side
-("max", the newer one). A pipeline takes as long as its slowest stage, and then its bubble.
+("max", the newer one). The stages of a pipeline run in lock step, as our program has them
+(`graph.in_step`): each runs its layers again in the backward pass, and then there is the bubble.
 Not priced: the embedding lookup, elementwise ops, the optimizer's own arithmetic.
 """
 
@@ -25,7 +26,8 @@ from rooflight.plan.stage_time import (
     Overlap,
     StageTime,
     layer_spent,
-    slowest,
+    share_in_step,
+    spent_in_step,
     stage_shares,
     together,
     transfers,
@@ -37,7 +39,7 @@ _WHOLE = Microbatching()
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step on the chips of the slowest stage, by what they are spent on."""
+    """Seconds of one step on the chips of a stage, by what they are spent on."""
 
     products_s: float  # recomputed ones too
     axes_s: Mapping[str, float]  # collectives by the mesh axes they run over: "X", "X+Y"
@@ -100,7 +102,7 @@ def training_step(
 ) -> StepTime:
     """Times one step of `batch` sequences; gathered activations are kept for the backward pass.
 
-    `overlap` only decides which stage of a pipeline is the slowest.
+    `overlap` only decides how long a slot of a pipeline is, and so its bubble.
 
     >>> from rooflight.dtypes import DTYPES
     >>> from rooflight.graph import model_graph
@@ -117,22 +119,21 @@ def training_step(
             f"{batch} sequences are not {micro.count} equal microbatches",
             hint=f"use a batch of {-(-batch // micro.count) * micro.count} sequences",
         )
-    times = stage_times(graph, layout, mesh, batch, seq, dtype, micro, remat)
-    chosen = times[slowest([t.work_s(overlap) for t in times])]
-    slots = [max(t.slot_s(slot, overlap) for t in times) for slot in "FBW"]
+    time = stage_time(graph, layout, mesh, batch, seq, dtype, micro, remat)
+    slots = (time.slot_s("F", overlap), time.slot_s("B", overlap), time.slot_s("W", overlap))
     chip = mesh.slice.chip
     return StepTime(
-        chosen.step_products_s,
-        chosen.step_axes_s,
-        chosen.step_waits_s,
+        time.step_products_s,
+        time.step_axes_s,
+        time.step_waits_s,
         training_flops(graph, batch=batch, seq=seq, causal=True) / mesh.slice.num_chips,
         chip.peak_flops(chip.matmul_dtype(dtype.name)),
-        idle_seconds(micro, len(times), slots[0], slots[1], slots[2]),
-        micro.count * chosen.products_s(("again",)),
+        idle_seconds(micro, ways(layout.stages, mesh.axes), *slots),
+        micro.count * time.products_s(("again",)),
     )
 
 
-def stage_times(
+def stage_time(
     graph: Graph,
     layout: Layout,
     mesh: Mesh,
@@ -141,8 +142,8 @@ def stage_times(
     dtype: Dtype,
     micro: Microbatching,
     remat: Remat,
-) -> list[StageTime]:
-    """What every pipeline stage spends; without a pipeline there is one."""
+) -> StageTime:
+    """What any pipeline stage of our program spends: in lock step they are all alike."""
     dims = dim_sizes(graph, batch=batch // micro.count, seq=seq)
     spent = {
         block: list(
@@ -152,9 +153,11 @@ def stage_times(
         )
         for block, ops in layer_runs(graph)
     }
+    stages = ways(layout.stages, mesh.axes)
+    if stages == 1:
+        share = stage_shares(graph.order, 1, micro)[0]
+        return StageTime([(n, s) for b, n in share.items() for s in spent[b]], micro.count)
+    share = share_in_step(graph.order, stages, micro)
     sent = [(1.0, s) for s in transfers(layout, micro, mesh, dims, dtype)]
-    shares = stage_shares(graph.order, ways(layout.stages, mesh.axes), micro)
-    return [
-        StageTime([*sent, *((n, s) for b, n in share.items() for s in spent[b])], micro.count)
-        for share in shares
-    ]
+    layers = [(n, s) for b, n in share.items() for s in spent_in_step(spent[b], b)]
+    return StageTime([*sent, *layers], micro.count)

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # jax annotates its own functions only in part.
-"""Trees of arrays that are stacked in dim 0: taking an entry out, adding to it, storing in it."""
+"""Trees of arrays that are stacked in dim 0: taking an entry out, storing in it."""
 
 from typing import Any
 
@@ -15,14 +15,6 @@ Tree = Any  # a pytree of arrays: jax has no type for it
 def take(tree: Tree, index: jax.Array | int) -> Tree:
     """Entry `index` of every array."""
     return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, index, 0, keepdims=False), tree)
-
-
-def add(tree: Tree, index: jax.Array, terms: Tree) -> Tree:
-    """Adds to entry `index` of every array, in that array's own precision."""
-    return jax.tree.map(
-        lambda a, old, term: lax.dynamic_update_index_in_dim(a, old + term, index, 0),
-        *(tree, take(tree, index), terms),
-    )
 
 
 def put(tree: Tree, entry: jax.Array, values: Tree) -> Tree:

@@ -1,76 +1,88 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # jax annotates its own functions only in part.
-"""A pipeline in which every device runs the same ops in a tick, whatever its slot.
+"""A pipeline in lock step: in a tick all devices run the same ops, whatever their slots.
 
-    x', loss, pull = vjp of the stage at the saved x      a map over dim 0 of arrays A[S_P,...]
-    F sends x'; B sends pull(g')[x]; W adds pull(g')[W]; the rest is left out by masks
+    F F F          one scan: forwards alone, while the pipeline fills
+    FB FB ... FB   one scan: a forward and a backward of another microbatch in each tick
+    B B B B        one scan: backwards alone, while it drains
 
 A collective inside a stage is then joined by all devices at once. With one branch for each kind
 it is not, and a permute, which the compiler writes as one op for the whole mesh, waits for ever
-for the devices in another branch. The price: a tick whose slot is F, or nothing, lasts as long as
-one with both gradients and the loss: 6 for the 4 units of a microbatch (F 1; again 1, B and W 2).
+for the devices in another branch. What it costs: on a device without a slot the work is left
+out by a mask, so all of them wait as long as those that have one, which they do in any case for
+the slowest stage (`graph.in_step` has the count); and every stage runs the head as the last does.
 
 Stages are a dim of plain arrays, split over P, so axes other than P keep all their types: a sum
 over data axes may stay pending, dW[S_P,...]{U_X}, from the first tick to the last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy.typing as npt
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.program.pipeline_buffer import Tree, put, take
-from rooflight.program.pipeline_sums import Flags, add_terms, entries_of, flags_of, zero_sums
-from rooflight.program.pipeline_table import Ticks, Work
-from rooflight.program.pipeline_work import Held, Moves, Parts, Row, Sums, check_types, stage_of
+from rooflight.program.pipeline_sums import add_terms, adds_of, entries_of, zero_sums
+from rooflight.program.pipeline_table import PLACES, Lane, Ticks
+from rooflight.program.pipeline_work import Held, Now, Parts, Row, Sums, run_backward, run_forward
+
+Rows = dict[str, Row]  # by lane
+Buffers = dict[str, Tree]  # by the lane that fills them: inputs of stages, and gradients
+Carry = tuple[Buffers, Sums]
 
 
-class Now(NamedTuple):
-    """What the slots of a tick read, a row for each device."""
-
-    params: Tree
-    fixed: Tree
-    microbatch: Tree
-    x: Tree
-    g: Tree
-
-
-def run_in_step(parts: Parts, ticks: Ticks, held: Held, axis: str, moves: Moves) -> Sums:
+def run_in_step(parts: Parts, ticks: Ticks, held: Held, axis: str) -> Sums:
     """All ticks; `held` is of all devices: params and fixed [S_P,chunk,...], the rest whole."""
-    rows, flags = _placed(ticks.columns(), axis), _placed(flags_of(ticks), axis)
-    buffer = _buffer(parts, held, ticks.entries, axis)
-    run, read = work(parts, held, axis), partial(_read, axis=axis)
+    rows = {name: _placed(lane, axis) for name, lane in ticks.lanes.items()}
+    rows["backward"] |= _placed({"adds": adds_of(ticks)}, axis)
+    buffers = {lane: _buffer(parts, held, n, axis) for lane, n in ticks.entries.items()}
+    tick = partial(_tick, parts, held, axis)
 
-    def tick(carry: tuple[Tree, Sums], now: tuple[Row, Flags]) -> tuple[tuple[Tree, Sums], None]:
-        (buffer, sums), (row, flags) = carry, now
-        result, terms = run(flags, read(row, buffer, held))
-        return (_store(row, buffer, result, moves=moves), add_terms(sums, terms, flags)), None
+    def terms(buffers: Buffers, row: Row) -> Sums:
+        return run_backward(parts, held.ends, axis, row, _read(row, buffers, held, axis=axis))[1]
 
-    at = jax.eval_shape(read, take(rows, 0), buffer, held)
-    _, terms = jax.eval_shape(run, take(flags, 0), at)
-    start = buffer, zero_sums(parts, terms, flags["adds"].shape[2])
-    (_, sums), _ = lax.scan(tick, start, (rows, flags))
-    return sums
+    found = jax.eval_shape(terms, buffers, take(rows["backward"], 0))
+    carry = buffers, zero_sums(parts, found, ticks.chunks)
+    for phase in ticks.phases:
+        at = slice(phase.start, phase.stop)
+        cut = {lane: {name: a[at] for name, a in rows[lane].items()} for lane in phase.lanes}
+        carry, _ = lax.scan(tick, carry, cut)
+    return carry[1]
 
 
-def _read(row: Row, buffer: Tree, held: Held, *, axis: str) -> Now:
+def _tick(parts: Parts, held: Held, axis: str, carry: Carry, rows: Rows) -> tuple[Carry, None]:
+    """Both lanes read what came in earlier ticks, then run, then hand on."""
+    buffers, sums = carry
+    results: dict[str, Tree] = {}
+    for lane, row in rows.items():
+        now = _read(row, buffers, held, axis=axis)
+        if lane == "forward":
+            results[lane] = run_forward(parts, held.ends, axis, row, now)
+        else:
+            results[lane], terms = run_backward(parts, held.ends, axis, row, now)
+            sums = add_terms(sums, terms, row["adds"])
+    for lane, result in results.items():
+        stored = _store(rows[lane], buffers[lane], result, axis=axis)
+        buffers = {**buffers, lane: stored}
+    return (buffers, sums), None
+
+
+def _read(row: Row, buffers: Buffers, held: Held, *, axis: str) -> Now:
     """Each device looks up what its row of the table says."""
 
-    def local(row: Row, buffer: Tree, own: Tree, microbatches: Tree) -> Now:
-        row, buffer, own = _only((row, buffer, own))
+    def local(row: Row, buffers: Buffers, own: Tree, microbatches: Tree) -> Now:
+        row, buffers, own = _only((row, buffers, own))
         params, fixed = take(own, row["chunk"])
         found = Now(
             params,
             fixed,
             take(microbatches, row["microbatch"]),
-            take(buffer, row["read_x"]),
-            take(buffer, row["read_g"]),
+            take(buffers["forward"], row["read_x"]),
+            take(buffers["backward"], row["read_g"]),
         )
         return jax.tree.map(lambda a: lax.expand_dims(a, (0,)), found)
 
@@ -80,50 +92,37 @@ def _read(row: Row, buffer: Tree, held: Held, *, axis: str) -> Now:
     def of_microbatch(a: jax.Array) -> PartitionSpec:
         return PartitionSpec(axis, *entries_of(a)[1:])
 
-    own, x = (held.params, held.fixed), jax.tree.map(of_entry, buffer)
+    own, x = (held.params, held.fixed), jax.tree.map(of_entry, buffers["forward"])
     params, fixed = jax.tree.map(of_entry, own)
     found = Now(params, fixed, jax.tree.map(of_microbatch, held.microbatches), x, x)
-    return jax.shard_map(local, out_specs=found)(row, buffer, own, held.microbatches)
+    return jax.shard_map(local, out_specs=found)(row, buffers, own, held.microbatches)
 
 
-def _store(row: Row, buffer: Tree, result: Tree, *, moves: Moves) -> Tree:
+def _store(row: Row, buffer: Tree, result: Tree, *, axis: str) -> Tree:
     """Each device keeps what its neighbours send, where its row of the table says."""
 
     def local(row: Row, buffer: Tree, result: Tree) -> Tree:
         row, buffer, result = _only((row, buffer, result))
-        for name, move in moves.items():
-            buffer = put(buffer, row[name], move(result))
+        for name, move in _moves(axis).items():
+            if name in row:
+                buffer = put(buffer, row[name], move(result))
         return jax.tree.map(lambda a: lax.expand_dims(a, (0,)), buffer)
 
     found = jax.tree.map(lambda a: PartitionSpec(*entries_of(a)), buffer)
     return jax.shard_map(local, out_specs=found)(row, buffer, result)
 
 
-def work(parts: Parts, held: Held, axis: str) -> Callable[[Flags, Now], tuple[Tree, Sums]]:
-    """One function for all kinds of work, the kind as data: what to send, and what to add up."""
-
-    def one(flags: Flags, now: Now) -> tuple[Tree, Sums]:
-        weights, ends = parts.typed(now.params, held.ends)
-
-        def stage(weights: Tree, ends: Tree, x: Tree) -> tuple[Tree, jax.Array]:
-            start = choose(flags["is_first"], parts.first_fn(ends, now.microbatch), x)
-            end = stage_of(Work("F"), parts, now.fixed, now.microbatch)(weights, ends, start)
-            check_types(start, end)
-            return end, parts.loss_fn(ends, end, now.microbatch)
-
-        (end, loss), pull = jax.vjp(stage, weights, ends, now.x)
-        is_last = flags["is_last"]
-        share = jnp.where(is_last, jnp.full_like(loss, 1 / parts.microbatches), 0)
-        zeros = jax.tree.map(jnp.zeros_like, now.g)
-        dw, de, dx = pull((choose(is_last, zeros, now.g), share))
-        return choose(flags["does_f"], end, dx), Sums(share * loss, dw, de)
-
-    return jax.vmap(one, spmd_axis_name=axis)
-
-
-def choose(flag: jax.Array, yes: Tree, no: Tree) -> Tree:
-    """One of two trees."""
-    return jax.tree.map(lambda a, b: jnp.where(flag, a, b), yes, no)
+def _moves(axis: str) -> Mapping[str, Callable[[Tree], Tree]]:
+    """How a device gets what each column of the table stores."""
+    size = lax.axis_size(axis)
+    down = [(i, (i + 1) % size) for i in range(size)]
+    up = [(i, (i - 1) % size) for i in range(size)]
+    before, after, here = PLACES
+    return {
+        before: lambda tree: lax.ppermute(tree, axis, down),
+        after: lambda tree: lax.ppermute(tree, axis, up),
+        here: lambda tree: tree,
+    }
 
 
 def _buffer(parts: Parts, held: Held, entries: int, axis: str) -> Tree:
@@ -138,10 +137,10 @@ def _buffer(parts: Parts, held: Held, entries: int, axis: str) -> Tree:
     return jax.tree.map(zeros, x)
 
 
-def _placed(columns: dict[str, npt.NDArray[Any]], axis: str) -> dict[str, jax.Array]:
+def _placed(lane: Lane, axis: str) -> Row:
     """Tables [tick, device, ...], every device its own column."""
     spec = PartitionSpec(None, axis)
-    return {name: jax.reshard(jnp.asarray(a), spec) for name, a in columns.items()}
+    return {name: jax.reshard(jnp.asarray(a), spec) for name, a in lane.items()}
 
 
 def _only(tree: Tree) -> Tree:

@@ -1,19 +1,14 @@
-"""Layers as the stages of a pipeline: which are where, and what every stage runs.
+"""Layers as the stages of a pipeline: which are where in the tree of weights.
 
-In: a model and a `Schedule`. Out: a `Staging`. Layers are cut into chunks that differ by at most
-one, the larger first, as the planner cuts them. All devices run one program, so every stage runs
-the same kinds of layers in the same order: the shortest order that has the layers of each chunk in
-it. A place in that order for which a stage has no layer is padding: it is run like any other and
-its result is left out, which is what an uneven cut costs anyway.
-
-    a a b | a a b | a a       every stage runs a a b, the last one with its b left out
-    d d d m | m m m m         every stage runs d d d m m m m: a first stage that is unlike is dear
+In: a model and a `Schedule`. Out: a `Staging`. Layers are cut into stages, and all stages run one
+order of kinds (`graph.staging`), as the planner has it. A place in that order for which a stage has
+no layer is padding: it is run like any other and its result is left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +16,10 @@ import numpy.typing as npt
 
 from rooflight.errors import UsageError
 from rooflight.graph.pipeline import Schedule
+from rooflight.graph.staging import Kinds, cut_layers, stage_kinds
 from rooflight.program.pipeline_table import stage_order
 from rooflight.specs.model import Block, ModelSpec, Repeat
 
-Kinds = tuple[int, ...]  # of layers one after the other, as indices of ModelSpec.blocks
 PADDING = -1
 _LONGEST_PATTERN = 8  # blocks that repeat together; Gemma 3 has 6
 
@@ -79,43 +74,15 @@ def staging_of(model: ModelSpec, schedule: Schedule) -> Staging:
     ([8], (125, -1))
     """
     kinds = [model.blocks.index(block) for block in model.layer_blocks]
-    chunks = _cut(len(kinds), schedule)
-    order: Kinds = ()
-    for own in dict.fromkeys(tuple(kinds[i] for i in chunk) for chunk in chunks):
-        order = _shortest_with_both(order, own)
+    if len(kinds) < schedule.num_stages:
+        raise UsageError(
+            f"{len(kinds)} layers cannot fill {schedule.num_stages} pipeline stages",
+            hint=f"use at most {len(kinds)} stages, virtual ones counted",
+        )
+    chunks = cut_layers(len(kinds), schedule.num_stages)
+    order = stage_kinds(tuple(kinds), schedule.num_stages)
     layers = tuple(_fit(chunks[stage], kinds, order) for stage in stage_order(schedule))
     return Staging(tuple(_repeats(order, model.blocks)), layers)
-
-
-def _cut(num_layers: int, schedule: Schedule) -> list[range]:
-    """The layers of every stage."""
-    if num_layers < schedule.num_stages:
-        raise UsageError(
-            f"{num_layers} layers cannot fill {schedule.num_stages} pipeline stages",
-            hint=f"use at most {num_layers} stages, virtual ones counted",
-        )
-    size, larger = divmod(num_layers, schedule.num_stages)
-    starts = [s * size + min(s, larger) for s in range(schedule.num_stages + 1)]
-    return [range(a, b) for a, b in pairwise(starts)]
-
-
-def _shortest_with_both(a: Kinds, b: Kinds) -> Kinds:
-    """The shortest sequence of which both are a part, in their order.
-
-    >>> _shortest_with_both((0, 1, 0), (1, 0, 1))
-    (0, 1, 0, 1)
-    """
-    best: dict[tuple[int, int], Kinds] = {}
-    for i in range(len(a), -1, -1):
-        for j in range(len(b), -1, -1):
-            if i == len(a) or j == len(b):
-                best[i, j] = a[i:] + b[j:]
-            elif a[i] == b[j]:
-                best[i, j] = a[i : i + 1] + best[i + 1, j + 1]
-            else:
-                one, other = a[i : i + 1] + best[i + 1, j], b[j : j + 1] + best[i, j + 1]
-                best[i, j] = min(one, other, key=len)
-    return best[0, 0]
 
 
 def _fit(chunk: range, kinds: Sequence[int], order: Kinds) -> tuple[int, ...]:

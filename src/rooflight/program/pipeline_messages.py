@@ -1,78 +1,59 @@
 """What the devices of a pipeline hand to each other, when, and where it is kept.
 
-In: a `Schedule`. Out: the tick of every slot, and each value that one stage makes for another with
-the entry of the receiver's buffer that keeps it. No jax.
+In: a `Schedule` in lock step. Out: each value that one stage makes for another with the entry of
+the receiver's buffer that keeps it. No jax.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from rooflight.errors import UsageError
-from rooflight.graph.pipeline import Done, Schedule, Slot, homes, run_order
+from rooflight.graph.in_step import InStep
+from rooflight.graph.pipeline import Schedule, homes
 
-Now: TypeAlias = tuple[int, int]  # tick, device
+Kind = Literal["x", "g"]  # a forward makes the next stage's x, a backward the g of the one before
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A value on its way: made at the end of a tick, and read last at `until`."""
+    """A value on its way: made at the end of a tick, and read in later ones by its target."""
 
-    name: Literal["x", "g"]
+    name: Kind
     source: int
     target: int
     made: int
-    until: int
-    readers: tuple[Now, ...]
+    forward: int | None  # the tick in which a forward reads it
+    backward: int  # the tick in which a backward reads it, for the last time
 
 
-def start_times(schedule: Schedule) -> tuple[dict[Now, Slot], dict[Done, int]]:
-    """The slot at each busy (tick, device), and the tick at which each part is done."""
-    starts: dict[Now, Slot] = {}
-    ended: dict[Done, int] = {}
-    free = [0] * schedule.stages
-    for device, group in run_order(schedule):
-        for slot in group:
-            needed = (ended[need] + 1 for need in slot.needs(schedule.num_stages))
-            tick = max((free[device], *needed))
-            starts[tick, device] = slot
-            ended |= dict.fromkeys(slot.done, tick)
-            free[device] = tick + 1
-    return starts, ended
-
-
-def messages(
-    schedule: Schedule, starts: dict[Now, Slot], ended: dict[Done, int]
-) -> Iterable[Message]:
+def messages(schedule: Schedule, table: InStep) -> Iterator[Message]:
     """The input of every stage but the first, and the output gradient of all but the last."""
     home = homes(schedule)
-    slots: dict[tuple[int, int], list[Now]] = {}
-    for now, slot in starts.items():
-        slots.setdefault((slot.microbatch, slot.stage), []).append(now)
-    for microbatch, stage in home:
-        here, readers = home[microbatch, stage], slots[microbatch, stage]
-        until = ended["W", microbatch, stage]
-        for name, sender in _senders(stage):
-            if (microbatch, sender) in home:
-                made = ended["F" if name == "x" else "B", microbatch, sender]
-                late = tuple(now for now in readers if now[0] > made)
-                yield Message(name, home[microbatch, sender], here, made, until, late)
+    forward, backward = (
+        {(slot.microbatch, slot.stage): tick for (tick, _), slot in run.items()}
+        for run in (table.forward, table.backward)
+    )
+    for (microbatch, stage), here in home.items():
+        until = backward[microbatch, stage]
+        before, after = (microbatch, stage - 1), (microbatch, stage + 1)
+        if before in home:
+            read = forward.get((microbatch, stage))
+            yield Message("x", home[before], here, forward[before], read, until)
+        if after in home:
+            yield Message("g", home[after], here, backward[after], None, until)
 
 
-def _senders(stage: int) -> tuple[tuple[Literal["x", "g"], int], ...]:
-    return ("x", stage - 1), ("g", stage + 1)
-
-
-def allot(found: Iterable[Message], devices: int) -> Iterable[tuple[Message, int]]:
-    """Each message with the lowest entry of its device that is free when it arrives.
+def allot(found: Iterable[Message]) -> Iterator[tuple[Message, int]]:
+    """Each message with the lowest entry of its kind and device that is free when it arrives.
 
     Reads come before writes in a tick: an entry read for the last time can be written then."""
-    busy: list[list[int]] = [[] for _ in range(devices)]  # until when, by entry
-    for message in sorted(found, key=lambda m: (m.made, m.name)):
-        held = busy[message.target]
+    busy: dict[tuple[str, int], list[int]] = {}  # until when, by entry
+    for message in sorted(found, key=lambda m: m.made):
+        held = busy.setdefault((message.name, message.target), [])
         free = (entry for entry, until in enumerate(held) if until <= message.made)
         entry = next(free, len(held))
-        held[entry : entry + 1] = [message.until]
+        held[entry : entry + 1] = [message.backward]
         yield message, entry
 
 

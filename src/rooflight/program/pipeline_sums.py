@@ -3,13 +3,12 @@
 # jax annotates its own functions only in part.
 """What the devices of a pipeline add up while they run in step: losses and gradients.
 
-    dW[S_P,c,...]{U_X} += adds[S_P,c] * dW'[S_P,...]{U_X}    of all slots, those without W times 0
+    dW[S_P,c,...]{U_X} += adds[S_P,c] * dW'[S_P,...]{U_X}    those without a slot times 0
 
 In: the tables of a schedule, and terms that may be pending sums over data axes, which are added up
 as they are. Out: `Sums` of the same types, a row for each device.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,28 +21,17 @@ from jax.sharding import PartitionSpec
 from rooflight.program.pipeline_table import Ticks
 from rooflight.program.pipeline_work import Parts, Sums
 
-Flags = dict[str, jax.Array]  # what a slot does, as numbers: [devices], or [devices, chunks]
+
+def adds_of(ticks: Ticks) -> npt.NDArray[Any]:
+    """[ticks, devices, chunks]: 1 at the chunk whose weights get a gradient."""
+    lane = ticks.lanes["backward"]
+    is_chunk = lane["chunk"][..., None] == np.arange(ticks.chunks)
+    return (lane["does"][..., None] * is_chunk).astype(np.float32)
 
 
-def flags_of(ticks: Ticks) -> dict[str, npt.NDArray[Any]]:
-    """What every slot does; `adds` is 1 at the chunk whose weights get a gradient."""
-
-    def now(flags: Sequence[bool]) -> npt.NDArray[Any]:
-        return np.array(flags)[ticks.work]
-
-    adds = now(["W" in work.kind for work in ticks.works])
-    chunks = np.arange(1 + ticks.chunk.max())
-    return {
-        "is_first": now([work.is_first for work in ticks.works]),
-        "is_last": now([work.is_last for work in ticks.works]),
-        "does_f": now([work.kind == "F" for work in ticks.works]),
-        "adds": (adds[..., None] & (ticks.chunk[..., None] == chunks)).astype(np.float32),
-    }
-
-
-def add_terms(sums: Sums, terms: Sums, flags: Flags) -> Sums:
-    """Adds what slots with a weight gradient made, each to the sum of its chunk."""
-    adds, any_chunk = flags["adds"], flags["adds"].sum(1)
+def add_terms(sums: Sums, terms: Sums, adds: jax.Array) -> Sums:
+    """Adds what the slots made, each to the sum of its chunk; devices without a slot add none."""
+    any_chunk = adds.sum(1)
 
     def into_chunk(total: jax.Array, term: jax.Array) -> jax.Array:
         dims = (0, *range(2, total.ndim))

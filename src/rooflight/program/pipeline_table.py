@@ -1,58 +1,73 @@
-"""A `Schedule` as arrays: what every device does, reads and stores at every tick.
+"""A `Schedule` in lock step as arrays: what every device does, reads and stores at every tick.
 
-A tick is one slot on every device at once; a slot starts one tick after the last thing it needs.
-Between ticks each device hands its one result to its neighbours:
+A tick has two lanes, forward and backward; a device has a slot in both, in one or in none
+(`graph.in_step`). Between ticks each device hands its results to its neighbours:
 
     F of stage s ends  -> x[microbatch, s + 1] arrives where stage s + 1 lives
     B of stage s ends  -> g[microbatch, s - 1] arrives where stage s - 1 lives
 
-An arrival is stored in an entry of one buffer until the weight gradient that reads it is done.
-Entries are reused as soon as they are free (`pipeline_messages`), so the buffer is as long as the
+An arrival is stored in an entry of its lane's buffer until the backward that reads it is done.
+Entries are reused as soon as they are free (`pipeline_messages`), so a buffer is as long as the
 table's largest number of values in flight. In: a `Schedule`. Out: `Ticks`, numpy and no jax.
 """
 
-from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rooflight.errors import UsageError
+from rooflight.graph.in_step import Now, in_step
 from rooflight.graph.pipeline import Schedule, Slot
-from rooflight.program.pipeline_messages import allot, column_of, messages, start_times
+from rooflight.program.pipeline_messages import allot, column_of, messages
 
-Table = npt.NDArray[np.int32]  # [ticks, devices]
+Table = npt.NDArray[Any]  # [ticks, devices] of integers or flags
 NOTHING = -1  # no entry
-PLACES = ("before", "after", "here")  # where a stored value comes from
+PLACES = ("from_before", "from_after", "from_here")  # devices d - 1, d + 1 and d itself
+FLAGS = ("does", "is_first", "is_last")
+LOOKED_UP = ("chunk", "microbatch", "read_x", "read_g")
+Lane = dict[
+    str, Table
+]  # FLAGS and LOOKED_UP by name; of PLACES those from which a value is ever stored
 
 
-class Work(NamedTuple):
-    """What a device runs in a tick, and whether its stage is at an end of the model."""
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Ticks one after the other in which the same lanes are run."""
 
-    kind: Literal["F", "B", "W", "BW", "idle"]
-    is_first: bool = False
-    is_last: bool = False
+    start: int
+    stop: int
+    lanes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """The table of a schedule in lock step; every array is [ticks, devices]."""
+    """The table of a schedule in lock step."""
 
-    works: tuple[Work, ...]  # each kind of work once
-    entries: int  # length of the buffer
-    work: Table  # index into `works`
-    chunk: Table  # which of the device's own stages
-    microbatch: Table
-    read_x: Table  # entry of the stage's input
-    read_g: Table  # entry of the gradient of its output
-    from_before: Table  # entry for what device d - 1 sends, or NOTHING
-    from_after: Table  # the same of device d + 1
-    from_here: Table  # the same of the device's own result: both stages live on it
+    entries: Mapping[str, int]  # length of the buffer that a lane fills
+    lanes: Mapping[str, Lane]  # "forward" and "backward"
 
-    def columns(self) -> dict[str, Table]:
-        """The arrays by name."""
-        names = (f.name for f in fields(self) if f.name not in ("works", "entries"))
-        return {name: getattr(self, name) for name in names}
+    @property
+    def phases(self) -> list[Phase]:
+        """Ticks with forwards alone, with both, with backwards alone; those with none are left."""
+        runs = np.stack([lane["does"].any(axis=1) for lane in self.lanes.values()], axis=1)
+        found: list[Phase] = []
+        start = 0
+        for now, ticks in groupby(runs.tolist()):
+            stop = start + len(list(ticks))
+            if any(now):
+                lanes = tuple(name for name, run in zip(self.lanes, now, strict=True) if run)
+                found.append(Phase(start, stop, lanes))
+            start = stop
+        return found
+
+    @property
+    def chunks(self) -> int:
+        """Stages of a device."""
+        return 1 + int(max(lane["chunk"].max() for lane in self.lanes.values()))
 
 
 def stage_order(schedule: Schedule) -> tuple[int, ...]:
@@ -72,32 +87,36 @@ def stage_order(schedule: Schedule) -> tuple[int, ...]:
 
 
 def encode(schedule: Schedule) -> Ticks:
-    """The arrays of a schedule. Slots joined in the table run one after the other."""
-    order = stage_order(schedule)
-    starts, ended = start_times(schedule)
-    shape = 1 + max(tick for tick, _ in starts), schedule.stages
-    looked_up = ("work", "chunk", "microbatch", "read_x", "read_g")
-    columns = {name: np.zeros(shape, np.int32) for name in looked_up}
-    columns |= {f"from_{place}": np.full(shape, NOTHING, np.int32) for place in PLACES}
-    works = {Work("idle"): 0}
-    for now, slot in starts.items():
-        work = _work(slot, schedule.num_stages)
-        columns["work"][now] = works.setdefault(work, len(works))
-        columns["chunk"][now] = order.index(slot.stage) % schedule.virtual
-        columns["microbatch"][now] = slot.microbatch
-    entries = 1  # at the least: a single stage stores nothing
-    for message, entry in allot(messages(schedule, starts, ended), schedule.stages):
-        entries = max(entries, entry + 1)
-        columns[column_of(message, schedule)][message.made, message.target] = entry
-        for now in message.readers:
-            columns[f"read_{message.name}"][now] = entry
-    return Ticks(works=tuple(works), entries=entries, **columns)
+    """The arrays of a schedule."""
+    order, table = stage_order(schedule), in_step(schedule)
+    shape = table.ticks, schedule.stages
+    lanes = {
+        "forward": _lane(table.forward, shape, order, schedule),
+        "backward": _lane(table.backward, shape, order, schedule),
+    }
+    entries = dict.fromkeys(lanes, 1)  # at the least: a single stage stores nothing
+    for message, entry in allot(messages(schedule, table)):
+        lane = "forward" if message.name == "x" else "backward"
+        entries[lane] = max(entries[lane], entry + 1)
+        place = lanes[lane].setdefault(
+            column_of(message, schedule), np.full(shape, NOTHING, np.int32)
+        )
+        place[message.made, message.target] = entry
+        lanes["backward"][f"read_{message.name}"][message.backward, message.target] = entry
+        if message.forward is not None:
+            lanes["forward"]["read_x"][message.forward, message.target] = entry
+    return Ticks(entries, lanes)
 
 
-def _work(slot: Slot, num_stages: int) -> Work:
-    """The F of the last stage is idle, since its B runs the stage again from its input and nobody
-    else waits for the output; the B of the first is, since nobody wants its input's gradient."""
-    is_first, is_last = slot.stage == 0, slot.stage == num_stages - 1
-    if (slot.kind == "F" and is_last) or (slot.kind == "B" and is_first):
-        return Work("idle")
-    return Work(slot.kind, is_first, is_last)
+def _lane(
+    slots: Mapping[Now, Slot], shape: tuple[int, int], order: tuple[int, ...], schedule: Schedule
+) -> Lane:
+    lane: Lane = {name: np.zeros(shape, np.bool_) for name in FLAGS}
+    lane |= {name: np.zeros(shape, np.int32) for name in LOOKED_UP}
+    for now, slot in slots.items():
+        lane["does"][now] = True
+        lane["chunk"][now] = order.index(slot.stage) % schedule.virtual
+        lane["microbatch"][now] = slot.microbatch
+        lane["is_first"][now] = slot.stage == 0
+        lane["is_last"][now] = slot.stage == schedule.num_stages - 1
+    return lane

@@ -1,16 +1,16 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # jax annotates its own functions only in part.
-"""What one device runs in one tick of a pipeline: F, B, W or both gradients of a stage.
+"""What the devices of a pipeline run in one tick: a forward, or both gradients of a stage.
 
     F:   x' = stage(W, x)
-    B:   g  = g' * dx'/dx            from the saved x: the stage is run again
-    W:   dW += g' * dx'/dW           likewise
+    BW:  g  = g' * dx'/dx,  dW = g' * dx'/dW       from the saved x: the stage is run again
 
-The first stage makes its x from a microbatch, the last one ends in the loss, whose g' is 1/M.
+The first stage makes its x from a microbatch, the last one ends in the loss, whose g' is 1/M. All
+devices do all of it, with masks, each on its row of dim 0 of the arrays A[S_P,...].
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,12 +19,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from rooflight.errors import UsageError
-from rooflight.program.pipeline_buffer import Tree, add, take
-from rooflight.program.pipeline_table import Work
-from rooflight.program.varying import vary
+from rooflight.program.pipeline_buffer import Tree
 
-Row = dict[str, jax.Array]  # a device's row of the table: one integer of each array of `Ticks`
-Moves = Mapping[str, Callable[[Tree], Tree]]  # how a device gets what each column stores
+Row = dict[str, jax.Array]  # a lane of the table at one tick: [devices] of each column
 Typed = Callable[[Tree, Tree], tuple[Tree, Tree]]
 
 
@@ -35,92 +32,87 @@ def untyped(params: Tree, ends: Tree) -> tuple[Tree, Tree]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The functions a pipeline is made of, and how often and over what they run."""
+    """The functions a pipeline is made of, and how often they run."""
 
     stage_fn: Callable[..., Tree]
     first_fn: Callable[[Tree, Tree], Tree]
     loss_fn: Callable[[Tree, Tree, Tree], jax.Array]
     microbatches: int
-    axes: tuple[str, ...]  # manual: every value differs over them
     typed: Typed = untyped  # what is differentiated instead of the params of a stage and the ends
     sums: DTypeLike = jnp.float32  # of gradients that add up
 
 
 class Held(NamedTuple):
-    """What a device has from the start."""
+    """What the devices have from the start."""
 
-    params: Tree  # [chunk, ...]
-    fixed: Tree  # [chunk, ...]
+    params: Tree  # [S_P, chunk, ...]
+    fixed: Tree  # [S_P, chunk, ...]
     ends: Tree
     microbatches: Tree  # [microbatch, ...]
 
 
+class Now(NamedTuple):
+    """What the slots of a tick read, a row for each device."""
+
+    params: Tree
+    fixed: Tree
+    microbatch: Tree
+    x: Tree
+    g: Tree = ()
+
+
 class Sums(NamedTuple):
-    """What a device adds up."""
+    """What the devices add up, a row for each."""
 
     loss: jax.Array
-    stages: Tree  # [chunk, ...]
+    stages: Tree  # [S_P, chunk, ...]
     ends: Tree
 
 
-Run = Callable[[Row, Tree, Tree, Sums], tuple[Tree, Sums]]  # row, x, g, sums -> to send, sums
+def run_forward(parts: Parts, ends: Tree, axis: str, row: Row, now: Now) -> Tree:
+    """x' of every device."""
+
+    def one(row: Row, now: Now) -> Tree:
+        return _stage(parts, row, now)(*parts.typed(now.params, ends), now.x)
+
+    return jax.vmap(one, spmd_axis_name=axis)(row, now)
 
 
-def branch(work: Work, parts: Parts, held: Held) -> Run:
-    """The function of one kind of work."""
+def run_backward(parts: Parts, ends: Tree, axis: str, row: Row, now: Now) -> tuple[Tree, Sums]:
+    """g of every device, and what it has for the sums."""
 
-    def idle(_: Row, x: Tree, g: Tree, sums: Sums) -> tuple[Tree, Sums]:
-        return x, sums
+    def one(row: Row, now: Now) -> tuple[Tree, Sums]:
+        stage, is_last = _stage(parts, row, now), row["is_last"]
 
-    def forward(row: Row, x: Tree, _: Tree, sums: Sums) -> tuple[Tree, Sums]:
-        return stage(row)(chunk(row), held.ends, x), sums
+        def ended(weights: Tree, ends: Tree, x: Tree) -> tuple[Tree, jax.Array]:
+            end = stage(weights, ends, x)
+            return end, parts.loss_fn(ends, end, now.microbatch)
 
-    def input_gradient(row: Row, x: Tree, g: Tree, sums: Sums) -> tuple[Tree, Sums]:
-        weights = chunk(row)
-        value, pull = jax.vjp(lambda x: stage(row)(weights, held.ends, x), x)
-        return pull(seed(value, g))[0], sums
+        (_, loss), pull = jax.vjp(ended, *parts.typed(now.params, ends), now.x)
+        share = jnp.where(is_last, jnp.full_like(loss, 1 / parts.microbatches), 0)
+        zeros = jax.tree.map(jnp.zeros_like, now.g)
+        dw, de, dx = pull((_choose(is_last, zeros, now.g), share))
+        return dx, Sums(share * loss, dw, de)
 
-    def weight_gradient(row: Row, x: Tree, g: Tree, sums: Sums) -> tuple[Tree, Sums]:
-        value, pull = jax.vjp(lambda w, e: stage(row)(w, e, x), chunk(row), held.ends)
-        return x, added(row, sums, value, *pull(seed(value, g)))
-
-    def both(row: Row, x: Tree, g: Tree, sums: Sums) -> tuple[Tree, Sums]:
-        value, pull = jax.vjp(stage(row), chunk(row), held.ends, x)
-        dw, de, dx = pull(seed(value, g))
-        return vary(dx, parts.axes), added(row, sums, value, dw, de)
-
-    def chunk(row: Row) -> Tree:
-        return take(held.params, row["chunk"])
-
-    def stage(row: Row) -> Callable[[Tree, Tree, Tree], Tree]:
-        fixed = take(held.fixed, row["chunk"])
-        return stage_of(work, parts, fixed, take(held.microbatches, row["microbatch"]))
-
-    def seed(value: Tree, g: Tree) -> Tree:
-        return jnp.full_like(value, 1 / parts.microbatches) if work.is_last else g
-
-    def added(row: Row, sums: Sums, value: Tree, dw: Tree, de: Tree) -> Sums:
-        loss = sums.loss + value / parts.microbatches if work.is_last else sums.loss
-        at_end = work.is_first or work.is_last
-        ends = jax.tree.map(jnp.add, sums.ends, de) if at_end else sums.ends
-        return Sums(loss, add(sums.stages, row["chunk"], dw), ends)
-
-    kinds: dict[str, Run] = {"F": forward, "B": input_gradient, "W": weight_gradient, "BW": both}
-    return kinds.get(work.kind, idle)
+    return jax.vmap(one, spmd_axis_name=axis)(row, now)
 
 
-def stage_of(
-    work: Work, parts: Parts, fixed: Tree, microbatch: Tree
-) -> Callable[[Tree, Tree, Tree], Tree]:
-    """`(params, ends, x) -> x'`, or the loss if the stage is the last."""
-    beside = (fixed,) if jax.tree.leaves(fixed) else ()
+def _stage(parts: Parts, row: Row, now: Now) -> Callable[[Tree, Tree, Tree], Tree]:
+    """`(params, ends, x) -> x'`; a first stage takes no x."""
+    beside = (now.fixed,) if jax.tree.leaves(now.fixed) else ()
 
     def run(params: Tree, ends: Tree, x: Tree) -> Tree:
-        start = parts.first_fn(ends, microbatch) if work.is_first else x
+        start = _choose(row["is_first"], parts.first_fn(ends, now.microbatch), x)
         end = parts.stage_fn(params, start, *beside)
-        return parts.loss_fn(ends, end, microbatch) if work.is_last else end
+        check_types(start, end)
+        return end
 
     return run
+
+
+def _choose(flag: jax.Array, yes: Tree, no: Tree) -> Tree:
+    """One of two trees."""
+    return jax.tree.map(lambda a, b: jnp.where(flag, a, b), yes, no)
 
 
 def check_types(taken: Tree, returned: Tree) -> None:

@@ -56,7 +56,6 @@ def pipelined(program: Program, params: Tree, rows: Rows) -> tuple[jax.Array, Tr
         fixed=_is_real(staging, axis),
         typed=partial(_typed, program),
         sums=JAX_DTYPES[program.gradients],
-        in_step=True,  # maps inside a stage are written for it
     )
     return loss, Tree(gradients.ends, jax.tree.map(_joined, gradients.stages))
 

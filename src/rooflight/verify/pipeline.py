@@ -1,20 +1,19 @@
 """How the program of a plan goes through its layers: at once, or as the stages of a pipeline.
 
 In: a `Plan`. Out: `Rounds`: what one round runs, how many there are, what is handed on between
-them. Without a pipeline a round is a microbatch and has all layers. With one it is a tick of the
-schedule, in which every device runs one of its stages (`program.pipeline_in_step`): forward,
-both gradients and the loss, whatever its slot.
+them. Without a pipeline a round is a microbatch and has all layers. With one it is a lane of a
+tick, in which every device runs one of its stages (`program.pipeline_in_step`): a forward, or the
+stage again with the loss and both gradients, whatever its slot.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
 from rooflight.graph import Schedule
+from rooflight.graph.in_step import in_step
 from rooflight.plan.stages import schedule_table
 from rooflight.program.pipeline_layers import staging_of
-from rooflight.program.pipeline_table import NOTHING, encode
+from rooflight.program.pipeline_table import PLACES, encode
 from rooflight.records import Plan
 from rooflight.specs.model import ModelSpec, Repeat
 
@@ -24,9 +23,11 @@ class Rounds:
     """What a device does in a step."""
 
     runs: tuple[Repeat, ...]  # of one round, padding of uneven stages included
-    count: int
+    forward: int  # rounds of a forward alone
+    backward: int  # rounds of a forward, the loss and both gradients
+    ticks: int  # each of one round, or of one of each kind
     chunks: int = 1  # stages of a device
-    permutes: int = 0  # of a round: to the next stage, to the one before
+    permutes: int = 0  # of all rounds: to the next stage, to the one before
 
 
 def schedule_of(plan: Plan) -> Schedule | None:
@@ -42,17 +43,19 @@ def rounds_of(plan: Plan) -> Rounds:
     """Reads the rounds off the very table that the program runs."""
     schedule = schedule_of(plan)
     if schedule is None:
-        return Rounds(plan.model.layers, plan.microbatches)
+        return Rounds(plan.model.layers, 0, plan.microbatches, plan.microbatches)
     return _of_schedule(plan.model, schedule)
 
 
 @lru_cache(maxsize=64)
 def _of_schedule(model: ModelSpec, schedule: Schedule) -> Rounds:
     ticks, staging = encode(schedule), staging_of(model, schedule)
-    columns = (ticks.from_before, ticks.from_after)
+    rounds = in_step(schedule).rounds
+    sent = [sum(place in lane for place in PLACES[:2]) for lane in ticks.lanes.values()]
     return Rounds(
         staging.runs,
-        len(ticks.work),
-        len(staging.layers) // schedule.stages,
-        sum(bool(np.any(column != NOTHING)) for column in columns),
+        *rounds,
+        sum(phase.stop - phase.start for phase in ticks.phases),
+        ticks.chunks,
+        sum(n * ways for n, ways in zip(rounds, sent, strict=True)),
     )
