@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rooflight"
 _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 LINES_A_FILE = 400
-LINES_IN_ALL = 55_000  # raise it in a commit that says why
+LINES_IN_ALL = 64_000  # 55,000 and the engine, its service, router and load generator
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:

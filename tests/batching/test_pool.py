@@ -14,7 +14,7 @@ def run(scheduler: Scheduler) -> None:
         check(scheduler)
 
 
-def prompt_keys(tokens: list[int], salt: str = "") -> list[bytes]:
+def prompt_keys(tokens: list[int], salt: bytes = b"") -> list[bytes]:
     return KeyChain(block_tokens=4, salt=salt).extend(tokens)
 
 
@@ -55,7 +55,7 @@ def test_a_hit_saves_all_but_the_last_block() -> None:
 
 def test_blocks_of_generated_tokens_are_found_by_the_next_turn() -> None:
     scheduler = Scheduler(Limits(2, 100, 50, 4, 10))
-    chain = KeyChain(block_tokens=4, salt="")
+    chain = KeyChain(block_tokens=4, salt=b"")
     scheduler.add(Request(0, 6, 7, chain.extend(range(6))))
     scheduler.schedule()
     scheduler.commit()
@@ -69,8 +69,8 @@ def test_blocks_of_generated_tokens_are_found_by_the_next_turn() -> None:
 
 def test_tenants_with_different_salts_share_nothing() -> None:
     tokens = list(range(8))
-    assert not set(prompt_keys(tokens, "alice")) & set(prompt_keys(tokens, "bob"))
-    assert prompt_keys(tokens, "alice") == prompt_keys(tokens, "alice")
+    assert not set(prompt_keys(tokens, b"alice")) & set(prompt_keys(tokens, b"bob"))
+    assert prompt_keys(tokens, b"alice") == prompt_keys(tokens, b"alice")
 
 
 def test_a_key_names_everything_before_it() -> None:
@@ -80,9 +80,9 @@ def test_a_key_names_everything_before_it() -> None:
 
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_a_chain_does_not_depend_on_how_the_tokens_come(cut: int) -> None:
-    chain = KeyChain(block_tokens=4, salt="x")
+    chain = KeyChain(block_tokens=4, salt=b"x")
     tokens = list(range(9))
-    assert chain.extend(tokens[:cut]) + chain.extend(tokens[cut:]) == prompt_keys(tokens, "x")
+    assert chain.extend(tokens[:cut]) + chain.extend(tokens[cut:]) == prompt_keys(tokens, b"x")
 
 
 def test_a_hot_prefix_survives_what_passes_through() -> None:

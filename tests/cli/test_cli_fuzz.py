@@ -9,9 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rooflight.bench.tally import Measured, Tally
+from rooflight.bench.target import Dialect
+from rooflight.cli.traffic_flags import TrafficLoad
 from rooflight.cli.verbs import VERBS, load_verb
 from rooflight.errors import RooflightError
 from rooflight.plan.calibrated import part_table
+from rooflight.plan.serving.simulate_tally import Slo
 from rooflight.reconcile.replay import Asked
 from rooflight.reconcile.rows import Rows
 from rooflight.specs import Mesh, Slice, parse_mesh, parse_slice
@@ -21,6 +25,7 @@ from .command import run
 
 PER_VERB = 600  # times the number of verbs: more than 2,000 different command lines
 PER_PARSER = 1500
+SLOW = {"plan serve": 5}  # a line that stands is simulated
 
 FLAGS = (
     *("--on", "--mesh", "--dims", "--dtype", "--bytes", "--plot", "--axes", "--matmul", "--memory"),
@@ -79,6 +84,10 @@ PLAUSIBLE = {
     "model": ["llama3-8b", "--seq", "4096"],
     "mfu": ["llama3-8b", "--on", "v5e:4x4", "--tokens-per-s", "20k", "--seq", "4096"],
     "plan": ["train", "llama3.2-1b", "--on", "v5e:2x2", "--batch", "16Ki", "--seq", "4096"],
+    "plan serve": [
+        *("llama3.2-1b", "--rate", "4", "--isl", "64", "--osl", "8", "--ttft", "1s", "--requests"),
+        *("100", "--on", "v5e:1x1", "--layout", "tp=1", "--policy", "continuous"),
+    ],
     "explain": [
         *("gpt3-175b", "--layout", "fsdp=X,tp=Y", "--on", "v5p:4x4x4", "--mesh", "X=16,Y=4"),
         *("--batch", "128Ki", "--seq", "2048", "--part", "mlp"),
@@ -106,6 +115,18 @@ PLAUSIBLE = {
     "simulate": [
         *("llama3-8b", "--on", "v5e:2x4", "--trace", TRACE, "--ttft", "1s"),
         *("--policy", "continuous"),
+    ],
+    "route": [
+        *("--replica", "http://127.0.0.1:9", "--replica", "http://127.0.0.1:10"),
+        *("--bound", "8", "--drain", "1s", "--dry-run"),
+    ],
+    "bench": [
+        *("llama3-8b", "--on", "v5e:2x4", "--url", "http://127.0.0.1:9", "--trace", TRACE),
+        *("--ttft", "1s", "--time-limit", "60s", "--dry-run"),
+    ],
+    "serve": [
+        *("llama3-8b", "--on", "v5e:2x4", "--dtype", "bf16", "--ttft", "1s", "--rows", "64"),
+        *("--max-tokens", "4Ki", "--port", "0", "--dry-run"),
     ],
     "measure": ["--devices", "2"],
     "intensity": ["rooflight.measure.example:build", "--on", "v5e"],
@@ -159,6 +180,15 @@ def _check(argv: list[str], hints_that_ran: set[str]) -> None:
         assert run(shlex.split(command)[1:]).code == 0, command
 
 
+def _not_started(*words: object) -> int:
+    return 0
+
+
+def _no_answers(args: object, load: TrafficLoad, *words: object) -> tuple[Measured, Dialect]:
+    """Of a server that nobody asks: what is driven for real is in tests/bench."""
+    return Tally(Slo()).result(load.num_requests), Dialect("m", takes_ids=True, ignores_eos=True)
+
+
 def _asked(rows: Rows) -> Asked:
     return Asked((), (), part_table([]))
 
@@ -167,7 +197,11 @@ def _fitted(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
     return tuple(shipped_calibrations().values())[:2]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_plausible_line() -> None:
+    assert {line.split()[0] for line in PLAUSIBLE} == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", PLAUSIBLE)
 def test_no_command_line_of_a_verb_raises(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +209,10 @@ def test_no_command_line_of_a_verb_raises(
     if verb == "calibrate":  # fitted in tests/reconcile; here only the words are tried
         monkeypatch.setattr(load_verb(verb), "_ask", _asked)
         monkeypatch.setattr(load_verb(verb), "fit_calibrations", _fitted)
+    if verb == "route":
+        monkeypatch.setattr(load_verb(verb), "_route", _not_started)
+    if verb == "bench":
+        monkeypatch.setattr(load_verb(verb), "_drive", _no_answers)
     if verb in MEASURED:  # the words are tried here; real processes measure in tests/measure
 
         def measured(*words: object, **arguments: object) -> object:
@@ -184,10 +222,10 @@ def test_no_command_line_of_a_verb_raises(
         monkeypatch.setattr(load_verb(verb), "measure", measured)
     ran: set[str] = set()
 
-    @settings(max_examples=PER_VERB, deadline=None)
+    @settings(max_examples=PER_VERB // SLOW.get(verb, 1), deadline=None)
     @given(_spoilt(PLAUSIBLE[verb]))
     def check(words: list[str]) -> None:
-        _check([verb, *words], ran)
+        _check([*verb.split(), *words], ran)
 
     check()
 

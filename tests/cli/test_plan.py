@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.cli.plan_page import standings
 from rooflight.errors import RooflightError
 from rooflight.graph import model_graph
 from rooflight.plan.wanted import parse_wanted
+from rooflight.reconcile.expected import Expected
 from rooflight.specs import load_model
+from rooflight.specs.calibration import shipped_calibrations
 
 from .command import run
 
@@ -115,3 +119,33 @@ def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, 
         assert error.hint
         return
     assert wanted.text == text
+
+
+@given(
+    st.lists(
+        st.none() | st.tuples(st.floats(1.0, 2.0), st.floats(0.001, 0.3)), min_size=1, max_size=8
+    )
+)
+def test_layouts_are_tied_exactly_where_their_intervals_meet(
+    asked: list[tuple[float, float] | None],
+) -> None:
+    one = next(iter(shipped_calibrations().values()))
+    said = [
+        Expected(s, *replace(one, spread=bar).interval(s), one) if pair else None
+        for pair in asked
+        for s, bar in [pair or (0.0, 0.0)]
+    ]
+    words = [cells[1] for cells in standings(said)]
+    known = [e for e in said if e]
+    if not known:
+        assert words == []
+        return
+    best = min(known, key=lambda e: e.seconds)
+    for expected, word in zip(said, words, strict=True):
+        if expected is None:
+            assert word == "-"
+        elif expected is best:
+            assert word == "fastest"
+        else:
+            meets = expected.low_s <= best.high_s and best.low_s <= expected.high_s
+            assert word == ("tied" if meets else "slower")

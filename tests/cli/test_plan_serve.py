@@ -52,6 +52,16 @@ def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
         assert what["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]
 
 
+def test_hours_are_counted_in_a_recorded_day(tmp_path: Path) -> None:
+    path = tmp_path / "day.csv"
+    times = [*(i / 20 for i in range(72_000)), *range(3600, 7200, 2), 7200]
+    rows = "".join(f"{t},256,32\n" for t in times)
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    hours = document(f"--hourly {path} --policy continuous --on v5e:1x1")["hours"]
+    assert [hour["rate"] for hour in hours] == [20.0, 0.5]
+    assert hours[0]["replicas"] >= hours[1]["replicas"] >= 1
+
+
 def test_separated_fleets_have_both_kinds() -> None:
     fleet = document("--policy separated")["fleet"]
     assert fleet["policy"] == "separated"
@@ -73,6 +83,7 @@ def test_a_promise_that_nobody_keeps_is_a_finding() -> None:
         ("--percentile 100", "percentile 100"),
         ("--hit-rate 1", "hit rate 1"),
         ("--rate 0", "--rate '0' is not a number above 0"),
+        ("--hourly no.csv", "cannot read 'no.csv'"),
         ("--hourly 5,,6", "--hourly '' is not a number above 0"),
         ("--layout tp=16 --on v5e:1x1", "nothing holds llama3.2-1b"),
         ("--rows 300 --step-tokens 200", "--step-tokens 200 is not from 300"),
@@ -129,3 +140,12 @@ def test_a_layout_that_was_not_chosen_has_its_reason(layout: str, because: str) 
     assert asked["layout"] == layout and because in asked["because"]
     if asked["fleet"]:
         assert asked["fleet"]["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]
+
+
+def test_a_chip_is_tied_with_the_cheapest_within_their_bars_together() -> None:
+    """With a price that makes the other chip a little, then much dearer."""
+    for price, word in ((2, "tied"), (60, "dearer")):
+        line = f"{TRAFFIC} --dtypes int8 --requests 400 --on v5e:1x1,h100:1 --price h100={price}"
+        table = run(shlex.split(line)).out.split("chip  fleet")[1].splitlines()
+        standing = {row.split()[0]: row.split()[-1] for row in table[2:4]}
+        assert standing == {"v5e": "cheapest", "h100": word}

@@ -19,6 +19,15 @@ def test_the_answer_names_the_share_that_got_what_was_promised() -> None:
     assert "--compare" in outcome.err
 
 
+def test_steps_are_those_of_a_measured_engine_unless_the_roofs_are_asked_for() -> None:
+    words = [*BASE, *LOAD, "--json"]
+    usual, roofs = (json.loads(run(w).out) for w in (words, [*words, "--engine", "none"]))
+    assert usual["calibration"] == "any on tpu" and usual["spread"] > 0
+    assert roofs["calibration"] is roofs["spread"] is None
+    assert usual["tpot"]["mean_s"] > roofs["tpot"]["mean_s"]
+    assert "uncalibrated: what the roofs allow" in run([*BASE, *LOAD, "--engine", "none"]).out
+
+
 def test_a_broken_promise_is_a_finding() -> None:
     assert run([*BASE, *LOAD, "--tpot", "100us"]).code == 1
 

@@ -1,21 +1,37 @@
 """This machine as a chip: real processes, real devices of the host, and what is made of them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rooflight.algebra import parse_contraction, strategies
+from rooflight.cli.measure import layouts_text
 from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
+from rooflight.measure import small_model
 from rooflight.measure.child import measure
 from rooflight.measure.host_chip import Host, chip_file, host_of
 from rooflight.measure.strategies import run_choice
+from rooflight.plan.calibrated import part_table
+from rooflight.plan.parts import training_parts
+from rooflight.reconcile.expected import expected_step
+from rooflight.reconcile.host import (
+    calibrate_host,
+    calibrated_chip,
+    host_runs,
+    measure_layouts,
+    own_calibration,
+)
+from rooflight.specs.calibration import typical_values
 from rooflight.specs.catalog import load_chip, read_chip
 from rooflight.specs.chip import Source
 from rooflight.specs.mesh import parse_mesh
 from rooflight.specs.slice import Slice
+
+from ..dated_figure import today, write_figure
 
 pytest.importorskip("jax")
 
@@ -119,8 +135,49 @@ def test_another_chip_than_this_host_is_not_run_on() -> None:
     assert "rooflight measure" in raised.value.hint
 
 
+def test_layouts_of_a_host_that_obeys_its_constants_are_predicted() -> None:
+    """Steps that given constants make are found again, layout by layout, and kept with the chip."""
+    found = host(synthetic(1e9, 1e-4), devices=small_model.DEVICES)
+    truth = typical_values() | {"matmul_bf16": 0.7, "attention": 0.3, "overlap_weights": 0.1}
+    seconds = part_table([training_parts(r) for r in host_runs(found)]).seconds(truth).total
+    calibrated = calibrate_host(found, seconds.tolist(), made="2026-11-15")
+    assert calibrated.calibration.median_error < 0.05
+    assert calibrated.rank_correlation > 0.8  # some layouts are within one percent of another
+    assert max(abs(one.error) for one in calibrated.layouts) < 0.25
+    mixed = seconds[[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]].tolist()
+    wrong = calibrate_host(found, mixed, made="2026-11-15")
+    assert wrong.calibration.median_error > 2 * calibrated.calibration.median_error
+
+
+def test_a_calibrated_host_expects_what_its_file_says(tmp_path: Path) -> None:
+    found = host(synthetic(1e9, 1e-4), devices=small_model.DEVICES)
+    runs = host_runs(found)
+    assert expected_step(runs[0]) is None  # nobody ran a layout on it yet
+    seconds = part_table([training_parts(r) for r in runs]).seconds(typical_values()).total
+    calibrated = calibrate_host(found, seconds.tolist(), made=SOURCE.checked)
+    path = tmp_path / "this-host.toml"
+    path.write_text(chip_file(calibrated_chip(found, calibrated)))
+    chip = read_chip(path)
+    assert own_calibration(chip) == replace(calibrated.calibration, made=SOURCE.checked)
+    said = expected_step(host_runs(replace(found, chip=chip))[0])
+    assert said and said.seconds == pytest.approx(float(seconds[0]), rel=0.1)
+    assert said.low_s <= said.seconds <= said.high_s
+
+
 def test_a_measurement_that_fails_says_why() -> None:
     with pytest.raises(UsageError, match="no_such_module"):
         measure("no_such_module:f", devices=1)
     with pytest.raises(UsageError, match="0 devices"):
         measure("microbench:host", devices=0, rounds=1)
+
+
+@pytest.mark.full
+def test_ten_layouts_of_a_small_model_take_what_was_predicted() -> None:
+    """Real training steps on eight devices, each predicted by a fit to the other layouts."""
+    rows = measure("microbench:host", devices=small_model.DEVICES, rounds=7)
+    found = host(rows, devices=small_model.DEVICES)
+    calibrated = calibrate_host(found, measure_layouts(found), made=today())
+    write_figure("measure.md", "ten layouts", f"```text\n{layouts_text(calibrated)}\n```")
+    assert len(calibrated.layouts) == 10
+    assert calibrated.calibration.median_error <= 0.15
+    assert calibrated.rank_correlation >= 0.9

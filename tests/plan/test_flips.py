@@ -49,7 +49,7 @@ def check(answer: Flips) -> None:
 
 def test_flips_are_in_order_and_narrow_and_agree_with_a_direct_plan_on_both_sides() -> None:
     """Slow links make the layout follow the batch."""
-    question = changed(ask("llama3.2-1b", "v5e:2x4", 8, 512), {"ici": 0.3})
+    question = changed(ask("llama3.2-1b", "v5e:2x4", 16, 512), {"ici": 0.5})
     best = search_training(question, count=1).candidates[0]
     answer = flips(question, best, within=2)
     assert {f.is_above for f in answer.found} == {True, False}

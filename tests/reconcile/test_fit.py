@@ -1,5 +1,7 @@
 """The fit finds constants that made the data, stays in range, and fails where it should."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from rooflight.plan.calibrated import ROOF, PartTable, part_table
 from rooflight.plan.parts import TrainingRun, training_parts
 from rooflight.reconcile.cross_validate import cross_validate, shuffled
 from rooflight.reconcile.fit import fit_values
+from rooflight.reconcile.hierarchy import fit_hierarchy, places
 from rooflight.reconcile.replay import Asked, Case
 from rooflight.specs import load_model, parse_mesh
 from rooflight.specs.calibration import calibration_constants, typical_values
@@ -104,3 +107,22 @@ def test_shuffled_measurements_destroy_the_held_out_fit(table: PartTable) -> Non
 
     assert error(asked) < 0.05
     assert error(shuffled(asked)) > 0.5
+
+
+def test_own_rows_move_what_was_known_before(table: PartTable) -> None:
+    """One row of a chip whose constants are known is answered by them; without, by typical ones."""
+    truth = typical_values() | {"matmul_bf16": 0.45, "near_links": 0.3, "memory": 0.4}
+    seconds = table.seconds(truth).total
+    one = np.arange(len(seconds)) == 0
+    case = Case("0", "train", "s", "m", "m", "v5e", "tpu", "maxtext", "dense", "c", seconds[0], ())
+    alone = Asked((case,), (), table.take(one))
+    place = places(case)[0]
+    said = {
+        name: table.seconds(fit_hierarchy(asked)[place]).total
+        for name, asked in {
+            "known": replace(alone, priors={("v5e", "maxtext", "dense"): truth}),
+            "fresh": alone,
+        }.items()
+    }
+    assert said["known"] == pytest.approx(seconds, rel=1e-3)
+    assert np.abs(said["fresh"] / seconds - 1).max() > 0.05

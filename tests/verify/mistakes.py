@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rooflight.records import from_json
+from rooflight.verify import build_serve
 from rooflight.verify.build_plan import build_step, make_program
 
 Built = tuple[Any, tuple[Any, ...]]
@@ -55,3 +56,21 @@ def no_remat(mesh: Mesh, *, plan: str) -> Built:
     """The policy that the plan counts on is left out."""
     decided = from_json(plan)
     return build_step(mesh, decided, replace(make_program(decided), remat="none"))
+
+
+def weights_gathered(mesh: Mesh, *, plan: str) -> Built:
+    """Of a served step: keys' weights are stored split over D too, and gathered to be used."""
+    generate, (params, *others) = build_serve.build(mesh, plan=plan)
+    (weights,) = params.layers[0]
+    whole = weights["attention.W_k"]
+    split = NamedSharding(whole.sharding.mesh, PartitionSpec(None, "Z", "Y"))
+    stored = jax.ShapeDtypeStruct(whole.shape, whole.dtype, sharding=split)
+
+    def step(params: Any, cache: Any, *rows: jax.Array) -> Any:
+        (weights,) = params.layers[0]
+        gathered = jax.reshard(weights["attention.W_k"], whole.sharding.spec)
+        layers = ((weights | {"attention.W_k": gathered},),)
+        return generate(params._replace(layers=layers), cache, *rows)
+
+    layers = ((weights | {"attention.W_k": stored},),)
+    return jax.jit(step), (params._replace(layers=layers), *others)

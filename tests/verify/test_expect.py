@@ -154,7 +154,8 @@ def _held(plan: Plan, framework: str) -> Held:
 @pytest.mark.parametrize(("microbatches", "numbers"), [(1, 4096), (2, 2048), (4, 1024)])
 def test_small_is_a_vector_or_a_number_a_token_in_fp32(microbatches: int, numbers: int) -> None:
     plan = small_plan("fsdp=X", "X=16", microbatches=microbatches)
-    assert _small(setting_of(plan)).vector == 4 * numbers
+    setting = setting_of(plan)
+    assert _small(setting, setting.dims).vector == 4 * numbers
 
 
 def _found(expected: Expected, **changes: object) -> Collective:
@@ -220,3 +221,13 @@ def test_a_named_class_does_not_hide_a_large_array() -> None:
 def test_a_named_class_does_not_hide_what_runs_unknown_times(nbytes: int) -> None:
     norm = Expected("all_reduce", ("X",), nbytes, 1, "final_norm.norm", "")
     assert match([], [_found(norm, count=None)], OPS, Small(vector=4096)).surprises
+
+
+@pytest.mark.parametrize(("nbytes", "is_named"), [(1024, True), (4096, True), (4097, False)])
+def test_a_bias_is_named_where_the_model_has_one_and_only_up_to_a_vector(
+    nbytes: int, is_named: bool
+) -> None:
+    bias = Expected("all_gather", ("X",), nbytes, 1, "attention.q", "")
+    biased = Small(vector=4096, biased=frozenset(["attention.q"]))
+    assert (not match([], [_found(bias)], OPS, biased).surprises) == is_named
+    assert match([], [_found(bias)], OPS, Small(vector=4096)).surprises

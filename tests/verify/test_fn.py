@@ -147,3 +147,22 @@ def test_other_habits_are_understood_too(tmp_path: Path) -> None:
         assert found[name].memory
     (finding,) = found["concrete"].findings
     assert "no argument of strangers:concrete has a sharding" in finding.words
+
+
+@pytest.mark.full
+@pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="needs flax")
+def test_a_flax_model_is_sound_and_its_mistake_is_found_where_it_is(tmp_path: Path) -> None:
+    mesh = parse_mesh("data=2,model=4", on="v5e:2x4")
+    names = ("sound", "whole_hidden")
+    sound, mistaken = (
+        judge_program(f"strangers_flax:{name}", mesh, folder=str(HERE), cache=tmp_path)
+        for name in names
+    )
+    assert sound.findings == () and sound.memory
+    found = {f.kind: f for f in mistaken.findings}
+    assert found["cut_again"].place.startswith("strangers_flax.py:")
+    assert "is gathered over model and cut over model again" in found["cut_again"].words
+    lines = (HERE / "strangers_flax.py").read_text().splitlines()
+    line = int(found["cut_again"].place.rpartition(":")[2])
+    assert "what the MLP keeps" in lines[line - 1]
+    assert "repeated" in found  # and so the products after it

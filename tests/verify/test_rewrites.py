@@ -11,10 +11,6 @@ from rooflight.verify.hlo import CompiledStep, MeshAxes
 from rooflight.verify.rewrites import Kind, explain_rewrites
 
 AXES = MeshAxes({"X": 16, "Y": 4}, {})
-UNNAMED = pytest.mark.xfail(strict=True, reason="permutes and scatters that no rewrite names yet")
-WHOLES = [
-    pytest.param(whole, marks=UNNAMED) if whole.model == "deepseek-v3" else whole for whole in WHOLE
-]
 HAS_COMPILER = package_version("libtpu") is not None
 
 
@@ -132,6 +128,6 @@ def test_only_a_small_gather_may_be_a_sum(
 
 @pytest.mark.full
 @pytest.mark.skipif(not HAS_COMPILER, reason="needs libtpu")
-@pytest.mark.parametrize("whole", WHOLES, ids=lambda w: f"{w.model} on {w.slice}")
+@pytest.mark.parametrize("whole", WHOLE, ids=lambda w: f"{w.model} on {w.slice}")
 def test_the_schedules_of_whole_models_are_explained(whole: Whole) -> None:
     assert rewriting(whole).unexplained == 0

@@ -76,7 +76,7 @@ class Decoding:
         self.rows[sequence.row] = sequence
         self.kv_tokens += sequence.prompt
         sequence.origin = sequence.prompt - self.clock
-        sequence.due = self.clock + -sequence.prompt % self._block_tokens
+        sequence.due = self.clock + len(sequence.blocks) * self._block_tokens - sequence.prompt
         sequence.end = self.clock + sequence.left - 1
         self._due.put(sequence.due, sequence)
         self._ends.put(sequence.end, sequence)

@@ -113,6 +113,11 @@ class BlockPool:
             else:
                 self._extra_owners[block] = extra - 1
 
+    def forget(self) -> None:
+        """Nothing is cached any more; blocks keep their owners."""
+        self._key_of.clear()
+        self._block_of.clear()
+
     def owners(self) -> dict[int, int]:
         """Block in use -> how many own it."""
         used = set(range(self.num_blocks - self._num_fresh)).difference(self._free)

@@ -13,16 +13,16 @@ from hashlib import sha256
 class KeyChain:
     """Hashes the tokens of one sequence as they come, a key for each full block.
 
-    >>> chain = KeyChain(block_tokens=2, salt="alice")
+    >>> chain = KeyChain(block_tokens=2, salt=b"alice")
     >>> len(chain.extend([1, 2, 3])), len(chain.extend([4]))
     (1, 1)
     """
 
     __slots__ = ("_block_tokens", "_last", "_rest")
 
-    def __init__(self, *, block_tokens: int, salt: str) -> None:
+    def __init__(self, *, block_tokens: int, salt: bytes) -> None:
         self._block_tokens = block_tokens
-        self._last = sha256(salt.encode()).digest()
+        self._last = sha256(salt).digest()
         self._rest: list[int] = []
 
     def extend(self, tokens: Sequence[int]) -> list[bytes]:

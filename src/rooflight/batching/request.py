@@ -47,6 +47,7 @@ class Limits:
     max_waiting: int
     max_waiting_tokens: int | None = None  # prompt tokens in the queue: TTFT times prefill speed
     policy: Policy = Policy.CONTINUOUS
+    chunk_tokens: int = 1  # a prompt is cut into multiples of this, its end left over
 
     def __post_init__(self) -> None:
         sizes = (self.max_rows, self.max_step_tokens, self.num_blocks, self.block_tokens)
@@ -57,6 +58,12 @@ class Limits:
                 f"{self.max_rows} rows decode {self.max_rows} tokens a step, above the budget of"
                 f" {self.max_step_tokens}",
                 hint=f"raise the budget to at least {self.max_rows} tokens, or take fewer rows",
+            )
+        if self.max_rows - 1 + self.chunk_tokens > self.max_step_tokens:
+            raise UsageError(
+                f"beside {self.max_rows - 1} rows that decode, no chunk of {self.chunk_tokens}"
+                f" tokens is within the budget of {self.max_step_tokens}",
+                hint=f"raise the budget to {self.max_rows - 1 + self.chunk_tokens} tokens",
             )
 
     @property

@@ -53,6 +53,11 @@ class Scheduler:
         return self._waiting.count
 
     @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of those who wait."""
+        return self._waiting.tokens
+
+    @property
     def num_running(self) -> int:
         return self.room.num_rows
 
@@ -69,6 +74,9 @@ class Scheduler:
         """Row -> its blocks, for those that hold any."""
         held = (s for s in self._sequences.values() if s.row >= 0)
         return {s.row: tuple(s.blocks) for s in held}
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._sequences
 
     # What goes in
 
@@ -117,6 +125,14 @@ class Scheduler:
         else:
             self._drop(sequence)
         return True
+
+    def abort(self) -> None:
+        """The device lost its cache: drops all that run, and forgets what was cached."""
+        self._in_flight = None
+        self._doomed.clear()
+        for sequence in [s for s in self._sequences.values() if s.row >= 0]:
+            self._drop(sequence)
+        self.room.pool.forget()
 
     def extend_keys(self, id: int, keys: Iterable[Key]) -> None:
         """Keys of blocks that generated tokens have filled, in order."""
@@ -171,6 +187,41 @@ class Scheduler:
         if self._doomed:
             self._bury()
         return StepOutcome(prefilled, finished)
+
+    # Drafts: a row may make several tokens in a step
+
+    def reserve(self, row: int, tokens: int) -> list[TableWrite]:
+        """Blocks for that many tokens more than a decoding row makes in the scheduled step.
+
+        As many as are free without preempting anybody; `accept` must follow the commit.
+        """
+        sequence = self._decoding.rows[row]
+        need = sequence.origin + self._decoding.clock + 1 + tokens
+        writes: list[TableWrite] = []
+        while len(sequence.blocks) * self.limits.block_tokens < need:
+            if self.room.pool.num_free <= self.limits.spare_blocks:
+                break
+            writes.append(self.room.grow(sequence))
+        return writes
+
+    def room_of(self, row: int) -> int:
+        """Tokens that the blocks of a decoding row hold beyond that of the scheduled step."""
+        sequence = self._decoding.rows[row]
+        cached = sequence.origin + self._decoding.clock
+        return len(sequence.blocks) * self.limits.block_tokens - cached - 1
+
+    def accept(self, id: int, tokens: int) -> None:
+        """The committed step made that many tokens more for this request than one."""
+        sequence = self._sequences.get(id)
+        if sequence is None or sequence.row not in self._decoding.rows:
+            return  # it is done, or was sent back to the queue
+        decoding = self._decoding
+        decoding.leave(sequence)
+        sequence.prompt = sequence.origin + decoding.clock + tokens
+        sequence.left = sequence.end - decoding.clock - tokens + 1
+        decoding.join(sequence)
+        if sequence.left == 1:
+            self._drop(sequence)
 
     def horizon(self) -> int:
         """Steps in which rows only decode: nobody ends before the last, none comes or goes."""
@@ -247,7 +298,7 @@ class Scheduler:
         if self._partial is not None:
             budget -= self._chunk(self._partial, budget, chunks)
         while (head := self._waiting.head()) is not None and not head.has_kv:
-            if budget == 0 and self.room.has_row:
+            if budget < self.limits.chunk_tokens and self.room.has_row:
                 return
             if not self._admit(head, writes):
                 return
@@ -268,8 +319,8 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
         """Appends the next chunk of a prompt, and counts its tokens."""
         left = sequence.prompt - sequence.computed
-        count = min(left, budget)
-        is_last = count == left
+        is_last = left <= budget
+        count = left if is_last else budget - budget % self.limits.chunk_tokens
         chunks.append(Chunk(sequence.id, sequence.row, sequence.computed, count, is_last))
         self._partial = None if is_last else sequence
         return count

@@ -15,7 +15,8 @@ from rooflight.reconcile.rows import Rows, read_rows, shipped_rows
 from rooflight.reconcile.serving_calibrate import fit_serving
 from rooflight.reconcile.serving_replay import ask_silicon
 from rooflight.report.table import table
-from rooflight.specs.calibration import ANY, Calibration, Constant
+from rooflight.specs.calibration import ANY, Calibration, Constant, shipped_calibrations
+from rooflight.specs.serving_calibration import shipped_serving
 
 HELP = "efficiencies, overlaps and overheads of a chip under its software, fitted to measured runs"
 _SHIPPED = "shipped"
@@ -24,8 +25,9 @@ _SHIPPED = "shipped"
 def configure(parser: Parser) -> None:
     parser.add_argument(
         "rows",
-        help="a file of measured runs, YAML or JSON; `shipped` takes the published ones; a CSV of"
-        " measured serving, in aiconfigurator's columns, fits serving",
+        help="a file of measured runs, YAML or JSON, that moves the shipped constants; `shipped`"
+        " fits the published runs afresh; a CSV of measured serving, in aiconfigurator's columns,"
+        " moves those of serving",
     )
     parser.add_argument("--chip", metavar="NAME", help="only the rows of one chip, as they name it")
     parser.add_argument(
@@ -40,6 +42,9 @@ def run(args: Namespace) -> int:
     serves = args.rows.endswith(".csv")
     asked = _served(args) if serves else _trained(args)
     fit = fit_serving if serves else fit_calibrations
+    if args.rows != _SHIPPED:
+        known = shipped_serving() if serves else shipped_calibrations()
+        asked = replace(asked, priors={place: one.values for place, one in known.items()})
     found = fit(asked, made=str(date.today()))
     if args.write:
         for name, text in calibration_files(found).items():

@@ -9,6 +9,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.interop import (
     FRAMEWORKS,
+    HTTP_SERVERS,
     SERVERS,
     Export,
     Framework,
@@ -45,10 +46,10 @@ def configure(parser: Parser) -> None:
     add_choice(
         parser,
         "--engine",
-        SERVERS,
+        HTTP_SERVERS,
         what="engine",
-        default=SERVERS[0],
-        help=f"that the manifest starts ({SERVERS[0]} by default)",
+        default=HTTP_SERVERS[0],
+        help=f"that the manifest starts ({HTTP_SERVERS[0]} by default)",
     )
     parser.set_examples("rooflight export", "rooflight export --to megatron")
 

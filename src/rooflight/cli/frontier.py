@@ -6,7 +6,7 @@ from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, engine_of, trust
 from rooflight.errors import UsageError
 from rooflight.plan.serving.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
 from rooflight.plan.serving.layout import parse_serving_layout
@@ -62,6 +62,7 @@ def configure(parser: Parser) -> None:
         help="time of a step: expected (default); products, each at its slower roof, without the"
         " network, as the book draws it; lower, everything overlapped",
     )
+    add_engine(parser)
     add_plot(parser)
     parser.set_examples(
         "rooflight frontier llama3-70b --on v5e:4x4,v5e:2x4 --dtypes int8 --context 8192",
@@ -83,6 +84,7 @@ def run(args: Namespace) -> int:
         layouts=[parse_serving_layout(args.layout)] if args.layout else (),
         bound=args.bound,
         most=_count(args.most, "--most", _LARGEST),
+        engine=engine_of(args) if args.bound == "expected" else None,
     )
     price = _price(args)
     best = {c: frontier(found, context=c, price=price) for c in contexts}
@@ -159,6 +161,7 @@ def _point_document(point: Point, price: float | None) -> dict[str, object]:
         "binds": point.binds,
         "lower_s": step.lower_s,
         "expected_s": step.expected_s,
+        "calibrated_s": point.calibrated_s,
         "upper_s": step.upper_s,
         "parts_s": step.parts,
     }
@@ -173,9 +176,18 @@ def _text(answer: Answer, context: int) -> str:
         f"{answer.model}, {context:,} positions: {format_seconds(fast.step_s)} a token at batch"
         f" {fast.batch}, up to {format_si(cheap.tokens_per_s_per_chip, 'tokens/s')} a chip at"
         f" {format_seconds(cheap.step_s)} and batch {cheap.batch}\n"
-        f"{answer.bound} time of a step; uncalibrated: catalog rates,"
-        f" {format_seconds(fast.step.overhead_s)} of step overhead\n\n"
+        f"{answer.bound} time of a step; {_trust(answer, points)}\n\n"
         f"{table(head, rows, align='rrrrrllll')}\n\n{_regions(answer, cheap)}"
+    )
+
+
+def _trust(answer: Answer, points: tuple[Point, ...]) -> str:
+    """What the times of the frontier rest on, once for all chips that rest on the same."""
+    if answer.bound != "expected":
+        return "catalog rates"
+    configs = [point.config for point in points]
+    return "; ".join(
+        dict.fromkeys(trust(c.calibration) for c in answer.curves if c.config in configs)
     )
 
 

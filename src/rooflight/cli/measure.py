@@ -6,8 +6,16 @@ from datetime import date
 from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.errors import UsageError
 from rooflight.measure.child import check_devices, measure
 from rooflight.measure.host_chip import Host, Product, chip_file, host_of
+from rooflight.measure.small_model import DEVICES, LAYOUTS, MODEL
+from rooflight.reconcile.host import (
+    HostCalibration,
+    calibrate_host,
+    calibrated_chip,
+    measure_layouts,
+)
 from rooflight.report.roofline_plot import PlotPoint, RoofLine, roofline_svg, roofline_text
 from rooflight.report.table import table
 from rooflight.specs.catalog import load_chip
@@ -27,6 +35,12 @@ def configure(parser: Parser) -> None:
         metavar="FILE.toml",
         help="keep it as a chip file; its name is the name of the chip (see ROOFLIGHT_CHIPS)",
     )
+    parser.add_argument(
+        "--layouts",
+        action="store_true",
+        help=f"also train a small model under {len(LAYOUTS)} layouts, each predicted before it is"
+        " seen, and keep the constants that they give with the chip",
+    )
     add_plot(parser)
     parser.set_examples("rooflight measure --devices 2 --write this-host.toml")
 
@@ -37,19 +51,54 @@ def run(args: Namespace) -> int:
     rows = measure("microbench:host", devices=devices, rounds=_ROUNDS)
     source = Source("measured", "rooflight measure, on the machine itself", "", str(date.today()))
     host = host_of(rows, load_chip("this-host"), devices=devices, source=source)
+    found = _calibrated(host, devices) if args.layouts else None
+    host = calibrated_chip(host, found) if found else host
     if args.write:
         write_file(args.write, chip_file(host), flag="--write")
     if args.plot:
         svg = roofline_svg([_roof(host)], _points(host), title=f"this host, {devices} devices")
         write_file(args.plot, svg, flag="--plot")
     if args.json:
-        print_json("measure", _document(host))
+        print_json("measure", _document(host, found))
         return 0
     blocks = [_answer(host), _products(host), roofline_text([_roof(host)], _points(host))]
-    print("\n\n".join([*blocks, *([_collectives(host)] if host.collectives else [])]))
+    blocks += [_collectives(host)] if host.collectives else []
+    print("\n\n".join([*blocks, *([layouts_text(found)] if found else [])]))
     if args.write:
         suggest(f"ROOFLIGHT_CHIPS={args.write} rooflight chips this-host")
     return 0
+
+
+def _calibrated(host: Host, devices: int) -> HostCalibration:
+    if devices != DEVICES:
+        raise UsageError(
+            f"the layouts are of {DEVICES} devices, not {devices}",
+            hint=f"write --devices {DEVICES} --layouts",
+        )
+    return calibrate_host(host, measure_layouts(host), made=str(date.today()))
+
+
+def layouts_text(found: HostCalibration) -> str:
+    """Predicted beside measured, the fastest layout first, and how good that is."""
+    rows = [
+        [
+            one.layout,
+            one.mesh,
+            format_seconds(one.measured_s),
+            format_seconds(one.predicted_s),
+            f"{one.error:+.0%}",
+            format_seconds(one.bare_s),
+        ]
+        for one in sorted(found.layouts, key=lambda one: one.measured_s)
+    ]
+    header = ("layout", "mesh", "measured", "by the others", "off", "by the chip alone")
+    one = found.calibration
+    return (
+        f"{table(header, rows, align='llrrrr')}\n\n"
+        f"a step of {MODEL.title.lower()}, predicted by constants fitted to the other layouts:"
+        f" median error {one.median_error:.1%}, mean {one.mean_error:.1%}, rank correlation"
+        f" {found.rank_correlation:.2f} ({one.made})"
+    )
 
 
 def _roof(host: Host) -> RoofLine:
@@ -110,7 +159,7 @@ def _collectives(host: Host) -> str:
     return table(header, rows, align="lrrrr")
 
 
-def _document(host: Host) -> dict[str, object]:
+def _document(host: Host, found: HostCalibration | None) -> dict[str, object]:
     fabric = host.chip.switched
     return {
         "devices": host.devices,
@@ -119,4 +168,7 @@ def _document(host: Host) -> dict[str, object]:
         "network": asdict(fabric) if fabric and host.devices > 1 else None,
         "matmuls": [asdict(p) for p in host.products],
         "collectives": [asdict(c) for c in host.collectives],
+        "layouts": [asdict(one) for one in found.layouts] if found else None,
+        "rank_correlation": found.rank_correlation if found else None,
+        "calibration": asdict(found.calibration) if found else None,
     }

@@ -8,6 +8,7 @@ from rooflight.cli.flags import add_choice, add_dtype, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
 from rooflight.cli.plan_questions import Asked, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
@@ -32,6 +33,11 @@ from rooflight.specs.slice import parse_slice
 
 _SHOWN = 8  # layouts
 _DEFAULTS = {"dtype": "bf16", "recipe": "10", "overlap": "sum"}
+_OF_A_PLAN = {
+    "--html": "is the page of a plan",
+    "--verify": "compiles a plan",
+    "--flags": "compiles a plan",
+}
 HELP = "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic"
 
 
@@ -71,6 +77,12 @@ def configure(parser: Parser) -> None:
         metavar="COUNT",
         help="compile the first COUNT layouts for the slice, and rank those that stand first",
     )
+    parser.add_argument(
+        "--flags",
+        action="store_true",
+        help="compile the first layout to the end with each of a few sets of compiler options,"
+        " minutes each: which make its schedule shorter",
+    )
     add_questions(parser)
     parser.set_examples(
         "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096",
@@ -87,7 +99,7 @@ def run(args: Namespace) -> int:
     warn_of_gaps(model)
     question, choices = _question(args, model)
     asked = Asked(args, model.title, question, choices)
-    for flag, what in (("--html", "is the page of a plan"), ("--verify", "compiles a plan")):
+    for flag, what in _OF_A_PLAN.items():
         if name and getattr(args, flag.removeprefix("--")):
             hint = f"leave out --{name.replace('_', '-')} or {flag}"
             raise UsageError(f"{flag} {what}", hint=hint)
@@ -99,7 +111,9 @@ def run(args: Namespace) -> int:
             print(reply.text)
         return reply.exit_code
     count = parse_verify(args.verify, most=_SHOWN) if args.verify else 0
-    if count:
+    if args.flags:
+        require_flags(question)
+    if count or args.flags:
         require_verify(question)
     found = asked.planned(count=_SHOWN)
     verified = verify_search(model, question, found, count) if count else None
@@ -115,6 +129,7 @@ def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | No
         if verified
         else plan_record(model, question, found, choices)
     )
+    plan, options = swept(plan) if args.flags else (plan, "")
     if args.html:
         write_report(args.html, model, question, found, plan)
     if args.json:
@@ -122,8 +137,9 @@ def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | No
         return code
     column, num_refuted = (verified.column, verified.num_refuted) if verified else ([], 0)
     print(plan_text(model.title, question, found, choices, column, num_refuted))
-    if verified:
-        print(verified.words)
+    for words in (verified.words if verified else "", options):
+        if words:
+            print(words)
     _suggest(args, question, found.candidates[0])
     return code
 

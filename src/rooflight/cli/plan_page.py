@@ -1,13 +1,12 @@
 """A plan as a person reads it: the answer, the runners-up, the reasons."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.parts import TrainingRun
+from rooflight.plan.parts import STORED, TrainingRun
 from rooflight.plan.search import Search
 from rooflight.plan.training import schedule_text
-from rooflight.reconcile.expected import expected_step
+from rooflight.reconcile.expected import Expected, expected_step
 from rooflight.records import Choice
 from rooflight.report.table import table
 from rooflight.units import format_count, format_seconds, format_si
@@ -26,6 +25,7 @@ def plan_text(
     The last `num_refuted` layouts cannot be had, so nothing is expected of them.
     """
     possible = found.candidates[: len(found.candidates) - num_refuted] or found.candidates
+    said = [expected_step(candidate_run(question, c)) for c in possible]
     notes = [f"{c.what} {c.value}: {c.because}" for c in choices]
     return "\n".join(
         [
@@ -33,37 +33,43 @@ def plan_text(
             *notes,
             _counts(found),
             "",
-            _table(question, found, compiled),
+            _table(question, found, compiled, standings(said)),
             "",
             _why(question, found.candidates[0]),
-            expectation(question, replace(found, candidates=possible)),
+            expectation(said),
             "HBM: a closed form of what our program holds; the compiler has the last word"
             " (`rooflight verify --help`)",
         ]
     )
 
 
-def expectation(question: Question, found: Search) -> str:
+def expectation(said: Sequence[Expected | None]) -> str:
     """What the steps will take by measured runs of the chip, or that nobody measured it."""
-    said = [expected_step(candidate_run(question, c)) for c in found.candidates]
     first = said[0]
     if first is None:
         return "uncalibrated: what the roofs allow, without overheads; a thousandth is a tie"
     one = first.calibration
-    text = (
+    return (
         f"expected: {format_seconds(first.seconds)}, 80 % between {format_seconds(first.low_s)}"
         f" and {format_seconds(first.high_s)} ({one.engine} on {one.chip}: {one.rows} runs, median"
-        f" error {one.median_error:.1%}); the table is what the roofs allow, a thousandth is a tie"
+        f" error {one.median_error:.1%}); step is what the roofs allow, a thousandth is a tie;"
+        " tied: the interval meets that of the layout expected to be fastest"
     )
-    place, best = min(
-        ((i, e) for i, e in enumerate(said, 1) if e), key=lambda pair: pair[1].seconds
-    )
-    if place == 1:
-        return text
-    tie = ", a tie by its interval" if best.high_s > first.low_s else ""
-    return (
-        f"{text}\nof these, {place} is expected to be fastest: {format_seconds(best.seconds)}{tie}"
-    )
+
+
+def standings(said: Sequence[Expected | None]) -> list[list[str]]:
+    """Expected seconds of each layout and its standing: two whose intervals meet are tied."""
+    known = [e for e in said if e]
+    if not known:
+        return []
+    best = min(known, key=lambda e: e.seconds)
+    return [[format_seconds(e.seconds), _standing(e, best)] if e else ["-", "-"] for e in said]
+
+
+def _standing(one: Expected, best: Expected) -> str:
+    if one is best:
+        return "fastest"
+    return "tied" if one.low_s <= best.high_s else "slower"
 
 
 def candidate_run(question: Question, candidate: Candidate) -> TrainingRun:
@@ -77,6 +83,7 @@ def candidate_run(question: Question, candidate: Candidate) -> TrainingRun:
         question.dtype,
         candidate.micro,
         candidate.remat,
+        stored=max(STORED, question.dtype, key=lambda dtype: dtype.bits),
     )
 
 
@@ -100,14 +107,21 @@ def _counts(found: Search) -> str:
     )
 
 
-def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
+def _table(
+    question: Question, found: Search, compiled: Sequence[str], stand: Sequence[list[str]]
+) -> str:
     header = ("", "layout", "mesh", "in pieces", "step", "bound by", "collectives", "bubble")
     header += ("remat", "HBM", "MFU")
     rows = [[str(i), *_row(c, question)] for i, c in enumerate(found.candidates, 1)]
     if compiled:
         header += ("compiled",)
         rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
-    return table(header, rows, align="rlllrlrrlrrl"[: len(header)])
+    align = "rlllrlrrlrrl"[: len(header)]
+    if stand:
+        header += ("expected", "")
+        cells = [*stand, *[["-", "-"]] * (len(rows) - len(stand))]
+        rows = [[*row, *cell] for row, cell in zip(rows, cells, strict=True)]
+    return table(header, rows, align=f"{align}rl"[: len(header)])
 
 
 def _row(candidate: Candidate, question: Question) -> list[str]:

@@ -12,7 +12,6 @@ from rooflight.cli.plan_serve_flags import (
     add_serving_questions,
     add_traffic,
     demand_of,
-    engine_of,
     prices_of,
     rates_of,
     sizes_of,
@@ -21,6 +20,7 @@ from rooflight.cli.plan_serve_flags import (
 from rooflight.cli.plan_serve_json import document
 from rooflight.cli.plan_serve_page import Page, text
 from rooflight.cli.progress import progress
+from rooflight.cli.serving_flags import engine_of
 from rooflight.errors import UsageError
 from rooflight.plan.serving.fleet import Fleet, FleetSearch, cheapest_fleet
 from rooflight.plan.serving.fleet_demand import Demand

@@ -2,24 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from rooflight.cli.flags import add_choice
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import ParseError, UsageError
 from rooflight.plan.serving.arrivals import parse_lengths
 from rooflight.plan.serving.fleet_demand import Demand
 from rooflight.plan.serving.fleet_way import FLEET_POLICIES
 from rooflight.plan.serving.simulate_setup import Sizes
 from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.specs.calibration import ANY
+from rooflight.plan.serving.trace import Trace, hourly_rates
 from rooflight.specs.catalog import load_chip
-from rooflight.specs.serving_calibration import shipped_serving
 from rooflight.units import parse_count, parse_seconds
 
-_ROOFS = "none"  # no engine: what the roofs allow
 _MOST_SPARES = 1000
 _MOST_REQUESTS = 10**6
+_TRACES = (".csv", ".jsonl", ".json")
 
 
 def add_traffic(parser: Parser) -> None:
@@ -73,14 +73,7 @@ def add_hardware(parser: Parser) -> None:
         help="replicas that do everything (continuous), or that prefill or generate (separated);"
         " whichever is cheaper if left out",
     )
-    add_choice(
-        parser,
-        "--engine",
-        (ANY, _ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
-        what="engine",
-        default=ANY,
-        help="whose calibration to plan with (default any; none: what the roofs allow)",
-    )
+    add_engine(parser)
     sizes = Sizes()
     parser.add_argument(
         "--rows",
@@ -103,7 +96,8 @@ def add_serving_questions(parser: Parser) -> None:
     parser.add_argument(
         "--hourly",
         metavar="RATES",
-        help="requests a second by hour, joined by commas: replicas by hour and the saving",
+        help="requests a second by hour, joined by commas, or a recorded trace (.csv, .jsonl) to"
+        " count them in: replicas by hour and the saving",
     )
 
 
@@ -116,11 +110,6 @@ def sizes_of(args: Namespace) -> Sizes:
 def spares_of(args: Namespace) -> int:
     """Slices that may be broken."""
     return _whole("--spare", args.spare, most=_MOST_SPARES, least=0)
-
-
-def engine_of(args: Namespace) -> str | None:
-    """Whose calibration; None is the roofs'."""
-    return None if args.engine == _ROOFS else args.engine
 
 
 def prices_of(words: Sequence[str]) -> dict[str, float]:
@@ -158,7 +147,9 @@ def _hit_rate(word: str) -> float:
 
 
 def rates_of(words: str) -> list[float]:
-    """Requests a second, hour by hour."""
+    """Requests a second, hour by hour; a file is a trace."""
+    if words.endswith(_TRACES):
+        return hourly_rates(Trace(Path(words)))
     return [_positive("--hourly", word, example="5,20,60") for word in words.split(",")]
 
 

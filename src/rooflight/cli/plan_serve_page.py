@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rooflight.cli.serving_flags import trust
 from rooflight.plan.serving.fleet import Fleet, FleetSearch
 from rooflight.plan.serving.fleet_demand import Demand
 from rooflight.plan.serving.fleet_questions import Doubled, Hour, WhyNot, saving
@@ -36,7 +37,15 @@ def text(page: Page) -> str:
         f"{_name(best)}: {_many(best.num_chips, 'chip')}, ${best.dollars_per_hour:,.2f} an hour\n"
         f"{page.model}, {best.way.setup.precision}; {_traffic(page.demand)}",
         _latencies(best),
-        "\n".join([_cost(best), _needs(best), _physics(best), _simulated(best), _trust(best)]),
+        "\n".join(
+            [
+                _cost(best),
+                _needs(best),
+                _physics(best),
+                _simulated(best),
+                trust(best.way.calibration),
+            ]
+        ),
     ]
     if len(page.found) > 1:
         parts.append(_chips(page))
@@ -128,20 +137,25 @@ def _simulated(fleet: Fleet) -> str:
     )
 
 
-def _trust(fleet: Fleet) -> str:
-    known = fleet.way.calibration
-    if known is None:
-        return "uncalibrated: what the roofs allow; measured engines take 1.5-3x as long"
-    return (
-        f"calibrated: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
-        f" median error {known.median_error:.0%}, 80% within x{math.exp(known.spread):.2f}"
-    )
-
-
 def _chips(page: Page) -> str:
-    header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95")
-    rows = [[chip, *_cells(search.best)] for chip, search in page.found.items()]
-    return table(header, rows, align="llrrrrrr")
+    """The best of each chip; steps that are off by the bar of a calibration move its dollars."""
+    header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95", "")
+    rows = [
+        [chip, *_cells(search.best), standing(search.best, page.best)]
+        for chip, search in page.found.items()
+    ]
+    return table(header, rows, align="llrrrrrrl")
+
+
+def standing(fleet: Fleet | None, best: Fleet | None) -> str:
+    """Cheapest, tied with it by its bar, or dearer; two without a bar cannot be told to tie."""
+    if fleet is None or best is None:
+        return "-"
+    if fleet is best:
+        return "cheapest"
+    known = (fleet.way.calibration, best.way.calibration)
+    bar = sum(one.spread for one in known if one)
+    return "tied" if fleet.dollars_per_hour <= best.dollars_per_hour * math.exp(bar) else "dearer"
 
 
 def _cells(fleet: Fleet | None) -> list[str]:

@@ -168,17 +168,19 @@ def pipeline_view(question: Question, best: Candidate) -> PipelineView | None:
         return None
     drawn, count = run.schedule.microbatches, best.micro.count
     fewer = f"Drawn with {drawn} of its {count} microbatches; its bubble is as long. "
-    idle, whole = format_seconds(run.bubble_s), format_seconds(run.makespan_s)
+    idle_s = run.makespan_s - drawn * run.times.total_s
+    idle, whole = format_seconds(idle_s), format_seconds(run.makespan_s)
     chart = chart_of(run)
     return PipelineView(
         replace(
             chart,
-            caption=f"{idle} of bubble in {whole}, {run.bubble:.1%} of what is drawn",
+            caption=f"{idle} of bubble in {whole}, {idle_s / run.makespan_s:.1%} of what is drawn",
             rows=tuple(replace(row, bars=tuple(map(_in_seconds, row.bars))) for row in chart.rows),
             is_in_seconds=True,
         ),
-        f"{fewer if drawn < count else ''}Every stage is given the times of the slowest one, its"
-        " collectives and transfers overlapped with its products. Source: spec, uncalibrated.",
+        f"{fewer if drawn < count else ''}All stages run in step, padding and the head on each,"
+        " their collectives and transfers overlapped with their products. Source: spec,"
+        " uncalibrated.",
     )
 
 

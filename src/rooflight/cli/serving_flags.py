@@ -1,6 +1,13 @@
-"""The flags that verbs about serving share: the layout in ways, and dtypes."""
+"""The flags that verbs about serving share: the layout in ways, dtypes, and whose calibration."""
 
-from rooflight.cli.parser import Parser
+import math
+
+from rooflight.cli.flags import add_choice
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.specs.calibration import ANY, Calibration
+from rooflight.specs.serving_calibration import shipped_serving
+
+_ROOFS = "none"  # no engine: what the roofs allow
 
 SERVING_LAYOUT = (
     "ways, such as tp=16,kv=batch: tp tensor (kv heads, then query heads), pp stages, dp sequences"
@@ -15,4 +22,30 @@ def add_dtypes(parser: Parser) -> None:
         default="bf16",
         metavar="W[/KV[/COMPUTE]]",
         help="of weights, cache and products: bf16 (default), int8, int8/bf16/bf16",
+    )
+
+
+def add_engine(parser: Parser) -> None:
+    add_choice(
+        parser,
+        "--engine",
+        (ANY, _ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
+        what="engine",
+        default=ANY,
+        help="whose calibration to plan with (default any; none: what the roofs allow)",
+    )
+
+
+def engine_of(args: Namespace) -> str | None:
+    """Whose calibration; None is the roofs'."""
+    return None if args.engine == _ROOFS else args.engine
+
+
+def trust(known: Calibration | None) -> str:
+    """What the seconds of a step rest on, and how far they are off."""
+    if known is None:
+        return "uncalibrated: what the roofs allow; measured engines take 1.5-3x as long"
+    return (
+        f"calibrated: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
+        f" median error {known.median_error:.0%}, 80% within x{math.exp(known.spread):.2f}"
     )

@@ -4,12 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rooflight.cli.serving_flags import trust
 from rooflight.plan.serving.simulate import Simulation
 from rooflight.plan.serving.simulate_quantiles import EXACT_UP_TO, RELATIVE_ERROR, Quantiles
 from rooflight.plan.serving.simulate_setup import Setup
 from rooflight.plan.serving.simulate_tally import Slo
 from rooflight.report.latency_plot import LatencyLine, LatencyPlot
 from rooflight.report.table import table
+from rooflight.specs.calibration import Calibration
 from rooflight.units import format_seconds, format_si
 
 KEPT = 0.99  # of all requests; less is a finding
@@ -25,6 +27,7 @@ class Page:
     slo: Slo
     policy: str
     found: Simulation
+    calibration: Calibration | None  # that the seconds of steps rest on
 
     @property
     def is_kept(self) -> bool:
@@ -49,6 +52,7 @@ def text(page: Page) -> str:
             " alone on a replica",
             _did(found),
             _how(found),
+            trust(page.calibration),
         ]
     )
 
@@ -91,12 +95,15 @@ def _row(name: str, floor_s: float, times: Quantiles) -> list[str]:
 
 
 def _did(found: Simulation) -> str:
-    tokens = found.output_tokens / found.duration_s if found.duration_s else 0.0
     return (
-        f"{format_si(tokens, 'tokens/s')} out, {found.mean_rows:.1f} rows a decode step, replicas"
-        f" {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
+        f"{format_si(_tokens_per_s(found), 'tokens/s')} out, {found.mean_rows:.1f} rows a decode"
+        f" step, replicas {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
         f" {found.num_rejected:,} rejected, {found.cached_share:.0%} of prompt tokens cached"
     )
+
+
+def _tokens_per_s(found: Simulation) -> float:
+    return found.output_tokens / found.duration_s if found.duration_s else 0.0
 
 
 def _how(found: Simulation) -> str:
@@ -107,7 +114,8 @@ def _how(found: Simulation) -> str:
 
 def comparison(found: Mapping[str, Simulation | str]) -> str:
     """A row a policy on the same traffic; those that cannot be, with the reason, below."""
-    header = ("policy", "good", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99", "paid")
+    header = ("policy", "good", "tokens/s", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99")
+    header += ("paid",)
     rows = [[name, *_cells(s)] for name, s in found.items() if isinstance(s, Simulation)]
     reasons = [reason for reason in found.values() if isinstance(reason, str)]
     return "\n".join([table(header, rows), *reasons])
@@ -119,7 +127,12 @@ def _cells(found: Simulation) -> list[str]:
         for quantiles in (found.ttft, found.tpot, found.e2e)
         for seconds in ((quantiles.p50, quantiles.p99) if quantiles else (0.0, 0.0))
     ]
-    return [f"{found.good_share:.1%}", *times, f"{found.paid:.2f}x"]
+    return [
+        f"{found.good_share:.1%}",
+        format_si(_tokens_per_s(found), ""),
+        *times,
+        f"{found.paid:.2f}x",
+    ]
 
 
 def plot(page: Page) -> LatencyPlot:
@@ -134,7 +147,7 @@ def plot(page: Page) -> LatencyPlot:
 
 def document(page: Page, others: Mapping[str, Simulation | str]) -> dict[str, object]:
     """The JSON document."""
-    setup, slo = page.setup, page.slo
+    setup, slo, known = page.setup, page.slo, page.calibration
     compared = {
         name: _summary(other) if isinstance(other, Simulation) else {"impossible": other}
         for name, other in others.items()
@@ -146,6 +159,8 @@ def document(page: Page, others: Mapping[str, Simulation | str]) -> dict[str, ob
         "dtypes": str(setup.precision),
         "traffic": page.traffic,
         "policy": page.policy,
+        "calibration": f"{known.engine} on {known.chip}" if known else None,
+        "spread": known.spread if known else None,
         "ttft_s": slo.ttft_s if slo.ttft_s < math.inf else None,
         "tpot_s": slo.tpot_s if slo.tpot_s < math.inf else None,
         **_summary(page.found),
@@ -173,11 +188,12 @@ def _summary(found: Simulation) -> dict[str, object]:
         "preemptions": found.preemptions,
         "floor": {"ttft_s": floor.ttft_s, "tpot_s": floor.tpot_s, "e2e_s": floor.e2e_s},
         "paid": found.paid,
-        **{name.lower(): _quantiles(times) for name, _, times in _latencies(found)},
+        **{name.lower(): quantiles(times) for name, _, times in _latencies(found)},
     }
 
 
-def _quantiles(times: Quantiles) -> dict[str, float]:
+def quantiles(times: Quantiles) -> dict[str, float]:
+    """As JSON."""
     return {
         "mean_s": times.mean,
         "p50_s": times.p50,

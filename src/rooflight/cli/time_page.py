@@ -66,7 +66,8 @@ def _planned(planned: Time | None, row: str) -> str:
     if planned is None:
         return ""
     known = {"matrix": planned.products_s, "": planned.expected_s}
-    return _seconds(known.get(row, planned.collectives_s.get(row, 0.0)))
+    axes = "+".join(sorted(row.split("+")))
+    return _seconds(known.get(row, planned.collectives_s.get(axes, 0.0)))
 
 
 def _shares(network: Network) -> tuple[str, str]:

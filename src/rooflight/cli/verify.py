@@ -1,4 +1,4 @@
-"""`rooflight verify`: the compiler's verdict on a plan, or on any jitted function."""
+"""`rooflight verify`: the compiler's verdict on a plan, a served step, or any jitted function."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,12 +14,12 @@ from rooflight.cli.verify_page import answer, document, expectation, expectation
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
 from rooflight.cli.verify_report import write_verdict
 from rooflight.errors import UsageError
-from rooflight.records import from_json, read_plan
+from rooflight.records import Plan, from_json, read_text
 from rooflight.specs import parse_slice
 from rooflight.verify.baseline import compare, read_baseline
-from rooflight.verify.expect import expected_collectives
-from rooflight.verify.judge import STAGES, judge
+from rooflight.verify.judge import STAGES, expected_of, judge
 from rooflight.verify.program import judge_program, parse_build
+from rooflight.verify.serve_step import ServedStep, is_fleet, step_of_fleet
 
 HELP = "a plan or your own function, compiled for its slice without a chip: what is odd"
 
@@ -30,7 +30,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "plan",
         nargs="?",
-        help="a file of the verb plan (--json), - for the standard input;"
+        help="a file of plan train or plan serve (--json), - for the standard input;"
         " if left out, what an example expects",
     )
     parser.add_argument(
@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
     _refuse(args, ["--on", "--mesh"], "is for --fn; a plan has its own")
     if args.plan is None or args.expect:
         return _run_expectation(args)
-    plan = read_plan(args.plan)
+    plan = _read(args.plan)
     before = read_baseline(args.baseline) if args.baseline else None
     with compile_progress() as watch:
         verdict = judge(plan, until=args.until or "partitioned", watch=watch)
@@ -86,10 +86,16 @@ def run(args: Namespace) -> int:
     return code
 
 
+def _read(path: str) -> Plan | ServedStep:
+    """A plan to train; or, of a fleet, the generate step of its replicas."""
+    text = read_text(path)
+    return step_of_fleet(text) if is_fleet(text) else from_json(text)
+
+
 def _run_expectation(args: Namespace) -> int:
     _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
-    plan = read_plan(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
-    expected = expected_collectives(plan)
+    plan = _read(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
+    expected = expected_of(plan)
     if args.json:
         print_json("verify", expectation_document(plan, expected))
         return 0

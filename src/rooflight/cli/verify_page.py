@@ -10,9 +10,9 @@ from rooflight.records import Plan
 from rooflight.report.table import table
 from rooflight.units import format_count, format_si
 from rooflight.verify.expect import Expected
-from rooflight.verify.judge import Verdict
+from rooflight.verify.judge import Verdict, terms_of
 from rooflight.verify.match import Matching, Surplus
-from rooflight.verify.state import terms
+from rooflight.verify.serve_step import ServedStep
 
 _ROWS = 12
 
@@ -156,7 +156,7 @@ def _unseen(verdict: Verdict, most: int | None) -> str:
 def _terms(verdict: Verdict) -> str:
     rows = [
         [t.name, format_si(t.planned_bytes, "B"), format_si(t.program_bytes, "B"), t.because]
-        for t in terms(verdict.plan)
+        for t in terms_of(verdict.plan)
         if t.because
     ]
     header = ["memory that differs", "planned", "program", "because"]
@@ -190,7 +190,7 @@ def document(verdict: Verdict) -> dict[str, object]:
             "planned_bytes": verdict.plan.memory.total_bytes,
             "compiler_bytes": verdict.memory.total_bytes if verdict.memory else None,
             "compiler": dict(verdict.memory.by_category) if verdict.memory else None,
-            "terms": [asdict(t) for t in terms(verdict.plan)],
+            "terms": [asdict(t) for t in terms_of(verdict.plan)],
         },
     }
 
@@ -210,7 +210,7 @@ def _surplus_fields(surplus: Surplus) -> dict[str, object]:
     return fields | {"count": surplus.count, "op": surplus.op, "named": surplus.named}
 
 
-def expectation(plan: Plan, expected: Sequence[Expected], *, everything: bool) -> str:
+def expectation(plan: Plan | ServedStep, expected: Sequence[Expected], *, everything: bool) -> str:
     """What a plan expects, the most bytes first."""
     ordered = sorted(expected, key=lambda e: -e.nbytes * e.count)
     rows = [[*_cells(e, e.count), e.because] for e in ordered[: None if everything else _ROWS]]
@@ -227,5 +227,7 @@ def expectation(plan: Plan, expected: Sequence[Expected], *, everything: bool) -
     return f"{head}\n\n{shown}" + (f"\n({left} more rows: -v)" if left else "")
 
 
-def expectation_document(plan: Plan, expected: Sequence[Expected]) -> dict[str, object]:
+def expectation_document(
+    plan: Plan | ServedStep, expected: Sequence[Expected]
+) -> dict[str, object]:
     return {"slice": plan.slice, "expected": [asdict(e) for e in expected]}

@@ -10,10 +10,18 @@ from rooflight.interop.imported import Imported
 from rooflight.interop.kubernetes import export_manifest
 from rooflight.interop.read import READABLE, import_config
 from rooflight.interop.served_fleet import ServedFleet, read_fleet
-from rooflight.interop.serving import SERVERS, ServedExport, Server, export_commands, servers
+from rooflight.interop.serving import (
+    HTTP_SERVERS,
+    SERVERS,
+    ServedExport,
+    Server,
+    export_commands,
+    servers,
+)
 
 __all__ = [
     "FRAMEWORKS",
+    "HTTP_SERVERS",
     "READABLE",
     "SERVERS",
     "Export",

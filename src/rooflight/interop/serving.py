@@ -14,12 +14,14 @@ from pathlib import Path
 from rooflight.interop.framework import Loss
 from rooflight.interop.served_fleet import ServedFleet
 
-SERVERS = ("vllm", "sglang")
+SERVERS = ("vllm", "sglang", "jetstream")
+HTTP_SERVERS = SERVERS[:2]  # those that a gateway can stand before
 _FILE = Path(__file__).parent / "servers.toml"
 _WHOLE = ("bf16", "f16")  # stored as the checkpoint has it: no flag
 _HAVE_NO_FLAG = {
     "ws": "2D weight-stationary products are not among its layouts",
     "cp": "prompts are not split over chips",
+    "pp": "layers are not cut into stages",
 }
 
 
@@ -35,9 +37,9 @@ class Server:
     command: Sequence[str]
     model: str  # the flag before the model; empty where it stands alone
     tp_holds_dp: bool  # ways of tp are counted with those of dp
-    has_tpus: bool
-    moves_on_tpus: bool  # caches, from prefill to generate replicas
-    flags: Mapping[str, str]
+    chips: Sequence[str]  # kinds that it runs on
+    separates: Sequence[str]  # those where caches go from prefill to generate replicas
+    flags: Mapping[str, str]  # one that ends with = is one word with its value
     switches: Mapping[str, Sequence[str]]
     kv: Mapping[str, str]  # our dtype, theirs
     weights: Mapping[str, str]
@@ -78,35 +80,42 @@ def export_commands(fleet: ServedFleet, server: Server) -> ServedExport:
 
 def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
     """The words that start one replica."""
-    words = [*server.command, *filter(None, [server.model]), fleet.model]
+    words = [*server.command, *_setting(server.model, fleet.model)]
     ways = dict(fleet.ways)
     if server.tp_holds_dp:
         ways["tp"] = ways.get("tp", 1) * ways.get("dp", 1)
     sizes = {
         "rows": fleet.max_rows,
+        "rows_per_chip": f"{fleet.max_rows / fleet.on.num_chips:g}",
         "step_tokens": fleet.max_step_tokens,
         "longest": fleet.longest,
+        "longest_prompt": fleet.longest - 1,  # and one token
         "block_tokens": fleet.block_tokens,
         "kv": server.kv.get(fleet.kv, ""),
         "weights": server.weights.get(fleet.weights, ""),
     }
     for name, value in {**ways, **sizes}.items():
         if name in server.flags and value:
-            words += [server.flags[name], str(value)]
-    asked = [*fleet.ways, role, *(["cached"] if fleet.is_cached else [])]
+            words += _setting(server.flags[name], str(value))
+    asked = [*fleet.ways, role, f"kv_{fleet.kv}", *(["cached"] if fleet.is_cached else [])]
     return words + [word for name in asked for word in server.switches.get(name, ())]
 
 
+def _setting(flag: str, value: str) -> list[str]:
+    return [flag + value] if flag.endswith("=") else [*filter(None, [flag]), value]
+
+
 def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
-    if fleet.on.chip.torus and not server.has_tpus:
-        yield Loss(f"{fleet.on.chip.title}", f"{server.title} has no TPUs")
-    elif fleet.on.chip.torus and fleet.prefill_replicas and not server.moves_on_tpus:
-        yield Loss("separated replicas", "its connectors move caches between GPUs")
+    kind = fleet.on.chip.kind
+    if kind not in server.chips:
+        yield Loss(f"{fleet.on.chip.title}", f"{server.title} has no {kind.upper()}s")
+    elif fleet.prefill_replicas and kind not in server.separates:
+        yield Loss("separated replicas", f"it moves no caches between {kind.upper()}s")
     computed = server.computes.get(fleet.weights, fleet.weights)
     if fleet.weights in server.weights and computed != fleet.compute:
         yield Loss(f"products in {fleet.compute}", f"with this setting they run in {computed}")
     for name, why in _HAVE_NO_FLAG.items():
-        if name in fleet.ways:
+        if name in fleet.ways and name not in server.flags:
             yield Loss(f"{name}={fleet.ways[name]}", why)
     if fleet.kv_split != "heads":
         yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")

@@ -48,8 +48,12 @@ def check_devices(devices: int) -> None:
 
 
 def _environment(devices: int) -> dict[str, str]:
-    flag = f"--xla_force_host_platform_device_count={devices}"
-    return dict(os.environ) | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flag}
+    """Collectives come in program order, as on a chip, not as soon as their operands are there."""
+    flags = (
+        f"--xla_force_host_platform_device_count={devices}",
+        "--xla_cpu_enable_concurrency_optimized_scheduler=false",
+    )
+    return dict(os.environ) | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 
 
 def main(function: str, arguments: str) -> None:

@@ -145,6 +145,7 @@ def chip_file(host: Host) -> str:
         "switched.fabric_hop_s": fabric.fabric_hop_s,
         "switched.reduces_in_domain": "false",
         "switched.reduces_in_fabric": "false",
+        **{f"detail.{name}": value for name, value in chip.detail.items()},
     }
     lines = [
         f'title = "{chip.title}, one of {host.devices} devices"',

@@ -29,6 +29,7 @@ class Framework:
     keeps_weights: bool = False  # a pipeline stage gathers once a step and scatters at its end
     scans_layers: bool = False  # one loop over layers, whose gradients are there until its end
     loss_tokens: int | None = None  # of a chip, whose logits are there at once; None is all
+    lanes: int = 1  # on TPUs keys, values and what they add up to have heads of whole lanes
     splits_dims: bool = False  # ZeRO splits the first dim that divides, else the flat array
     cuts_by_flops: bool = False  # the head counts as layers where the stages are cut
     reserved: float = 0.0  # what the allocator holds beyond what is allocated, as a part of it
@@ -43,6 +44,7 @@ FRAMEWORKS = {
             "Rooflight's own program: a scan over layers, logits in chunks",
             scans_layers=True,
             loss_tokens=2048,
+            lanes=128,  # the compiler's tiles: heads of 64 are kept as 128, half of it padding
             splits_dims=True,
         ),
         Framework(

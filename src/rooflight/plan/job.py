@@ -95,6 +95,9 @@ class Job:
         return dim_sizes(self.graph, batch=self.microbatch, seq=self.seq)
 
 
+_IN_LANES = ("k", "v", "attended_heads")
+
+
 @dataclass(frozen=True, slots=True)
 class OnChip:
     """A job with the sizes of its dims worked out once: bytes of any placed tensor on one chip."""
@@ -110,6 +113,18 @@ class OnChip:
                 shards = ways(placed.axes_of(dim), job.axes)
                 sizes = {**sizes, dim: -(-sizes[dim] // shards) * shards}
         return device_bytes(placed, sizes, job.axes, dtype)
+
+    def kept(self, placed: Iterable[Tensor]) -> int:
+        """Activations that wait for the backward pass, those of attention in whole lanes."""
+        is_tiled = self.job.chip.kind == "tpu"
+        lanes = self.job.framework.lanes if is_tiled else 1
+
+        def times(tensor: Tensor) -> int:
+            is_padded = tensor.name in _IN_LANES and self.sizes[tensor.dims[-1]] < lanes
+            return lanes // self.sizes[tensor.dims[-1]] if is_padded else 1
+
+        dtype = self.job.recipe.compute
+        return sum(times(tensor) * self.nbytes(tensor, dtype) for tensor in placed)
 
     def total(self, placed: Iterable[Tensor]) -> int:
         """Activations, all in the compute dtype."""

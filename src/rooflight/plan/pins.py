@@ -25,11 +25,21 @@ def pins_of(
 ) -> Pins:
     """Derives every block, and the frame around them, under a layout on a mesh."""
     layout = without_lone_axes(layout, mesh)
+    found = derivations_of(graph, layout, mesh=mesh, dims=dims, dtype=dtype)
+    return read_pins({b: d.forward for b, d in found.items()}, layout, mesh=mesh, dims=dims)
+
+
+def read_pins(
+    forward: Mapping[int | None, Sequence[Derived]],
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    dims: Mapping[str, int],
+) -> Pins:
+    """The pins of steps that were derived: those of each block, and of the frame (None)."""
     sizes = _padded(layout, mesh, dims)
     ops: dict[Key, Pin] = {}
-    found = derivations_of(graph, layout, mesh=mesh, dims=dims, dtype=dtype)
-    for block, derivation in found.items():
-        lines = derivation.forward
+    for block, lines in forward.items():
         for name in dict.fromkeys(line.op.name for line in lines):
             ops[block, name] = _pin(name, [x for x in lines if x.op.name == name], sizes, mesh)
     return Pins(layout, dict(mesh.axes), ops)
@@ -64,7 +74,7 @@ def derive_ops(
         found = tuple(s for s in known_strategies(contraction) if not _moves_scores(s))
         return pick(found, dims=sizes, mesh=mesh, dtype=dtype).strategy
 
-    return derive(graph, [_as_product(op) for op in ops], layout, choose)
+    return derive(graph, [as_product(op) for op in ops], layout, choose)
 
 
 def _padded(layout: Layout, mesh: Mesh, dims: Mapping[str, int]) -> dict[str, int]:
@@ -94,7 +104,8 @@ def _moves_scores(strategy: Strategy) -> bool:
     return any(is_score(step.output) for step in strategy.steps if step.op != "einsum")
 
 
-def _as_product(op: Op) -> Op:
+def as_product(op: Op) -> Op:
+    """The lookup of tokens as the product it is written as."""
     return replace(op, kind="matmul") if op.kind == "lookup" else op
 
 

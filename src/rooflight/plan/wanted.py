@@ -11,7 +11,7 @@ from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.graph import SCHEDULES as EVERY_SCHEDULE
 from rooflight.graph import Graph
 from rooflight.graph.layout import SCHEMES, Layout, parse_layout
-from rooflight.plan.bubble import BUBBLES
+from rooflight.plan.bubble import IN_STEP
 from rooflight.plan.region import Region
 from rooflight.plan.remat import Remat, parse_remat
 from rooflight.plan.search import POLICIES, SCHEDULES
@@ -55,10 +55,10 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
     remat, count, schedule = (found.pop(name, None) for name in _OTHER)
     if schedule is not None and schedule not in EVERY_SCHEDULE:
         raise UnknownNameError("pipeline schedule", schedule, EVERY_SCHEDULE)
-    if schedule is not None and schedule not in BUBBLES:
+    if schedule is not None and schedule not in IN_STEP:
         raise UsageError(
-            f"{schedule} has no closed form of its bubble to search with",
-            hint=f"ask for {', '.join(BUBBLES)}; `rooflight pipeline {schedule}` simulates it",
+            f"our program does not run {schedule} in a number of rounds that a search could price",
+            hint=f"ask for {', '.join(IN_STEP)}; `rooflight pipeline {schedule}` simulates it",
         )
     return Wanted(
         text.replace(" ", ""),

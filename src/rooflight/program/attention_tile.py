@@ -75,11 +75,13 @@ def merge(a: State, b: State) -> State:
 
 
 def merge_over(state: State, axes: Axes) -> State:
-    """The same of all devices along mesh axes, each of which has seen its own keys."""
+    """The same over mesh axes, along which each device has seen its own keys.
+
+    Max and sum are of all keys; the sum of `out` is left to be taken, best in few bits.
+    """
     top = lax.pmax(state.max, axes)
     keep = jnp.exp(state.max - _finite(top))
-    total, out = lax.psum((state.sum * keep, state.out * keep[..., None]), axes)
-    return State(top, total, out)
+    return State(top, lax.psum(state.sum * keep, axes), state.out * keep[..., None])
 
 
 def nothing(q: jax.Array, v: jax.Array) -> State:

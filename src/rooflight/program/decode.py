@@ -9,7 +9,8 @@ last token, and the cache. Functions to trace under the mesh of the pins; `gener
     prefill   tokens[B,T] -> last logits[B,V], kept[L,B,T,...]   no cache is read
     extend    tokens[B,T], cache -> h[B,T,D], cache              the rest: T = 1, a chunk, drafts
 
-The cache is carried through the scan over layers and written in place.
+The cache is carried through the layers and written in place. Weights may be stacked, for a scan
+over layers, or `Unrolled`.
 """
 
 from functools import partial
@@ -20,6 +21,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.program.cache import Layers, place_of
+from rooflight.program.decode_form import Unrolled
 from rooflight.program.layers import softcapped
 from rooflight.program.model import Program, embed, finish, forward_block, frame_scope
 from rooflight.program.model_attention import Heads, mix
@@ -91,7 +93,7 @@ def extend(
 def _extend_run(
     program: Program,
     run: int,
-    weights: Weights,
+    weights: Weights | Unrolled,
     state: tuple[jax.Array, tuple[Pages, ...]],
     rows: Rows,
 ) -> tuple[jax.Array, tuple[Pages, ...]]:
@@ -117,6 +119,10 @@ def _extend_run(
             )
         return (x, tuple(written)), None
 
+    if isinstance(weights, Unrolled):
+        for layer, mine in enumerate(weights):
+            state, _ = pattern(state, (mine, jnp.int32(layer)))
+        return state
     layers = jnp.arange(program.model.layers[run].times)
     return lax.scan(pattern, state, (weights, layers))[0]
 

@@ -25,20 +25,24 @@ from rooflight.algebra import Axes
 from rooflight.graph import Mask
 from rooflight.program.attention_tile import How
 from rooflight.program.cache import Place, place_of, spread_of
+from rooflight.program.decode_form import decode_form
 from rooflight.program.model_attention import Heads
 from rooflight.program.paged_blocks import (
     Pages,
     Rows,
     attend_blocks,
+    merged,
     own_blocks,
     read,
     write,
 )
 from rooflight.program.paged_kernel import attend_ragged, ragged_can
+from rooflight.program.paged_rows import attend_by_row, read_block
 from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.specs.model import Attention
 
+_LATENT = ("latent", "k_rope")
 Paged = tuple[Pages, jax.Array, Rows]  # with the number of a layer
 
 
@@ -97,11 +101,14 @@ def _grouped(
     spread = spread_of(paged[0], place)
     can = ragged_can(spec, q, paged[0], num_kv_heads=spec.num_kv_heads // ways)
     takes_kernel = can and not spread
-    options = {"spec": spec, "place": place, "spread": spread, "takes_kernel": takes_kernel}
+    # As the next product takes them: there and then, the sum over `spread` is half the bytes.
+    is_scattered = bool(spread) and scope.pin("attention.mix").result[-1].axes_of("G") == spread
+    found = PartitionSpec(*place.kv, spread) if is_scattered else queries
+    how = {"spec": spec, "place": place, "spread": spread, "is_scattered": is_scattered}
     run = map_blocks(
-        partial(_local_grouped, **options),
+        partial(_local_grouped, **how, takes_kernel=takes_kernel),
         (queries, place.kv, by_head, *specs),
-        (queries, specs[0]),
+        (found, specs[0]),
         check_vma=not takes_kernel,
     )
     return run(q, kv_entry(scope, heads), sinks, *paged)
@@ -118,6 +125,7 @@ def _local_grouped(
     spec: Attention,
     place: Place,
     spread: Axes,
+    is_scattered: bool,
     takes_kernel: bool,
 ) -> tuple[jax.Array, Pages]:
     scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
@@ -125,10 +133,20 @@ def _local_grouped(
     pages = write(pages, {"kv": kv}, blocks)
     if takes_kernel:
         return attend_ragged(q, pages["kv"], blocks, spec=spec, scale=scale), pages
+    how = How(Mask(spec.window), scale, softcap=spec.softcap)
+    if decode_form().is_by_row:
+
+        def load(pages: Pages, block: jax.Array) -> tuple[jax.Array, jax.Array]:
+            both = read_block(pages, "kv", layer, block, q.dtype)
+            return both[:, 0::2], both[:, 1::2]
+
+        state = attend_by_row(q, pages, blocks, how, load)
+        out = merged(state, sinks, q.dtype, spread=spread, is_scattered=is_scattered)
+        return out, pages
     both = read(pages, "kv", blocks, q.dtype)
     pair = both[:, :, 0::2], both[:, :, 1::2]
-    how = How(Mask(spec.window), scale, softcap=spec.softcap)
-    return attend_blocks(q, pair, sinks, blocks, how, spread=spread), pages
+    attended = attend_blocks(q, pair, sinks, blocks, how, spread=spread, is_scattered=is_scattered)
+    return attended, pages
 
 
 def _latent(
@@ -168,11 +186,22 @@ def _local_latent(
 ) -> tuple[jax.Array, Pages]:
     blocks = own_blocks(pages, layer, rows, place.rows + spread)
     pages = write(pages, {"latent": latent, "k_rope": k_rope}, blocks)
-    parts = [read(pages, n, blocks, q.dtype) for n in ("latent", "k_rope")]
     scale = (q.shape[-1] + q_rope.shape[-1]) ** -0.5 if spec.scale is None else spec.scale
     how = How(Mask(spec.window), scale, softcap=spec.softcap)
     q = jnp.concatenate([jnp.einsum("btnh,rnh->btnr", q, w_uk), q_rope], -1)
-    # One kv head, which all query heads share.
-    pair = jnp.concatenate(parts, -1)[:, :, None], parts[0][:, :, None]
-    found = attend_blocks(q[:, :, None], pair, None, blocks, how, spread=spread)
+
+    def as_pair(parts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """One kv head, which all query heads share."""
+        return jnp.expand_dims(jnp.concatenate(parts, -1), -2), jnp.expand_dims(parts[0], -2)
+
+    if decode_form().is_by_row:
+
+        def load(pages: Pages, block: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return as_pair([read_block(pages, n, layer, block, q.dtype) for n in _LATENT])
+
+        state = attend_by_row(q[:, :, None], pages, blocks, how, load)
+        found = merged(state, None, q.dtype, spread=spread)
+    else:
+        pair = as_pair([read(pages, n, blocks, q.dtype) for n in _LATENT])
+        found = attend_blocks(q[:, :, None], pair, None, blocks, how, spread=spread)
     return jnp.einsum("btnr,rnv->btnv", found[:, :, 0], w_uv), pages

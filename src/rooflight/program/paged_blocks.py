@@ -7,7 +7,8 @@
     write at (layer, ids[p // S], p % S);  read all P S positions;  attend to those that are there
 
 Where the blocks of a row are spread over axes Z each device attends to its own, and the states of
-all are merged: AllReduce_Z of a max, a sum and an out for each query.
+all are merged: AllReduce_Z of a max and of a sum for each query, then of its part of the result,
+or ReduceScatter_Z where the query heads of a kv head go on split over Z.
 """
 
 from typing import NamedTuple
@@ -89,14 +90,32 @@ def attend_blocks(
     how: How,
     *,
     spread: Axes,
+    is_scattered: bool = False,
 ) -> jax.Array:
-    """Attention of q[B,T,K,G,H] to keys and values [B,P*S,K,..], merged over the axes `spread`."""
+    """Attention of q[B,T,K,G,H] to keys and values [B,P*S,K,..], merged over the axes `spread`.
+
+    `is_scattered` leaves each device of them its part of the groups G.
+    """
     rows = blocks.rows
     at = jnp.arange(kv[0].shape[1])
     is_here = jnp.repeat(blocks.ids < blocks.num_blocks, blocks.size, 1)
     is_here &= at < (rows.starts + rows.lengths)[:, None]
     k_at = jnp.where(is_here, at, ABSENT)
     aligned = align((Queries(q, rows.positions(q.shape[1])), Keys(*kv, k_at)))
-    state: State = forward(*aligned, how)
+    return merged(forward(*aligned, how), sinks, q.dtype, spread=spread, is_scattered=is_scattered)
+
+
+def merged(
+    state: State,
+    sinks: jax.Array | None,
+    dtype: DTypeLike,
+    *,
+    spread: Axes,
+    is_scattered: bool = False,
+) -> jax.Array:
+    """What the states of all devices along `spread` give, or each device's part of the groups."""
     state = merge_over(state, spread) if spread else state
-    return finish(state, sinks)[0].astype(q.dtype)
+    out = finish(state, sinks)[0].astype(dtype)
+    if is_scattered:
+        return lax.psum_scatter(out, spread, scatter_dimension=3, tiled=True)
+    return lax.psum(out, spread) if spread else out

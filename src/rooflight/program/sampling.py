@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.program.shardings import map_blocks
@@ -38,13 +39,23 @@ def sample(logits: jax.Array, draws: Draws, positions: jax.Array) -> jax.Array:
     """tokens[B,T] from logits[B,T,V], each at its position [B,T].
 
     A vocabulary that is split is gathered: V numbers a row are little beside a layer's weights.
+    To draw takes a sort of it, which is done only if a row asks for more than its largest logit.
     """
     place = PartitionSpec(jax.typeof(logits).sharding.spec[0], None)
     by_row = PartitionSpec(place[0])
     run = map_blocks(jax.vmap(_rows), (place, by_row, place), place)
     moved = Draws(*(jax.reshard(x, by_row) for x in draws))
     whole = jax.reshard(logits, PartitionSpec(*place, None))
-    return run(whole, moved, jax.reshard(positions, place))
+    at = jax.reshard(positions, place)
+    is_drawn = jnp.any(draws.temperature > 0)
+    return lax.cond(is_drawn, lambda: run(whole, moved, at), lambda: largest(whole))
+
+
+def largest(logits: jax.Array) -> jax.Array:
+    """The first of the largest along the last dim: argmax, in two reductions that vectorise."""
+    top = logits.max(-1, keepdims=True)
+    at = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jnp.where(logits == top, at, at.size - 1).min(-1)
 
 
 def _rows(logits: jax.Array, draws: Draws, positions: jax.Array) -> jax.Array:
@@ -57,7 +68,7 @@ def _one(logits: jax.Array, draws: Draws, position: jax.Array) -> jax.Array:
     key = jax.random.fold_in(jax.random.key(draws.seed), position)
     noise = jax.random.gumbel(key, logits.shape)
     drawn = kept / jnp.where(draws.temperature > 0, draws.temperature, 1) + noise
-    return jnp.argmax(jnp.where(draws.temperature > 0, drawn, logits), -1)
+    return largest(jnp.where(draws.temperature > 0, drawn, logits))
 
 
 def _is_kept(logits: jax.Array, draws: Draws) -> jax.Array:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rooflight.graph import Graph
 from rooflight.plan.calibrated import part_table
 from rooflight.plan.parts import TrainingRun, training_parts
+from rooflight.reconcile.host import own_calibration
 from rooflight.reconcile.rows import read_facts
 from rooflight.specs.calibration import DENSE, EXPERTS, Calibration, shipped_calibrations
 from rooflight.specs.chip import Chip
@@ -37,7 +38,9 @@ def expected_step(run: TrainingRun) -> Expected | None:
     >>> found and found.low_s < found.seconds < found.high_s
     True
     """
-    one = _calibration(run.mesh.slice.chip, _blocks(run.graph))
+    chip, blocks = run.mesh.slice.chip, _blocks(run.graph)
+    one = own_calibration(chip) if blocks == DENSE else None
+    one = one or _calibration(chip, blocks)
     if one is None:
         return None
     seconds = float(part_table([training_parts(run)]).seconds(one.values).total[0])

@@ -72,7 +72,7 @@ def fit_hierarchy(asked: Asked, *, start: Fits | None = None) -> dict[Place, dic
         found[place] = fit_values(
             asked.table.take(members),
             measured_s[members],
-            _prior(place, found, asked.table),
+            _given(place, asked) or _prior(place, found, asked.table),
             place.trust,
             start=start.get(place) if start else None,
         )
@@ -87,6 +87,12 @@ def _members(cases: Sequence[Case]) -> dict[Place, np.ndarray]:
             found.setdefault(place, np.zeros(len(cases), dtype=np.bool_))[index] = True
     order = sorted(found, key=lambda p: (p.blocks == EXPERTS, p.depth, p))
     return {place: found[place] for place in order}
+
+
+def _given(place: Place, asked: Asked) -> Values | None:
+    """What was known of a place before these rows."""
+    chip = place.chip_kind if place.chip == ANY else place.chip
+    return asked.priors.get((chip, place.engine, place.blocks))
 
 
 def _prior(place: Place, found: Fits, table: PricedTable) -> Values:

@@ -3,13 +3,14 @@
 In: `Rows`. Out: `Asked`: the cases that have an answer, in a table, and the refusals.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any  # of an empty mapping
 
 import numpy as np
 
 from rooflight.errors import RooflightError, UsageError
-from rooflight.plan.calibrated import Floats, part_table
+from rooflight.plan.calibrated import Floats, Values, part_table
 from rooflight.plan.parts import Parts, training_parts
 from rooflight.reconcile.measured import measured_seconds
 from rooflight.reconcile.micro import micro_case
@@ -52,11 +53,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A file replayed up to its parts; what is left is to price them."""
+    """A file replayed up to its parts; what is left is to price them.
+
+    `priors` are values that fits of these rows are drawn to, by chip, engine and blocks.
+    """
 
     cases: tuple[Case, ...]
     refusals: tuple[Refusal, ...]
     table: PricedTable
+    priors: Mapping[tuple[str, str, str], Values] = field(default_factory=dict[Any, Any])
 
     @property
     def measured_s(self) -> Floats:
@@ -70,7 +75,7 @@ class Asked:
     def take(self, chosen: Sequence[bool]) -> "Asked":
         """Some of the cases; refusals stay behind."""
         kept = tuple(c for c, is_kept in zip(self.cases, chosen, strict=True) if is_kept)
-        return Asked(kept, (), self.table.take(np.array(chosen, dtype=np.bool_)))
+        return Asked(kept, (), self.table.take(np.array(chosen, dtype=np.bool_)), self.priors)
 
 
 def ask_rows(rows: Rows, *, watch: Watch | None = None) -> Asked:

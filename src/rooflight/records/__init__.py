@@ -18,6 +18,7 @@ from rooflight.records.plan import (
     from_json,
     plan_hash,
     read_plan,
+    read_text,
     to_json,
 )
 from rooflight.records.schema import json_schema
@@ -40,5 +41,6 @@ __all__ = [
     "load",
     "plan_hash",
     "read_plan",
+    "read_text",
     "to_json",
 ]

@@ -177,14 +177,18 @@ def from_json(text: str) -> Plan:
 
 def read_plan(path: str) -> Plan:
     """Reads a plan from a file; `-` is the standard input."""
+    return from_json(read_text(path))
+
+
+def read_text(path: str) -> str:
+    """What a file of the verb plan says, whatever was planned; `-` is the standard input."""
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read {path!r}: {error}",
             hint="give a file that the verb plan wrote with --json",
         ) from None
-    return from_json(text)
 
 
 def plan_hash(plan: Plan) -> str:

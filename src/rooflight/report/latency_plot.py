@@ -23,6 +23,7 @@ class LatencyLine:
 
     label: str
     seconds: Sequence[float]
+    is_prediction: bool = False  # of the line before it: dashed, in the same colour
 
     @property
     def drawn(self) -> list[tuple[int, float]]:
@@ -52,10 +53,13 @@ def latency_svg(plot: LatencyPlot, *, width: int = 880, height: int = 470) -> st
         at = _place(frame, y, 50, seconds)[1]
         body.append(svg.line(frame.x, at, frame.right, at, stroke=svg.MUTED, dash="5 4"))
         body.append(svg.text(frame.x + 6, at - 5, name, fill=svg.MUTED))
-    names = _name_heights(plot, frame, y)
-    for line, colour, name_y in zip(plot.drawn, svg.PALETTE, names, strict=False):
+    names, number = _name_heights(plot, frame, y), -1
+    for line, name_y in zip(plot.drawn, names, strict=True):
+        number += not line.is_prediction
+        colour = svg.PALETTE[number % len(svg.PALETTE)]
         places = [_place(frame, y, at, seconds) for at, seconds in line.drawn]
-        body.append(svg.polyline(places, stroke=colour))
+        dash = "6 4" if line.is_prediction else ""
+        body.append(svg.polyline(places, stroke=colour, dash=dash))
         body.append(svg.line(*places[-1], frame.right + 14, name_y, stroke=colour))
         body.append(svg.text(frame.right + 20, name_y + 4, line.label))
     return svg.document(width, height, title=plot.title, body=body)

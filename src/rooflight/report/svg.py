@@ -62,12 +62,15 @@ def line(
     )
 
 
-def polyline(points: Sequence[tuple[float, float]], *, stroke: str, width: float = 2) -> str:
+def polyline(
+    points: Sequence[tuple[float, float]], *, stroke: str, width: float = 2, dash: str = ""
+) -> str:
     """Connected strokes."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
     return (
         f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}"'
-        ' stroke-linejoin="round"/>'
+        f' stroke-linejoin="round"{dashes}/>'
     )
 
 

@@ -149,21 +149,25 @@ def expected_collectives(plan: Plan) -> list[Expected]:
 def _of_block(
     setting: Setting, pins: Pins, derivation: Derivation, block: int | None, *, layers: int
 ) -> Iterator[Expected]:
-    often = layers * rounds_of(setting.plan).count
-    for line in _steps(setting, derivation, block):
+    rounds = rounds_of(setting.plan)
+    for line, is_forward in _steps(setting, derivation, block):
+        often = rounds.backward
+        if is_forward and line.op.part != "head":  # the loss is with the gradients
+            # Both rounds of a tick read the same table of the embedding: it is gathered once.
+            is_table = block is None and line.waits == "ahead"
+            often = rounds.ticks if is_table else rounds.forward + rounds.backward
         if not set(line.step.axes) <= set(_pending_axes(line, pins, block)):
-            yield _expected(setting, line.step, line.op.name, setting.compute, often)
+            yield _expected(setting, line.step, line.op.name, setting.compute, layers * often)
 
 
 def _of_stages(setting: Setting) -> Iterator[Expected]:
-    """What stages hand to each other in each round, and the sums of weights that all have."""
+    """What stages hand to each other, and the sums of weights that all have."""
     rounds, stages = rounds_of(setting.plan), tuple(sorted(setting.layout.stages))
     stream = setting.layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
     if rounds.permutes:
         nbytes = device_bytes(stream, setting.dims, setting.mesh.axes, setting.compute)
-        count = rounds.permutes * rounds.count
         because = f"Permute_{''.join(stages)} {stream}"
-        yield Expected("permute", stages, nbytes, count, "", because)
+        yield Expected("permute", stages, nbytes, rounds.permutes, "", because)
     for param in setting.graph.params:
         if param.block is None and stages:
             placed = gradient_of(setting.layout.of_weight(param.tensor))
@@ -189,8 +193,12 @@ def _of_update(setting: Setting, pins: Pins) -> Iterator[Expected]:
                     yield _expected(setting, step, param.name, dtype, 1, layers=layers)
 
 
-def _steps(setting: Setting, derivation: Derivation, block: int | None) -> Iterator[Derived]:
-    """The collectives of one layer and one microbatch, those that remat does again included."""
+def _steps(
+    setting: Setting, derivation: Derivation, block: int | None
+) -> Iterator[tuple[Derived, bool]]:
+    """The collectives of one layer and one microbatch, and which of them a forward alone has.
+
+    Those that remat does again are included."""
     if block is None:
         made = {line.step.output for line in derivation.forward}
         again = [d for d in derivation.backward if d.step.output not in made]
@@ -204,9 +212,10 @@ def _steps(setting: Setting, derivation: Derivation, block: int | None) -> Itera
         # A policy names results of ops; what was gathered for a product is never among them.
         done = {d.step for d in remade}
         again = [*remade, *(d for d in derivation.backward if d.step not in done)]
-    for line in (*derivation.forward, *again):
-        if line.step.is_collective and line.step.output.name != _NO_GRADIENT:
-            yield line
+    for lines, is_forward in ((derivation.forward, True), (again, False)):
+        for line in lines:
+            if line.step.is_collective and line.step.output.name != _NO_GRADIENT:
+                yield line, is_forward
 
 
 def _pending_axes(line: Derived, pins: Pins, block: int | None) -> Axes:

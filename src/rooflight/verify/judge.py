@@ -1,11 +1,13 @@
 """The judge: the program of a plan, compiled for its slice, against what the plan expects.
 
-In: a `Plan`. Out: a `Verdict`. Right after partitioning, with collective matmuls off, collectives
-must be those of the derivation; at the schedule of the compiler's own defaults, memory is the
-compiler's total; of the finished executable, the time of its schedule is composed.
+In: a `Plan`, or a `ServedStep` of a fleet. Out: a `Verdict`. Right after partitioning, with
+collective matmuls off, collectives must be those of the derivation; at the schedule of the
+compiler's own defaults, memory is the compiler's total; of the finished executable, the time of its
+schedule is composed.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +17,19 @@ from rooflight.algebra import device_bytes
 from rooflight.algebra.notation import Tensor
 from rooflight.dtypes import DTYPES
 from rooflight.errors import MissingExtraError, UsageError
+from rooflight.graph import model_graph
+from rooflight.plan.serving.terms import Setting as ServingSetting
 from rooflight.records import Plan, plan_hash, to_json
 from rooflight.verify.compile import Compilation, Watch, compile_all, read_compilation
 from rooflight.verify.compiled_time import CompiledTime, compiled_time
 from rooflight.verify.expect import Expected, Setting, expected_collectives, setting_of
+from rooflight.verify.expect_serve import (
+    expected_serving,
+    expected_stored,
+    serving_dims,
+    serving_setting,
+    serving_terms,
+)
 from rooflight.verify.finding import Finding, located, warning_finding
 from rooflight.verify.hlo import Collective, CompiledStep, Memory
 from rooflight.verify.match import Matching, Small, match
@@ -31,12 +42,15 @@ from rooflight.verify.plan_findings import (
     stored_finding,
 )
 from rooflight.verify.request import PLAIN_COLLECTIVES, CompileRequest
-from rooflight.verify.state import expected_state
+from rooflight.verify.serve_step import ServedStep, hash_step, write_step
+from rooflight.verify.state import Term, expected_state, terms
 
 Until = Literal["partitioned", "scheduled", "executable"]
 STAGES: tuple[Until, ...] = ("partitioned", "scheduled", "executable")
 _DTYPES = ("bf16", "f32", "f16")
+_SCALE = ".scale']"  # of pages in few bits
 BUILD = "rooflight.verify.build_plan:build"
+BUILD_SERVE = "rooflight.verify.build_serve:build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ class Replicated:
 class Verdict:
     """What the compiler made of a plan. `matching` is None if it made nothing."""
 
-    plan: Plan
+    plan: Plan | ServedStep
     done: tuple[Compilation, ...]
     matching: Matching | None
     replicated: tuple[Replicated, ...]
@@ -78,22 +92,26 @@ class Verdict:
             *(matching_findings(self.matching, mesh) if self.matching else ()),
             *(stored_finding(r.name, r.nbytes, r.expected_bytes) for r in self.replicated),
             *map(absent_finding, self.unseen),
-            *remat_findings(self.plan.remat, self.again_flops),
+            *self._findings_of_policy(),
             *(exposed_findings(self.plan.time, self.time, self.scheduled) if self.time else ()),
             *map(warning_finding, self.warnings),
         )
 
+    def _findings_of_policy(self) -> Iterator[Finding]:
+        if isinstance(self.plan, Plan):
+            yield from remat_findings(self.plan.remat, self.again_flops)
+
     @property
     def hash(self) -> str:
         """Of what decides the program."""
-        return plan_hash(self.plan)
+        return plan_hash(self.plan) if isinstance(self.plan, Plan) else hash_step(self.plan)
 
 
 def judge(
-    plan: Plan,
+    plan: Plan | ServedStep,
     *,
     until: Until = "partitioned",
-    build: str = BUILD,
+    build: str = "",
     folder: str = "",
     cache: Path | None = None,
     watch: Watch | None = None,
@@ -104,8 +122,10 @@ def judge(
     default it is the program that Rooflight makes. One of your own names its state as that does
     (`expected_state`): a weight that is not found cannot be judged, which is a finding.
     """
-    _check(plan)
-    expected = expected_collectives(plan)  # first: a plan that does not divide is not compiled
+    if isinstance(plan, Plan):
+        _check(plan)
+    expected = expected_of(plan)  # first: a plan that does not divide is not compiled
+    build = build or (BUILD if isinstance(plan, Plan) else BUILD_SERVE)
     requests = [_request(plan, build, folder, "partitioned")]
     if until != "partitioned":
         requests.append(_request(plan, build, folder, until))
@@ -128,6 +148,16 @@ def judge(
     )
 
 
+def expected_of(plan: Plan | ServedStep) -> list[Expected]:
+    """Every collective of a step of either kind."""
+    return expected_collectives(plan) if isinstance(plan, Plan) else expected_serving(plan)
+
+
+def terms_of(plan: Plan | ServedStep) -> tuple[Term, ...]:
+    """Every component of memory, as planned and as the program is written."""
+    return terms(plan) if isinstance(plan, Plan) else serving_terms(plan)
+
+
 def _check(plan: Plan) -> None:
     if plan.dtype not in _DTYPES:
         raise UsageError(
@@ -141,46 +171,62 @@ def _check(plan: Plan) -> None:
         )
 
 
-def _request(plan: Plan, build: str, folder: str, until: Until) -> CompileRequest:
+def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> CompileRequest:
     return CompileRequest(
         build,
         plan.placed(),
-        {"plan": to_json(plan)},
+        {"plan": to_json(plan) if isinstance(plan, Plan) else write_step(plan)},
         until,
         PLAIN_COLLECTIVES if until == "partitioned" else {},
         folder,
     )
 
 
-def _matching(plan: Plan, expected: Sequence[Expected], step: CompiledStep) -> Matching:
-    setting = setting_of(plan)
-    ops = [op.name for op in setting.graph.ops]
-    return match(expected, step.collectives, ops, _small(setting))
+def _matching(
+    plan: Plan | ServedStep, expected: Sequence[Expected], step: CompiledStep
+) -> Matching:
+    ops = [op.name for op in model_graph(plan.model).ops]
+    if isinstance(plan, Plan):
+        setting = setting_of(plan)
+        return match(expected, step.collectives, ops, _small(setting, setting.dims))
+    setting = serving_setting(plan)
+    return match(expected, step.collectives, ops, _small(setting, serving_dims(plan, setting)))
 
 
-def _small(setting: Setting) -> Small:
+def _small(setting: Setting | ServingSetting, dims: Mapping[str, int]) -> Small:
     """A vector of the model, or a number of each token of a device, in fp32."""
     stream, wide = Tensor("x", ("B", "T"), ((), ())), DTYPES["f32"]
     placed = setting.layout.of_activation(stream)
-    tokens = device_bytes(placed, setting.dims, setting.mesh.axes, wide)
-    return Small(vector=max(wide.nbytes(setting.graph.sizes["D"]), tokens))
+    tokens = device_bytes(placed, dims, setting.mesh.axes, wide)
+    biases = {p.name for p in setting.graph.params if p.tensor.name.startswith("B_")}
+    biased = {op.name for op in setting.graph.ops if biases.intersection(op.params)}
+    if any(p.tensor.name == "Sinks" for p in setting.graph.params):
+        biased.add("attention.softmax")
+    vector = max(wide.nbytes(setting.graph.sizes["D"]), tokens)
+    return Small(vector, biased=frozenset(biased))
 
 
-def _stored(plan: Plan, step: CompiledStep) -> tuple[tuple[Replicated, ...], tuple[str, ...]]:
+def _stored(
+    plan: Plan | ServedStep, step: CompiledStep
+) -> tuple[tuple[Replicated, ...], tuple[str, ...]]:
     """What is larger in the entry than the layout says, and what is not there to be held to it."""
-    expected = expected_state(plan)
-    entry = step.module.computations[step.module.entry]
-    there = {
-        instruction.op_name.replace("\\", ""): instruction.nbytes
-        for instruction in entry.instructions
-        if instruction.opcode == "parameter"
-    }
+    expected = expected_state(plan) if isinstance(plan, Plan) else expected_stored(plan)
+    there: Counter[str] = Counter()
+    for instruction in step.module.computations[step.module.entry].instructions:
+        if instruction.opcode == "parameter":
+            there[_path(instruction.op_name)] += instruction.nbytes
     replicated = (
         Replicated(name, there[name], nbytes)
         for name, nbytes in expected.items()
-        if there.get(name, 0) > nbytes
+        if there[name] > nbytes
     )
     return tuple(replicated), tuple(name for name in expected if name not in there)
+
+
+def _path(op_name: str) -> str:
+    """The name of an argument; pages of a layer, and values beside scales, go by one."""
+    name = op_name.replace("\\", "").removesuffix(".values")
+    return name.partition("['")[0] if name.startswith("cache[") and _SCALE not in name else name
 
 
 def _memory(done: Compilation) -> Memory | None:

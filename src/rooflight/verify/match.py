@@ -14,6 +14,7 @@ from rooflight.verify.hlo import Collective
 
 TOLERANCE = 0.01
 _LOSS = "rooflight/program/loss.py:"  # the scope of the head is lost inside the loop over chunks
+_SINKS = "rooflight/program/attention.py:", "attention.softmax"  # whose sum has no scope
 _OP = re.compile(r"[a-z_]\w*\.[a-z_]\w*")
 
 
@@ -23,6 +24,7 @@ class Small:
 
     vector: int  # a scale or a bias, or one number a token of a device, in fp32
     scalar: int = 64
+    biased: frozenset[str] = frozenset()  # ops of the graph that add a bias, or read sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def _class_of(found: Collective, op: str, small: Small) -> str:
     """Why the derivation does not list a collective, if that is known."""
     if found.count is None:
         return ""  # a class of small things must not hide one that runs who knows how often
+    if found.nbytes <= small.vector and _reads_bias(found, op, small):
+        return "biases and sinks, and their gradients"
     if found.nbytes <= small.scalar:
         return "sums of the loss and of weights of tokens"
     if found.nbytes > small.vector:
@@ -151,3 +155,8 @@ def _class_of(found: Collective, op: str, small: Small) -> str:
     if op == "head.logits" or _LOSS in found.source:
         return "numbers of each token at the loss"
     return ""
+
+
+def _reads_bias(found: Collective, op: str, small: Small) -> bool:
+    file, softmax = _SINKS
+    return (softmax if file in found.source and not op else op) in small.biased

@@ -13,7 +13,7 @@ from typing import Literal
 from rooflight.errors import UsageError
 from rooflight.specs.chip import Chip
 from rooflight.verify.hlo.instruction import Computation, Instruction, Module
-from rooflight.verify.hlo.kernels import kernel_flops
+from rooflight.verify.hlo.kernels import kernel_bytes, kernel_flops
 from rooflight.verify.hlo.sites import is_work
 from rooflight.verify.hlo.work import FlopCounter
 
@@ -106,7 +106,9 @@ class OpPricer:
         return max(far / self._hbm, (near + far) / rate) if rate else None
 
     def _kernel(self, computation: Computation, kernel: Instruction) -> OpTime:
-        flops = kernel_flops(computation, kernel)
+        flops, read = kernel_flops(computation, kernel), kernel_bytes(computation, kernel)
+        if read is not None:
+            return OpTime("kernels", read / self._hbm, "bound")
         if flops is None:
             return OpTime("kernels", 0.0, "unknown")
         return OpTime("kernels", flops / self.chip.peak_flops(_DTYPE), "bound")
@@ -117,6 +119,12 @@ class OpPricer:
         if flops:
             return OpTime("matrix", flops / self.chip.peak_flops(_DTYPE), "bound")
         written = instruction.nbytes
-        if instruction.opcode in _IN_PLACE:  # only the update moves
-            written = sum(i.nbytes for i in computation.inputs(instruction)[1:])
+        if self._is_in_place(instruction):  # only the update moves
+            others = [i.nbytes for i in computation.inputs(instruction)]
+            written = sum(n for n in others if n != instruction.nbytes)
         return OpTime("memory", 2 * written / self._hbm, "bound")
+
+    def _is_in_place(self, instruction: Instruction) -> bool:
+        """Whether an array is updated where it is, by the op itself or at the end of a fusion."""
+        body = self.module.computations.get(instruction.calls("calls") or "")
+        return (body.root if body else instruction).opcode in _IN_PLACE

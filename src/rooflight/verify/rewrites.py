@@ -3,13 +3,14 @@
 In: the collectives of both stages. Out: a `Rewriting`: which named transformations turn the one
 list into the other. Each says what must come out of what goes in; nothing else explains anything.
 
-    between slices  a sum over slices is done inside each, then across (Z x X -> X, then Z)
+    between slices  what crosses slices goes between hosts; a sum over both is done inside each
+                    slice, then across (Z x X -> X, then Z)
     combined        several of one kind and group as one of all their bytes
     once            an array gathered again in one round, or a sum of every round, is done once
     unscattered     a reduce-scatter stays an all-reduce, each device keeping its part
     summed          a small gather is a sum of parts in their places, zeros elsewhere
-    padded          a scatter of parts that fill no tiles has padded ones, and a permute of what
-                    was added, V (n - 1) / n
+    padded          a scatter of parts that fill no tiles has padded ones, and permutes that bring
+                    each device its own: as many, of as many bytes, as `hlo.pieces.shifts` says
     again           one more for want of memory, marked as such by the compiler
     windowed        a gather or scatter of n parts is n - 1 permutes of a part, around a product
 
@@ -21,11 +22,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rooflight.verify.hlo import Collective, CompiledStep, MeshAxes
 from rooflight.verify.hlo.origin import origin
+from rooflight.verify.hlo.pieces import Piece, pieces_of, shifts
 
 Name = Literal[
     "as partitioned",
@@ -96,6 +98,7 @@ def explain_rewrites(
     """Explains the collectives of the schedule by those right after partitioning."""
     solver = _Solver(_runs(partitioned), _runs(scheduled), axes.sizes)
     solver.between_slices(axes.dcn)
+    solver.read(scheduled)
     solver.keep(scheduled.collectives)
     solver.pad()
     solver.again(scheduled.collectives)
@@ -160,19 +163,67 @@ class _Solver:
         self.found.append(Rewrite(name, tuple(before.items()), tuple(after.items())))
 
     def between_slices(self, dcn: Mapping[str, int]) -> None:
-        """All sums over slices, whatever becomes of their parts."""
+        """All that cross slices, whatever becomes of their parts."""
         for kind, count in list(self.gone.items()):
             across = tuple(a for a in kind.axes if a in dcn)
-            whole = all(dcn[a] == self.sizes[a] for a in across)
-            if kind.kind != "all_reduce" or not across or not whole:
-                continue
             inside = tuple(a for a in kind.axes if a not in dcn)
-            parts = {Kind("all_reduce", across, kind.nbytes, is_dcn=True): count}
+            whole = all(dcn[a] == self.sizes[a] for a in across)
+            if not across or not whole or (inside and kind.kind != "all_reduce"):
+                continue
+            parts = {replace(kind, axes=across, is_dcn=True): count}
             if inside:
-                parts[Kind("all_reduce", inside, kind.nbytes)] = count
+                parts[replace(kind, axes=inside)] = count
             del self.gone[kind]
             self.gone.update(parts)
             self.found.append(Rewrite("between slices", ((kind, count),), ()))
+
+    def read(self, scheduled: CompiledStep) -> None:
+        """Those whose text says what they are made of: several arrays, or padded ones."""
+        for one in scheduled.collectives:
+            made = pieces_of(scheduled.module, one) or ()
+            if len(made) > 1 or any(p.sent_bytes > p.nbytes for p in made):
+                self._made_of(_kind(one), one.count or 0, made)
+
+    def _made_of(self, whole: Kind, count: int, made: Iterable[Piece]) -> None:
+        """Explains a collective by its arrays, if each was one, and the permutes are there."""
+        taken: Counter[Kind] = Counter()
+        after: Counter[Kind] = Counter({whole: count})
+        padded: Counter[Kind] = Counter()
+        for piece in made:
+            source = self._source(whole, piece.nbytes, taken, count)
+            if source is None:
+                return
+            taken[source] += count
+            padded[source] += count if piece.sent_bytes > piece.nbytes else 0
+            if piece.sent_bytes > piece.tiled_bytes:
+                moved = self._permutes(whole.axes, piece.tiled_bytes, piece.sent_bytes)
+                after.update({kind: n * count for kind, n in moved.items()})
+        if count == 0 or any(self.new[kind] < n for kind, n in after.items()):
+            return
+        self._converted(whole, taken)
+        if +padded:
+            self.found.append(Rewrite("padded", tuple((+padded).items()), tuple(after.items())))
+        if taken.total() > count:
+            self.found.append(Rewrite("combined", tuple(taken.items()), ((whole, count),)))
+        self.gone.subtract(taken)
+        self.new.subtract(after)
+
+    def _source(
+        self, whole: Kind, nbytes: int, taken: Mapping[Kind, int], count: int
+    ) -> Kind | None:
+        """What an array of a collective was before, if enough runs of it are left."""
+        for kind in dict.fromkeys((whole.kind, "reduce_scatter", "all_gather", "all_reduce")):
+            source = Kind(kind, whole.axes, nbytes, whole.is_dcn)
+            may_be = kind == whole.kind or _may_be_in(source, whole)
+            if may_be and self.gone[source] - taken.get(source, 0) >= count:
+                return source
+        return None
+
+    def _converted(self, whole: Kind, taken: Mapping[Kind, int]) -> None:
+        for part, count in taken.items():
+            if part.kind != whole.kind:
+                name = "summed" if part.kind == "all_gather" else "unscattered"
+                self.found.append(Rewrite(name, ((part, count),), ()))
 
     def keep(self, scheduled: Iterable[Collective]) -> None:
         """Those that are what they were, by the form they have now."""
@@ -183,18 +234,24 @@ class _Solver:
                 self.explain(_form(one), {kind: count}, {kind: count})
 
     def pad(self) -> None:
-        """A larger scatter and a permute for each, by what was added to it."""
+        """A larger scatter, and the permutes after it."""
         for kind in list(+self.gone):
             for whole in list(+self.new):
-                added = whole.nbytes - kind.nbytes
                 same = (kind.kind, kind.axes) == (whole.kind, whole.axes)
-                if kind.kind != "reduce_scatter" or not same or added <= 0:
+                if kind.kind != "reduce_scatter" or not same or whole.nbytes <= kind.nbytes:
                     continue
-                ways = self._ways(kind)
-                moved = Kind("permute", kind.axes, added * (ways - 1) // ways)
-                count = min(self.gone[kind], self.new[whole], self.new[moved])
-                if count > 0:
-                    self.explain("padded", {kind: count}, {whole: count, moved: count})
+                moved = self._permutes(kind.axes, kind.nbytes, whole.nbytes)
+                runs = (self.new[permute] // n for permute, n in moved.items())
+                count = min(self.gone[kind], self.new[whole], *runs)
+                if count > 0 and moved:
+                    after = {whole: count} | {k: n * count for k, n in moved.items()}
+                    self.explain("padded", {kind: count}, after)
+
+    def _permutes(self, axes: tuple[str, ...], nbytes: int, padded: int) -> Counter[Kind]:
+        """Those that follow a scatter of so many bytes that was padded to so many."""
+        ways = math.prod(self.sizes[axis] for axis in axes)
+        moved = shifts(nbytes // ways, padded // ways, ways)
+        return Counter(Kind("permute", axes, size) for size in moved)
 
     def _ways(self, kind: Kind) -> int:
         return math.prod(self.sizes[axis] for axis in kind.axes)
@@ -214,10 +271,7 @@ class _Solver:
                 runs = min(self.gone[part] // times for part, times in parts.items())
                 runs = min(runs, self.new[kind])
                 taken = {part: times * runs for part, times in parts.items()}
-                for part, count in taken.items():
-                    if part.kind != kind.kind:
-                        name = "summed" if part.kind == "all_gather" else "unscattered"
-                        self.found.append(Rewrite(name, ((part, count),), ()))
+                self._converted(kind, taken)
                 if parts.total() > 1:
                     self.found.append(Rewrite("combined", tuple(taken.items()), ((kind, runs),)))
                 self.gone.subtract(taken)
@@ -248,6 +302,11 @@ class _Solver:
         for kind, counts in fewer.items():
             if self.gone[kind] in counts:
                 self.explain("once", {kind: self.gone[kind]}, {})
+            gather = replace(kind, kind="all_gather")
+            if self.gone[gather] in counts and gather.nbytes <= _SMALL:
+                # A sum that a gather became was matched with those that are gone.
+                self.found.append(Rewrite("once", ((kind, self.gone[gather]),), ()))
+                self.explain("summed", {gather: self.gone[gather]}, {})
 
     def window(self) -> None:
         """n parts around a ring: n - 1 permutes of a part each."""

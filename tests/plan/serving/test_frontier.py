@@ -1,11 +1,16 @@
 """The frontier against every point it was chosen from."""
 
+from functools import partial
+
 import pytest
 
 from rooflight.errors import UsageError
 from rooflight.plan.serving import parse_precision, serving_model
 from rooflight.plan.serving.candidates import candidate_layouts
+from rooflight.plan.serving.fleet_cost import fleet_cost
 from rooflight.plan.serving.frontier import Curve, Point, curves, frontier
+from rooflight.plan.serving.layout import parse_serving_layout
+from rooflight.plan.serving.simulate_setup import Setup
 from rooflight.specs import load_model, parse_slice
 
 MODEL = load_model("llama3-70b")
@@ -38,6 +43,30 @@ def test_a_point_is_what_the_step_model_says() -> None:
     assert point.step_s == step.expected_s
     dollars = point.dollars_per_million(1.2)
     assert dollars == pytest.approx(1.2 / 3600 * 16 * step.expected_s / point.batch * 1e6)
+
+
+def test_under_an_engine_the_expected_step_is_that_of_its_calibration() -> None:
+    """The same as a fleet is planned with, at every batch and with stages; bounds stay bounds."""
+    on, precision = parse_slice("h100:8"), parse_precision("fp8")
+    for text in ("tp=8", "tp=4,pp=2"):
+        layout = parse_serving_layout(text)
+        ask = partial(
+            curves, MODEL, [on], precisions=[precision], contexts=[4096], layouts=[layout], most=64
+        )
+        (calibrated,), (roofs,) = ask(engine="vllm"), ask()
+        assert calibrated.calibration and calibrated.calibration.engine == "vllm"
+        assert roofs.calibration is None and calibrated.first_token_s > roofs.first_token_s
+        setup = Setup(MODEL, on, layout, precision)
+        cost, _, _ = fleet_cost(setup, input_tokens=1024, context=4096, engine="vllm")
+        for one, bare in zip(calibrated.points, roofs.points, strict=True):
+            rows = one.batch
+            step_s = cost.seconds(
+                decode_rows=rows, kv_tokens=4096 * rows, prefill_tokens=0, prefill_kv_tokens=0
+            )
+            assert one.step_s == pytest.approx(step_s, rel=0.1)  # one sums what the other smooths
+            assert one.step_s > bare.step.lower_s
+        (lower,) = ask(engine="vllm", bound="lower")
+        assert [p.step_s for p in lower.points] == [p.step.lower_s for p in roofs.points]
 
 
 def test_regions_cover_every_batch_of_a_curve() -> None:

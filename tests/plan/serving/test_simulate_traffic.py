@@ -16,7 +16,7 @@ from rooflight.plan.serving.simulate_quantiles import (
     RELATIVE_ERROR,
     QuantileSketch,
 )
-from rooflight.plan.serving.trace import Trace
+from rooflight.plan.serving.trace import Trace, hourly_rates
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,22 @@ def test_a_mooncake_trace_is_read_as_it_stands(tmp_path: Path) -> None:
     first, second = Trace(path).arrivals()
     assert first.segments == second.segments == (4, 5)
     assert first.segment_tokens == 512 and second.time_s == 3.0
+
+
+def test_a_trace_is_counted_by_the_hour(tmp_path: Path) -> None:
+    """An hour without a request counts one; an unfinished one ends with its last request."""
+    path = tmp_path / "day.csv"
+    times = [*range(0, 3600, 10), *range(7200, 9000, 5)]
+    rows = "".join(f"{t},8,8\n" for t in times)
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    assert hourly_rates(Trace(path)) == pytest.approx([0.1, 1 / 3600, 360 / 1795])
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}10801,8,8\n")
+    assert hourly_rates(Trace(path)) == pytest.approx([0.1, 1 / 3600, 0.1])
+    path.write_text("arrival_s,input_tokens,output_tokens\n5,8,8\n")
+    assert hourly_rates(Trace(path)) == [1.0]
+    path.write_text("arrival_s,input_tokens,output_tokens\n5,8,8\n1e10,8,8\n")
+    with pytest.raises(UsageError, match="over a year"):
+        hourly_rates(Trace(path))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ order of time, made a block at a time, so that a day of ten million takes no mem
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -126,3 +126,24 @@ class Traffic:
             now = float(times[-1])
             inputs, outputs = self.input.draw(random, count), self.output.draw(random, count)
             yield from map(Arrival, times.tolist(), inputs.tolist(), outputs.tolist())
+
+
+def at_once(arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+    """The same requests, all of them at time 0."""
+    return (arrival._replace(time_s=0.0) for arrival in arrivals)
+
+
+def with_prefixes(
+    arrivals: Iterable[Arrival], *, prefixes: int, tokens: int, seed: int
+) -> Iterator[Arrival]:
+    """Each prompt longer than `tokens` starts with one of so many shared beginnings, at random.
+
+    >>> drawn = with_prefixes([Arrival(0.0, 100, 8)], prefixes=1, tokens=64, seed=0)
+    >>> next(drawn).segments
+    (0,)
+    """
+    random = np.random.default_rng((seed, prefixes))  # apart from the lengths, which stay the same
+    for arrival in arrivals:
+        which = int(random.integers(prefixes))
+        is_longer = arrival.input_tokens > tokens
+        yield arrival._replace(segments=(which,), segment_tokens=tokens) if is_longer else arrival

@@ -197,11 +197,11 @@ def prompt_parts(model: StepModel, tokens: int, *, cached: int = 0) -> PromptPar
 
 
 def calibrated_generate_s(
-    model: StepModel, values: Values, *, rows: int, context: float, drafted: int = 0
+    model: StepModel, values: Values, *, rows: float, context: float, drafted: int = 0
 ) -> float:
     """Seconds for each token of `rows` sequences of `context` positions, under a calibration."""
     parts = generate_parts(model, context, drafted=drafted)
-    return float(generate_s(parts, values, np.array([float(rows)]))[0])
+    return float(generate_s(parts, values, np.array([rows], dtype=np.float64))[0])
 
 
 def calibrated_prefill_s(

@@ -29,6 +29,7 @@ from rooflight.plan.serving.simulate_setup import Setup
 from rooflight.plan.serving.step_cost import StepCost
 from rooflight.plan.serving.step_model import StepModel
 from rooflight.specs.calibration import DENSE, EXPERTS, Calibration
+from rooflight.specs.chip import Chip
 from rooflight.specs.model import ModelSpec, Moe
 from rooflight.specs.serving_calibration import load_serving_calibration
 
@@ -63,9 +64,9 @@ def is_mixture(model: ModelSpec) -> bool:
     return any(isinstance(block.mlp, Moe) for block in model.blocks)
 
 
-def calibration_of(setup: Setup, engine: str) -> Calibration | None:
+def calibration_of(model: ModelSpec, chip: Chip, engine: str) -> Calibration | None:
     """The nearest that is shipped for the chip, or its kind."""
-    chip, blocks = setup.on.chip, EXPERTS if is_mixture(setup.model) else DENSE
+    blocks = EXPERTS if is_mixture(model) else DENSE
     return load_serving_calibration(chip.name, chip.kind, engine, blocks)
 
 
@@ -100,7 +101,8 @@ def fleet_cost(
     Without an `engine` nothing is calibrated.
     """
     model = serving_model(setup.model, setup.on, setup.layout, setup.precision)
-    roofs, found = step_curve(model), calibration_of(setup, engine) if engine else None
+    roofs = step_curve(model)
+    found = calibration_of(setup.model, setup.on.chip, engine) if engine else None
     if found is None:
         return roofs, roofs, None
     cost = calibrated_cost(

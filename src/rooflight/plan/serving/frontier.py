@@ -1,7 +1,8 @@
 """Latency against throughput against cost: every batch, slice, layout and dtype, and what binds.
 
 In: a model, slices, dtypes and a context. Out: `Curve`s, one a layout, and the frontier of all: the
-points that no other beats in both the time and the cost of a token.
+points that no other beats in both the time and the cost of a token. The expected time of a step is
+that of a calibrated engine where anybody measured one, else what the roofs allow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +11,16 @@ from itertools import groupby
 from typing import Literal
 
 from rooflight.errors import UsageError
+from rooflight.plan.serving.calibrated import calibrated_generate_s, calibrated_prefill_s
 from rooflight.plan.serving.candidates import candidate_layouts
 from rooflight.plan.serving.derive_model import serving_model
+from rooflight.plan.serving.fleet_cost import calibration_of
 from rooflight.plan.serving.layout import ServingLayout
 from rooflight.plan.serving.memory import ServingMemory
 from rooflight.plan.serving.precision import Precision
+from rooflight.plan.serving.step_model import StepModel
 from rooflight.plan.serving.step_time import ON_CHIP, StepTime
+from rooflight.specs.calibration import Calibration
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.slice import Slice
 
@@ -46,13 +51,16 @@ class Point:
     batch: int
     step: StepTime
     bound: Bound
+    calibrated_s: float | None = None
 
     @property
     def step_s(self) -> float:
         """All overlapped, products in turn (as the book draws it), or as expected."""
         step = self.step
-        times = {"lower": step.lower_s, "products": step.products_s, "expected": step.expected_s}
-        return times[self.bound]
+        expected_s = step.expected_s if self.calibrated_s is None else self.calibrated_s
+        return {"lower": step.lower_s, "products": step.products_s, "expected": expected_s}[
+            self.bound
+        ]
 
     @property
     def binds(self) -> str:
@@ -88,6 +96,7 @@ class Curve:
     config: Config
     points: tuple[Point, ...]
     first_token_s: float  # of one prompt of the context
+    calibration: Calibration | None = None  # that the expected times rest on
 
     @property
     def regions(self) -> tuple[tuple[str, int, int], ...]:
@@ -105,13 +114,18 @@ def curves(
     layouts: Sequence[ServingLayout] = (),
     bound: Bound = "expected",
     most: int = 4096,
+    engine: str | None = None,
 ) -> tuple[Curve, ...]:
-    """Every way that holds at least one sequence; without `layouts`, all worth trying."""
+    """Every way that holds at least one sequence; without `layouts`, all worth trying.
+
+    Without an `engine` nothing is calibrated.
+    """
     found: list[Curve] = []
     for on in slices:
+        known = calibration_of(model, on.chip, engine) if engine else None
         for layout in layouts or candidate_layouts(model, on.num_chips):
             for precision in precisions:
-                found += _curves(model, on, layout, precision, contexts, bound, most)
+                found += _curves(model, on, layout, precision, contexts, bound, most, known)
     return tuple(found)
 
 
@@ -123,6 +137,7 @@ def _curves(
     contexts: Sequence[int],
     bound: Bound,
     most: int,
+    known: Calibration | None,
 ) -> Iterable[Curve]:
     memory = ServingMemory(model, on, layout, precision)
     rooms = {context: memory.most_sequences(context) for context in contexts}
@@ -131,12 +146,26 @@ def _curves(
     steps = serving_model(model, on, layout, precision)
     for context, room in rooms.items():
         config = Config(on, layout, precision, context)
-        points = [
-            Point(config, batch, steps.generate([context] * batch), bound)
-            for batch in _batches(min(room, most))
-        ]
+        points = [_point(steps, config, n, bound, known) for n in _batches(min(room, most))]
         if points:
-            yield Curve(config, tuple(points), steps.prefill([context]).expected_s)
+            yield Curve(config, tuple(points), _first_token_s(steps, context, known), known)
+
+
+def _point(
+    steps: StepModel, config: Config, batch: int, bound: Bound, known: Calibration | None
+) -> Point:
+    step = steps.generate([config.context] * batch)
+    if known is None:
+        return Point(config, batch, step, bound)
+    rows = batch / config.layout.pp  # a pipeline has as many microbatches as stages
+    one_s = calibrated_generate_s(steps, known.values, rows=rows, context=config.context)
+    return Point(config, batch, step, bound, one_s)
+
+
+def _first_token_s(steps: StepModel, context: int, known: Calibration | None) -> float:
+    if known is None:
+        return steps.prefill([context]).expected_s
+    return calibrated_prefill_s(steps, known.values, tokens=context)
 
 
 def _batches(largest: int) -> list[int]:

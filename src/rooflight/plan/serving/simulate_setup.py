@@ -80,14 +80,20 @@ class Setup:
         return Transfer(kv_bytes_per_token(graph, kv), move.bytes_per_s)
 
     def separation(
-        self, replicas: int, *, prefill_replicas: int | None, input_tokens: int, output_tokens: int
+        self,
+        replicas: int,
+        *,
+        prefill_replicas: int | None,
+        input_tokens: int,
+        output_tokens: int,
+        cost: StepCost,
     ) -> Separation:
         """So many replicas of both kinds; unless said, by the work of a full step for each.
 
         A prompt costs its prefill alone; its tokens a step of all rows, shared by all rows.
         """
         if prefill_replicas is None:
-            rows, clock = self._rows(input_tokens + output_tokens), StepClock(self.cost())
+            rows, clock = self._rows(input_tokens + output_tokens), StepClock(cost)
             prompt_s = floor_seconds(clock, input_tokens=input_tokens, output_tokens=1).ttft_s
             context = input_tokens + output_tokens // 2
             step_s = clock.step(rows=rows, kv=rows * context, chunk_tokens=0, attended=0)

@@ -141,14 +141,14 @@ def derive_steps(setting: Setting, ops: Iterable[Op]) -> tuple[Derived, ...]:
 def _merge(setting: Setting, softmax: Op) -> list[Derived]:
     """Where positions are split, each chip has a part of every sum of the softmax.
 
-    The largest score and the sum of exponentials travel, one of each for a query and head.
+    The largest score travels and then the sum of exponentials, one for a query and head.
     """
     scores = setting.layout.of_activation(softmax.contraction.result)
     pairs = zip(scores.dims, scores.axes, strict=True)
     dims, axes = zip(*((d, a) for d, a in pairs if d != "S"), strict=True)
-    sums = Tensor("softmax_sums", dims, axes)
-    steps = reshard(sums.with_unreduced(scores.axes_of("S")), sums)
-    return [Derived(softmax, step, "critical") for step in steps]
+    found = [Tensor(name, dims, axes) for name in ("softmax_max", "softmax_sum")]
+    sums = [reshard(t.with_unreduced(scores.axes_of("S")), t) for t in found]
+    return [Derived(softmax, step, "critical") for steps in sums for step in steps]
 
 
 def _is_summed_before(derived: Derived, found: Sequence[Derived]) -> bool:
@@ -278,10 +278,13 @@ def _message(derived: Derived, setting: Setting, one: Mapping[str, float]) -> Me
 
 
 def _sent_bytes(op: Op, precision: Precision) -> float:
-    """Activations travel as they are kept; a softmax sends two numbers in f32."""
-    if op.name == "attention.softmax":
-        return 2 * DTYPES["f32"].bits_per_element / 8
-    return precision.activations.bits_per_element / 8
+    """Activations travel as they are kept; a softmax sends f32."""
+    return sent_dtype(op, precision.activations).bits_per_element / 8
+
+
+def sent_dtype(op: Op, activations: Dtype) -> Dtype:
+    """What the collectives of an op carry."""
+    return DTYPES["f32"] if op.name == "attention.softmax" else activations
 
 
 def _kind(step: Step) -> CollectiveKind:

@@ -21,6 +21,9 @@ from rooflight.plan.serving.arrivals import Arrival
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens")
 _MOONCAKE_TOKENS = 512  # that one of its hash_ids stands for
 _MOST_TOKENS = 10_000_000
+_HOUR_S = 3600.0
+_LEAST_S = 600.0  # of an unfinished hour that still shows a rate
+_LONGEST_S = 366 * 24 * _HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,26 @@ class Trace:
             yield arrival._replace(time_s=last - start)
         if last is None:
             raise UsageError(f"{self.path} holds no request", hint=_hint())
+
+
+def hourly_rates(trace: Trace) -> list[float]:
+    """Requests a second in each hour of a trace; an hour without any counts as if it had one.
+
+    The last hour ends with its last request; one of less than ten minutes is left out.
+    """
+    counts: list[int] = []
+    last_s = 0.0
+    for arrival in trace.arrivals():
+        last_s = arrival.time_s
+        if last_s > _LONGEST_S:
+            raise UsageError(f"{trace.path} lasts over a year", hint="cut it to a day or a week")
+        counts += [0] * (int(last_s // _HOUR_S) + 1 - len(counts))
+        counts[-1] += 1
+    rates = [max(1, count) / _HOUR_S for count in counts]
+    spent_s = last_s - _HOUR_S * (len(counts) - 1)
+    if len(counts) > 1 and spent_s < _LEAST_S:
+        return rates[:-1]
+    return [*rates[:-1], counts[-1] / max(spent_s, 1.0)]
 
 
 def _wrong(path: Path, number: int, what: str) -> ParseError:

@@ -1,7 +1,8 @@
-"""FLOPs of Pallas kernels that do not say theirs: the attention kernels that ship with jax.
+"""Work of Pallas kernels that do not say theirs: the attention kernels that ship with jax.
 
 A kernel is opaque to the compiler: no cycle estimate, and FLOPs only if its author gave a cost
-estimate. Those of splash attention follow from its name and its operands.
+estimate. Those of splash attention, and the bytes that paged attention reads, follow from its name
+and its operands.
 """
 
 import re
@@ -19,6 +20,17 @@ _PRODUCTS = {
     "splash_mqa_dkv": 4,
     "splash_mqa_dq": 3,
 }
+_PAGED = "ragged_paged_attention"
+
+
+def kernel_bytes(computation: Computation, kernel: Instruction) -> int | None:
+    """Bytes of the pages that paged attention reads if every row fills its table; else None."""
+    shapes = [i.shapes[0] for i in computation.inputs(kernel) if i.shapes]
+    tables = next((s for s in shapes if s.dtype == "s32" and len(s.dims) == 2), None)
+    pages = next((s for s in shapes if s.dtype != "s32" and len(s.dims) == 4), None)
+    if not kernel.name.startswith(_PAGED) or tables is None or pages is None:
+        return None
+    return tables.elements * pages.nbytes // pages.dims[0]
 
 
 def kernel_flops(computation: Computation, kernel: Instruction) -> int | None:

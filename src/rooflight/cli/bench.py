@@ -1,0 +1,142 @@
+"""`rooflight bench`: open-loop load on a server, measured beside what is predicted."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from rooflight.bench.machine import busy, other_load
+from rooflight.bench.predict import Predicted, predict
+from rooflight.bench.tally import Measured
+from rooflight.bench.target import Dialect, Target
+from rooflight.cli.bench_dry_run import plan_document, plan_text
+from rooflight.cli.bench_page import Page, document, plot, text
+from rooflight.cli.flags import add_plot, whole
+from rooflight.cli.output import print_json, write_file
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.progress import progress
+from rooflight.cli.replica_flags import MOST_REPLICAS, add_replica, setup_of
+from rooflight.cli.server_address import server_address
+from rooflight.cli.serving_flags import add_engine, engine_of
+from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
+from rooflight.errors import MissingExtraError, UsageError
+from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.report.latency_plot import latency_svg
+from rooflight.units import parse_seconds
+
+HELP = "open-loop load on an OpenAI-compatible server: latencies beside what is predicted"
+
+_DEFAULT_REQUESTS = 100
+_MOST_REQUESTS = 10**6
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument("--url", required=True, help="of the server: http://127.0.0.1:8000")
+    add_traffic(parser, requests=_DEFAULT_REQUESTS)
+    parser.add_argument("--served", metavar="NAME", help="of the model; the first that is listed")
+    parser.add_argument("--key-env", metavar="NAME", help="variable that holds the API key")
+    parser.add_argument("--timeout", default="300s", help="of one request (default 300s)")
+    parser.add_argument("--time-limit", default="600s", help="of the whole run (default 600s)")
+    parser.add_argument("--dry-run", action="store_true", help="send nothing: say what would be")
+    parser.add_argument(
+        "model", nargs="?", help="to predict as well: a preset, or the path of a config.json"
+    )
+    parser.add_argument("--on", metavar="HARDWARE", help="chip or slice that serves it: v5e:2x4")
+    add_replica(parser)
+    add_engine(parser)
+    add_plot(parser)
+    parser.set_examples(
+        "rooflight bench --url http://127.0.0.1:8000 --rate 4 --isl 128 --osl 64 --dry-run",
+        "rooflight bench llama3-8b --on v5e:2x4 --url http://127.0.0.1:8000 --rate 20"
+        " --isl 1024~0.8 --osl 256 --prefix-tokens 256 --ttft 1s --tpot 30ms --dry-run",
+    )
+
+
+def run(args: Namespace) -> int:
+    load = load_of(args, requests=_DEFAULT_REQUESTS, most=_MOST_REQUESTS)
+    slo, predicted = slo_of(args), _predicted(args, load, slo_of(args))
+    target = _target(args, predicted)
+    if args.dry_run:
+        arrivals = list(load.arrivals())
+        if args.json:
+            print_json("bench", plan_document(target.url, load, arrivals, predicted))
+        else:
+            print(plan_text(target.url, load, arrivals, predicted))
+        return 0
+    before = busy(target.url)
+    with progress("requests sent", "finished") as watch:
+        measured, dialect = _drive(args, load, target, slo, watch)
+    other = other_load(before, busy(target.url))
+    page = Page(target, dialect, load.words, args.seed, slo, measured, other, predicted)
+    if args.plot:
+        write_file(args.plot, latency_svg(plot(page)), flag="--plot")
+    if args.json:
+        print_json("bench", document(page))
+    else:
+        print(text(page))
+    return 0 if page.is_kept else 1
+
+
+def _drive(
+    args: Namespace,
+    load: TrafficLoad,
+    target: Target,
+    slo: Slo,
+    watch: Callable[[int, int, int], None],
+) -> tuple[Measured, Dialect]:
+    if find_spec("aiohttp") is None:
+        raise MissingExtraError(
+            "driving a server needs aiohttp, which is not installed",
+            hint="pip install 'rooflight[bench]'",
+        )
+    from rooflight.bench.drive import drive
+
+    count = load.num_requests
+    driven = drive(
+        load.arrivals(),
+        num_requests=count,
+        target=target,
+        slo=slo,
+        seed=int(args.seed),
+        watch=lambda sent, finished: watch(sent, count, finished),
+    )
+    return driven.measured, driven.dialect
+
+
+def _predicted(args: Namespace, load: TrafficLoad, slo: Slo) -> Predicted | None:
+    if not args.model and not args.on:
+        return None
+    if not args.model or not args.on:
+        raise UsageError(
+            f"no prediction: {'--on' if args.model else 'a model'} is missing",
+            hint="write llama3-8b --on v5e:2x4, or leave out both",
+        )
+    return predict(
+        load.arrivals(),
+        setup_of(args),
+        replicas=whole("--replicas", args.replicas, most=MOST_REPLICAS),
+        slo=slo,
+        input_tokens=load.input_tokens,
+        output_tokens=load.output_tokens,
+        engine=engine_of(args),
+    )
+
+
+def _target(args: Namespace, predicted: Predicted | None) -> Target:
+    vocab = {"vocab": predicted.setup.model.vocab} if predicted else {}
+    return Target(
+        server_address(args.url, flag="--url"),
+        model=args.served,
+        key=_key(args.key_env),
+        timeout_s=parse_seconds(args.timeout, what="--timeout"),
+        time_limit_s=parse_seconds(args.time_limit, what="--time-limit"),
+        **vocab,
+    )
+
+
+def _key(name: str | None) -> str | None:
+    """Keys come from the environment: words of a command are seen by every user of a machine."""
+    if name is not None and not os.environ.get(name):
+        raise UsageError(
+            f"--key-env {name}: no such variable is set", hint="export it, or leave out --key-env"
+        )
+    return os.environ[name] if name else None

@@ -1,0 +1,214 @@
+"""What `rooflight bench` shows: the answer, latencies beside their prediction, what disturbed."""
+
+import math
+from dataclasses import dataclass
+
+from rooflight import __version__
+from rooflight.bench.machine import HIGH
+from rooflight.bench.predict import Predicted
+from rooflight.bench.tally import Measured
+from rooflight.bench.target import Dialect, Target
+from rooflight.cli.serving_flags import trust
+from rooflight.cli.simulate_page import KEPT, quantiles
+from rooflight.plan.serving.simulate_quantiles import Quantiles
+from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.report.latency_plot import LatencyLine, LatencyPlot
+from rooflight.report.table import table
+from rooflight.units import format_seconds, format_si
+
+PREDICTED = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A measurement, and what it was of."""
+
+    target: Target
+    dialect: Dialect
+    traffic: str
+    seed: str
+    slo: Slo
+    found: Measured
+    other_load: float | None
+    predicted: Predicted | None
+
+    @property
+    def is_kept(self) -> bool:
+        """True if nearly all requests got what was promised."""
+        return self.found.good_share >= KEPT
+
+
+def text(page: Page) -> str:
+    """The answer in a line, then latencies, then what the numbers rest on."""
+    found = page.found
+    rate = found.output_tokens / found.duration_s if found.duration_s else 0.0
+    lines = [
+        _answer(page),
+        f"{page.target.url}, {page.dialect.model}; {page.traffic}; seed {page.seed}",
+        "",
+        _latencies(found, page.predicted),
+        "",
+        f"{found.num_finished:,} of {found.num_requests:,} requests finished over"
+        f" {found.duration_s:.1f} s: {format_si(rate, 'tokens/s')} out",
+        *_errors(found),
+        *_asked(page.dialect),
+        *_late(found),
+        _machine(page.other_load),
+        *rests_on(page.predicted),
+    ]
+    return "\n".join(lines)
+
+
+def _answer(page: Page) -> str:
+    found = page.found
+    promised = [f"{name} {format_seconds(seconds)}" for name, seconds in _promises(page.slo)]
+    within = f"within {' and '.join(promised)}" if promised else "finished"
+    return (
+        f"{found.good_share:.2%} of {found.num_requests:,} requests {within}:"
+        f" {found.goodput:.4g} good requests/s"
+    )
+
+
+def _promises(slo: Slo) -> list[tuple[str, float]]:
+    both = (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
+    return [(name, seconds) for name, seconds in both if seconds < math.inf]
+
+
+def _times(found: Measured) -> dict[str, Quantiles | None]:
+    return {"ttft": found.ttft, "tpot": found.tpot, "itl": found.itl, "e2e": found.e2e}
+
+
+def of_latency(predicted: Predicted | None, name: str) -> tuple[Quantiles | None, float | None]:
+    """The simulated quantiles and the roof; a simulation has no ITL apart from TPOT."""
+    if predicted is None or name == "itl":
+        return None, None
+    simulated, roof = predicted.simulation, predicted.roof
+    times = {"ttft": simulated.ttft, "tpot": simulated.tpot, "e2e": simulated.e2e}
+    roofs = {"ttft": roof.ttft_s, "tpot": roof.tpot_s, "e2e": roof.e2e_s}
+    return times[name], roofs[name]
+
+
+def _latencies(found: Measured, predicted: Predicted | None) -> str:
+    header = ["", "mean", "p50", "p95", "p99", "largest"]
+    header += ["predicted p50", "p99", "p50/predicted", "roof"] if predicted else []
+    rows: list[list[str]] = []
+    for name, times in _times(found).items():
+        if times is not None:
+            seconds = (times.mean, times.p50, times.p95, times.p99, times.largest)
+            beside = _beside(times, *of_latency(predicted, name)) if predicted else []
+            rows.append([name.upper(), *map(format_seconds, seconds), *beside])
+    return table(header, rows) if rows else "no request finished"
+
+
+def _beside(times: Quantiles, simulated: Quantiles | None, roof: float | None) -> list[str]:
+    if simulated is None or roof is None:
+        return ["-", "-", "-", "-"]
+    ratio = f"{times.p50 / simulated.p50:.2f}x" if simulated.p50 else "-"
+    told = (simulated.p50, simulated.p99)
+    return [*map(format_seconds, told), ratio, format_seconds(roof)]
+
+
+def _errors(found: Measured) -> list[str]:
+    return [
+        f"error: {count:,} x {kind}, such as: {' '.join(found.said[kind].split())}"
+        for kind, count in found.errors.items()
+    ]
+
+
+def _asked(dialect: Dialect) -> list[str]:
+    """What makes lengths inexact."""
+    short = [] if dialect.ignores_eos else ["it does not know ignore_eos: answers may be shorter"]
+    text = [] if dialect.takes_ids else ["it takes text only: prompts are about as long as asked"]
+    return [f"the server: {words}" for words in (*short, *text)]
+
+
+def _late(found: Measured) -> list[str]:
+    lag = found.lag
+    if lag is None:
+        return []
+    p50, p99, most = map(format_seconds, (lag.p50, lag.p99, lag.largest))
+    return [
+        f"requests left {p50} late (p50), {p99} (p99), {most} at most; all times count from when"
+        " they were due"
+    ]
+
+
+def _machine(other: float | None) -> str:
+    if other is None:
+        return "other load: unknown, for the server is not a process of this machine that we see"
+    warning = "; too much: end it and measure again" if other > HIGH else ""
+    return f"other load: {other:.0%} of this machine's cores{warning}"
+
+
+def rests_on(predicted: Predicted | None) -> list[str]:
+    """Of what replicas the prediction is, and how far to trust it."""
+    if predicted is None:
+        return []
+    setup = predicted.setup
+    return [
+        f"predicted: {setup.model.name} on {predicted.simulation.replicas} x {setup.on},"
+        f" {setup.layout}, {setup.precision}; roof: an average request all alone",
+        trust(predicted.calibration),
+    ]
+
+
+def plot(page: Page) -> LatencyPlot:
+    """Measured and predicted latencies as lines, the promises beside them."""
+    lines: list[LatencyLine] = []
+    for name, times in _times(page.found).items():
+        told = of_latency(page.predicted, name)[0]
+        if times is not None:
+            lines.append(LatencyLine(name.upper(), times.curve))
+        if times is not None and told is not None:
+            lines.append(LatencyLine(f"{name.upper()} predicted", told.curve, is_prediction=True))
+    promises = [(f"{name} promised", seconds) for name, seconds in _promises(page.slo)]
+    return LatencyPlot(f"{page.dialect.model}: {page.traffic}", lines, promises)
+
+
+def document(page: Page) -> dict[str, object]:
+    """The JSON document."""
+    found, promised = page.found, dict(_promises(page.slo))
+    times = {**_times(found), "lag": found.lag}
+    return {
+        "version": __version__,
+        "url": page.target.url,
+        "model": page.dialect.model,
+        "takes_ids": page.dialect.takes_ids,
+        "ignores_eos": page.dialect.ignores_eos,
+        "traffic": page.traffic,
+        "seed": int(page.seed),
+        "ttft_s": promised.get("TTFT"),
+        "tpot_s": promised.get("TPOT"),
+        "requests": found.num_requests,
+        "sent": found.num_sent,
+        "finished": found.num_finished,
+        "good_share": found.good_share,
+        "goodput": found.goodput,
+        "duration_s": found.duration_s,
+        "input_tokens": found.input_tokens,
+        "output_tokens": found.output_tokens,
+        **{name: None if t is None else quantiles(t) for name, t in times.items()},
+        "errors": found.errors,
+        "other_load": page.other_load,
+        "predicted": predicted_fields(page.predicted),
+    }
+
+
+def predicted_fields(predicted: Predicted | None) -> dict[str, object] | None:
+    """The prediction as JSON."""
+    if predicted is None:
+        return None
+    setup = predicted.setup
+    fields: dict[str, object] = {
+        "model": setup.model.name,
+        "on": str(setup.on),
+        "layout": str(setup.layout),
+        "dtypes": str(setup.precision),
+        "replicas": predicted.simulation.replicas,
+        "is_calibrated": predicted.calibration is not None,
+        "good_share": predicted.simulation.good_share,
+    }
+    for name in PREDICTED:
+        times, roof_s = of_latency(predicted, name)
+        fields[name] = None if times is None else {**quantiles(times), "roof_s": roof_s}
+    return fields

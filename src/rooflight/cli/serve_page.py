@@ -1,0 +1,44 @@
+"""What `rooflight serve` prints when it starts: the limits, and where they come from."""
+
+from dataclasses import asdict, dataclass
+
+from rooflight.batching import Limits
+from rooflight.report.table import table
+from rooflight.service.waiting_limit import WaitingLimit
+from rooflight.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A server's sizes."""
+
+    name: str
+    limits: Limits
+    max_tokens: int
+    waiting: WaitingLimit
+
+
+def text(page: Page) -> str:
+    limits, waiting = page.limits, page.waiting
+    step = "unknown: no --on says on what"
+    if waiting.step_seconds is not None:
+        step = f"{format_seconds(waiting.step_seconds)}, predicted"
+    pool = f"{limits.num_blocks} blocks of {limits.block_tokens}"
+    rows = [
+        ["running requests", f"{limits.max_rows:,}", "rows of a step"],
+        ["tokens of a request", f"{page.max_tokens:,}", "prompt and text"],
+        ["tokens of KV cache", f"{limits.pool_tokens:,}", pool],
+        ["tokens of a step", f"{limits.max_step_tokens:,}", f"a full step takes {step}"],
+        ["waiting requests", f"{limits.max_waiting:,}", "the next gets 429"],
+        ["waiting tokens", f"{waiting.max_waiting_tokens:,}", waiting.because],
+    ]
+    return f"{page.name}\n\n{table(('limit', 'value', 'because'), rows, align='lrl')}"
+
+
+def document(page: Page) -> dict[str, object]:
+    return {
+        "name": page.name,
+        "max_model_tokens": page.max_tokens,
+        "limits": {**asdict(page.limits), "policy": str(page.limits.policy)},
+        "waiting": asdict(page.waiting),
+    }

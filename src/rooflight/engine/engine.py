@@ -1,0 +1,256 @@
+"""`Engine`: jobs in, tokens out, a step at a time. No thread, no clock.
+
+    add -> Scheduler.schedule -> Device.generate, Device.prefill -> Found.read -> Delta
+
+The host is one step ahead of what it has read: a step is dispatched before the tokens of the one
+before are read, which stay on the device as its input. So a text that ends at a stop token has run
+one step too far, and what that step made of it is dropped. Jobs that follow a grammar, and drafts,
+need to know the tokens so far: with them the engine reads each step before the next.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rooflight.batching import Admission, Chunk, Scheduler, StepBatch
+from rooflight.engine.config import EngineConfig
+from rooflight.engine.device import Device, Found, Ints, Tile
+from rooflight.engine.request import Delta, Finish, Job, Mask
+from rooflight.engine.running import Text
+from rooflight.engine.stats import Counts, EngineStats, stats_of
+from rooflight.engine.unpack import logprobs_of
+from rooflight.program.model import Program
+from rooflight.program.params import Tree
+
+
+class _Dispatched(NamedTuple):
+    """A call that is on its way, and whose token each line of its result is."""
+
+    found: Found
+    lines: Sequence[tuple[int, Text]]
+    drafts: Sequence[Sequence[int]] = ()  # of each line, if the call checked any
+
+
+class Engine:
+    """The jobs of one replica and the device that computes them."""
+
+    def __init__(self, program: Program, params: Tree, config: EngineConfig) -> None:
+        self.config = config
+        self.device = Device(program, params, config)
+        self.scheduler = Scheduler(config.limits)
+        self._vocab = program.model.vocab
+        self._texts: dict[int, Text] = {}
+        self._by_row: dict[int, Text] = {}
+        self._pending: list[_Dispatched] = []
+        self._deltas: list[Delta] = []  # of the step at hand
+        self._num_guided = 0  # jobs with a grammar
+        self._guided_rows: set[int] = set()  # where the device has a mask
+        self._compilations_when_warm = 0
+        self._counts = Counts()
+
+    # What goes in
+
+    def warm(self) -> None:
+        """Compiles everything; nothing is compiled after."""
+        self.device.warm()
+        self._compilations_when_warm = self.device.num_compilations
+
+    def check(self, job: Job) -> Admission:
+        """Whether a job can ever run; raises if it is not one."""
+        return self.config.check(job, self._vocab)
+
+    def add(self, job: Job) -> Admission:
+        """Queues a job, or says why not."""
+        found = self.check(job)
+        if found is not Admission.ADMITTED:
+            return found
+        text = Text(job, self.config.block_tokens, guesses=self.config.num_drafts > 0)
+        found = self.scheduler.add(text.request)
+        if found is Admission.ADMITTED:
+            self._texts[job.id] = text
+            self._num_guided += job.allowed is not None
+        return found
+
+    def cancel(self, id: int) -> Delta | None:
+        """Drops a job at once; None if it is not here, or already done."""
+        text = self._texts.get(id)
+        if text is None:
+            return None
+        self.scheduler.cancel(id)
+        return self._end(text, Finish.CANCELLED)
+
+    # What comes out
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._pending) or self.scheduler.num_requests > 0
+
+    @property
+    def ids(self) -> list[int]:
+        """Of the jobs that are here."""
+        return list(self._texts)
+
+    def step(self) -> list[Delta]:
+        """Dispatches the next step, then reads the tokens of the one before."""
+        batch = self.scheduler.schedule()
+        before, self._pending = self._pending, []
+        self._dispatch(batch)
+        self.scheduler.commit()
+        self._read(before)
+        if self._num_guided or self.config.num_drafts:
+            before, self._pending = self._pending, []
+            self._read(before)
+        return self._take_deltas()
+
+    def recover(self, error: str) -> list[Delta]:
+        """After a step that raised: ends all that ran with `FAILED`, and empties the device."""
+        self._pending = []
+        self.device.reset()
+        self._guided_rows.clear()
+        self.scheduler.abort()
+        lost = [t for t in self._texts.values() if t.job.id not in self.scheduler]
+        return self._take_deltas() + [self._end(text, Finish.FAILED, error) for text in lost]
+
+    def _take_deltas(self) -> list[Delta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    @property
+    def stats(self) -> EngineStats:
+        compilations = self.device.num_compilations - self._compilations_when_warm
+        return stats_of(self.scheduler, self._counts, compilations)
+
+    # Inside a step
+
+    def _dispatch(self, batch: StepBatch) -> None:
+        for write in batch.writes:
+            self.device.write_table(*write)
+        for chunk in batch.chunks:
+            self._open(chunk)
+        if self._num_guided or self._guided_rows:
+            self._guide(batch)
+        if batch.decode_rows:
+            self._generate(batch.decode_rows)
+        if batch.chunks:
+            self._prefill(batch.chunks)
+
+    def _open(self, chunk: Chunk) -> None:
+        """Gives a text the row that the scheduler chose for it."""
+        text = self._texts[chunk.id]
+        self._by_row[chunk.row] = text
+        self.device.open_row(chunk.row, text.job.sampling, text.job.logprobs)
+        if text.cached is None:
+            text.cached = chunk.start
+            self._counts.prefix_queries += len(text.job.prompt)
+            self._counts.prompt_tokens += len(text.job.prompt)
+
+    def _guide(self, batch: StepBatch) -> None:
+        """Tells the device what the rows that follow a grammar may draw in this step."""
+        rows = [*batch.decode_rows, *(c.row for c in batch.chunks if c.is_last)]
+        masks: list[tuple[int, Mask | None]] = []
+        for row in rows:
+            allowed = self._by_row[row].job.allowed
+            if allowed is not None or row in self._guided_rows:
+                masks.append((row, None if allowed is None else allowed.mask()))
+                (self._guided_rows.discard if allowed is None else self._guided_rows.add)(row)
+        if masks:
+            self.device.allow(masks)
+
+    def _generate(self, rows: Sequence[int]) -> None:
+        texts = [self._by_row[row] for row in rows]
+        starts = [t.length - 1 for t in texts]
+        drafts = [self._draft(row) for row in rows] if self.config.num_drafts else ()
+        if any(drafts):
+            given = [[t.tokens[-1], *more] for t, more in zip(texts, drafts, strict=True)]
+            found = self.device.check_drafts(rows, starts, given)
+        else:
+            found, drafts = self.device.generate(rows, starts), ()
+        for text in texts:
+            text.length += 1
+        self._pending.append(_Dispatched(found, list(enumerate(texts)), drafts))
+
+    def _draft(self, row: int) -> list[int]:
+        """Guesses for a row, as many as there are blocks for."""
+        drafts = self._by_row[row].guess(self.config.num_drafts)
+        if drafts:
+            for write in self.scheduler.reserve(row, len(drafts)):
+                self.device.write_table(*write)
+            drafts = drafts[: self.scheduler.room_of(row)]
+        return drafts
+
+    def _prefill(self, chunks: Sequence[Chunk]) -> None:
+        """Cuts chunks into tiles, and tiles into calls."""
+        size, most = self.config.tile_tokens, self.config.tile_counts[-1]
+        tiles = [tile for chunk in chunks for tile in self._tiles(chunk, size)]
+        for at in range(0, len(tiles), most):
+            some = tiles[at : at + most]
+            found = self.device.prefill(some)
+            lines = [(i, self._by_row[t.row]) for i, t in enumerate(some) if t.is_last]
+            if lines:
+                self._pending.append(_Dispatched(found, lines))
+            for _, text in lines:
+                text.length += 1
+
+    def _tiles(self, chunk: Chunk, size: int) -> Iterable[Tile]:
+        tokens, end = self._texts[chunk.id].tokens, chunk.start + chunk.tokens
+        for start in range(chunk.start, end, size):
+            stop = min(start + size, end)
+            is_last = chunk.is_last and stop == end
+            yield Tile(chunk.row, start, tokens[start:stop], is_last)
+
+    # What was read
+
+    def _read(self, dispatched: Sequence[_Dispatched]) -> None:
+        """Waits for the tokens of a step; those of a text that ended meanwhile are dropped."""
+        for found, lines, drafts in dispatched:
+            values = found.read()
+            for line, text in lines:
+                if text.finish is None:
+                    some = drafts[line] if drafts else ()
+                    self._deltas.append(self._take(text, values[line], some))
+
+    def _take(self, text: Text, values: Ints, drafts: Sequence[int]) -> Delta:
+        """The next tokens of a text, one more than drafts hold, and whether they were the last."""
+        job, lines = text.job, np.atleast_2d(values)
+        drawn: list[int] = lines[: len(drafts) + 1, 0].tolist()
+        num = 1 + next((i for i, t in enumerate(drafts) if t != drawn[i]), len(drafts))
+        if drafts:
+            self._accept(text, num - 1, len(drafts))
+        keys, finish, tokens = list[bytes](), None, list[int]()
+        for token in drawn[:num]:
+            tokens.append(token)
+            keys += text.append(token)
+            finish = self._finish(text, token)
+            if finish is not None:
+                break
+        if keys and job.id in self.scheduler:
+            self.scheduler.extend_keys(job.id, keys)
+        self._counts.generated_tokens += len(tokens)
+        cached = text.report_cached()
+        wanted = lines[: len(tokens)] if job.logprobs else ()
+        if finish is not None:
+            self.scheduler.cancel(job.id)  # unless it is done there, too
+            self._end(text, finish)
+        logprobs = tuple(logprobs_of(line, job.logprobs) for line in wanted)
+        return Delta(job.id, tuple(tokens), logprobs, finish, cached)
+
+    def _accept(self, text: Text, accepted: int, drafted: int) -> None:
+        self._counts.drafted_tokens += drafted
+        self._counts.accepted_tokens += accepted
+        text.length += accepted
+        self.scheduler.accept(text.job.id, accepted)
+
+    def _finish(self, text: Text, token: int) -> Finish | None:
+        """Whether a text ends with this token."""
+        job = text.job
+        is_complete = job.allowed is not None and not job.allowed.accept(token)
+        if token in job.stop_tokens or is_complete:
+            return Finish.STOP
+        return Finish.LENGTH if text.num_made == job.max_new_tokens else None
+
+    def _end(self, text: Text, finish: Finish, error: str = "") -> Delta:
+        text.finish = finish
+        del self._texts[text.job.id]
+        self._num_guided -= text.job.allowed is not None
+        return Delta(text.job.id, finish=finish, cached_tokens=text.report_cached(), error=error)

@@ -1,0 +1,173 @@
+"""`Runner`: the thread that owns the device. Jobs and cancellations in, deltas out.
+
+Other threads hand jobs over through an inbox, and never wait for the device. Between two steps the
+thread empties the inbox; with no work it sleeps until there is some.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rooflight.batching import Admission
+from rooflight.engine.engine import Engine
+from rooflight.engine.request import Delta, Finish, Job
+from rooflight.engine.stats import EngineStats
+from rooflight.errors import RooflightError
+
+Deliver = Callable[[Sequence[Delta]], None]
+
+
+class Runner:
+    """Runs an engine until it is stopped; it calls `deliver`, which must not wait."""
+
+    def __init__(self, engine: Engine, deliver: Deliver) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._changed = threading.Condition()
+        # All below belongs to the lock.
+        self._jobs: deque[Job] = deque()
+        self._job_tokens = 0
+        self._cancelled: deque[int] = deque()
+        self._is_stopping = False
+        self._is_draining = False
+        self._stats = engine.stats
+        self._waiting_tokens = 0
+        # Written by the thread only.
+        self.is_warm = False
+        self.is_dead = False
+        self.last_step_time = time.monotonic()
+        self.step_count = 0
+        self.last_error = ""
+
+    # From any thread
+
+    def start(self) -> None:
+        """Warms the engine up in the thread; `is_warm` says when jobs get answers."""
+        self._thread.start()
+
+    def submit(self, job: Job) -> Admission:
+        """Queues a job, or says why not; raises if it could never run."""
+        found = self._engine.check(job)
+        if found is not Admission.ADMITTED:
+            return found
+        with self._changed:
+            if self._is_draining or self.is_dead or self._is_full(job):
+                return Admission.QUEUE_FULL
+            self._jobs.append(job)
+            self._job_tokens += len(job.prompt)
+            self._changed.notify_all()
+        return Admission.ADMITTED
+
+    def cancel(self, id: int) -> None:
+        """Ends a job before the next step; one that is not here is no error."""
+        with self._changed:
+            self._cancelled.append(id)
+            self._changed.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Takes no more jobs, and waits for those that are here; false if they took too long."""
+        with self._changed:
+            self._is_draining = True
+            return self._changed.wait_for(self._is_idle, timeout)
+
+    def stop(self) -> None:
+        """Ends the thread after the step it is in; jobs that are left get `CANCELLED`."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+        with self._changed:
+            return self._stats
+
+    def _is_full(self, job: Job) -> bool:
+        config = self._engine.config
+        if self._stats.num_waiting + len(self._jobs) >= config.max_waiting:
+            return True
+        limit = config.max_waiting_tokens
+        waiting = self._waiting_tokens + self._job_tokens
+        return limit is not None and waiting + len(job.prompt) > limit
+
+    def _is_idle(self) -> bool:
+        return self.is_dead or not (self._jobs or self._engine.has_work)
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            self._engine.warm()
+            self.is_warm = True
+            while self._wait():
+                self._step()
+        except Exception as error:  # nothing can be computed any more; the process lives on
+            self._die(error)
+        else:
+            self._end_all(Finish.CANCELLED, "the engine was stopped")
+
+    def _wait(self) -> bool:
+        """Takes what came in; false when it is time to stop."""
+        with self._changed:
+            self._changed.wait_for(self._has_news)
+            jobs, cancelled = list(self._jobs), list(self._cancelled)
+            self._jobs.clear()
+            self._cancelled.clear()
+            self._job_tokens = 0
+            if self._is_stopping:
+                self._jobs.extend(jobs)
+                return False
+        deltas: list[Delta] = []
+        for job in jobs:
+            found = self._add(job)
+            if found:
+                deltas.append(Delta(job.id, finish=Finish.FAILED, error=found))
+        deltas += [d for id in cancelled if (d := self._engine.cancel(id)) is not None]
+        self._publish(deltas)
+        return True
+
+    def _add(self, job: Job) -> str:
+        """Why a job cannot be here, such as an id that is; nothing if it can."""
+        try:
+            found = self._engine.add(job)
+        except RooflightError as error:
+            return str(error)
+        return "" if found is Admission.ADMITTED else found
+
+    def _has_news(self) -> bool:
+        return bool(self._is_stopping or self._jobs or self._cancelled or self._engine.has_work)
+
+    def _step(self) -> None:
+        try:
+            deltas = self._engine.step()
+        except Exception as error:  # of one step: those in it fail, those that wait do not
+            self.last_error = f"{type(error).__name__}: {error}"
+            deltas = self._engine.recover(self.last_error)
+        self.last_step_time = time.monotonic()
+        self.step_count += 1
+        self._publish(deltas)
+
+    def _publish(self, deltas: Sequence[Delta]) -> None:
+        with self._changed:
+            self._stats = self._engine.stats
+            self._waiting_tokens = self._engine.scheduler.waiting_tokens
+            self._changed.notify_all()
+        if deltas:
+            self._deliver(deltas)
+
+    def _die(self, error: Exception) -> None:
+        self.last_error = f"{type(error).__name__}: {error}"
+        with self._changed:
+            self.is_dead = True
+        self._end_all(Finish.FAILED, self.last_error)
+
+    def _end_all(self, finish: Finish, error: str) -> None:
+        """Every job that is left gets its last delta."""
+        with self._changed:
+            ids = [job.id for job in self._jobs]
+            self._jobs.clear()
+        ids += self._engine.ids
+        self._publish([Delta(id, finish=finish, error=error) for id in ids])

@@ -1,0 +1,67 @@
+"""`Text`: a job in an engine, with the tokens that it has so far."""
+
+from collections.abc import Sequence
+
+from rooflight.batching import KeyChain, Request
+from rooflight.engine.drafts import Drafts
+from rooflight.engine.request import Finish, Job
+
+
+class Text:
+    """A prompt and what was made of it; the scheduler's request is counted off it."""
+
+    __slots__ = (
+        "cached",
+        "chain",
+        "drafts",
+        "finish",
+        "is_reported",
+        "job",
+        "keys",
+        "length",
+        "tokens",
+    )
+
+    def __init__(self, job: Job, block_tokens: int, *, guesses: bool) -> None:
+        self.job = job
+        self.drafts = Drafts() if guesses and job.allowed is None else None
+        if self.drafts is not None:
+            self.drafts.extend(job.prompt)
+        self.tokens = list(job.prompt)
+        self.chain = KeyChain(block_tokens=block_tokens, salt=job.salt)
+        self.keys: list[bytes] = self.chain.extend(job.prompt)
+        self.length = len(job.prompt)  # with tokens that the device has made and nobody has read
+        self.finish: Finish | None = None
+        self.cached: int | None = None  # prompt tokens that were in the prefix cache
+        self.is_reported = False  # whether a delta has said so
+
+    @property
+    def num_made(self) -> int:
+        return len(self.tokens) - len(self.job.prompt)
+
+    @property
+    def request(self) -> Request:
+        """What is left to do, what was made counted as prompt."""
+        job = self.job
+        left = job.max_new_tokens - self.num_made
+        return Request(job.id, len(self.tokens), left, tuple(self.keys), job.priority)
+
+    def append(self, token: int) -> Sequence[bytes]:
+        """One more token; the key of the block that it fills."""
+        self.tokens.append(token)
+        if self.drafts is not None:
+            self.drafts.extend((token,))
+        keys = self.chain.extend((token,))
+        self.keys += keys
+        return keys
+
+    def report_cached(self) -> int:
+        """What the first delta says of the prefix cache, and 0 in those after it."""
+        cached = 0 if self.is_reported or self.cached is None else self.cached
+        self.is_reported = True
+        return cached
+
+    def guess(self, most: int) -> list[int]:
+        """Tokens that may come next, no more than are left to make after one."""
+        left = self.job.max_new_tokens - self.num_made - 1
+        return [] if self.drafts is None else self.drafts.guess(min(most, left))

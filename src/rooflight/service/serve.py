@@ -1,0 +1,59 @@
+"""A folder, served: engine, service, socket and log put together, until a signal.
+
+A first SIGTERM or SIGINT drains: running requests finish, new ones get 503, then the process ends
+with 0. A second one ends it at once.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rooflight.engine import EngineConfig
+from rooflight.engine.load import load_engine
+from rooflight.service.address import raise_file_limit
+from rooflight.service.front import open_front, until_signal
+from rooflight.service.logs import Log
+from rooflight.service.routes import make_app
+from rooflight.service.service import Service, Settings
+from rooflight.service.waiting_limit import WaitingLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is served, where, and how."""
+
+    folder: Path
+    config: EngineConfig
+    settings: Settings
+    limit: WaitingLimit
+    sock: socket.socket
+    dtype: str
+    log: str | None  # a file; None for stderr
+
+
+def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:
+    """Serves until it is told to stop; false if requests had to be cut off."""
+    engine = load_engine(deployment.folder, deployment.config, dtype=deployment.dtype)
+    log = Log(deployment.log)
+    service = Service(deployment.folder, engine, deployment.settings, deployment.limit, log)
+    try:
+        return asyncio.run(_listen(service, deployment.sock, announce))
+    finally:
+        log.close()
+
+
+async def _listen(service: Service, sock: socket.socket, announce: Callable[[], None]) -> bool:
+    raise_file_limit()
+    stopping = until_signal()
+    front = await open_front(make_app(service), sock)
+    service.start()
+    announce()
+    await stopping.wait()
+    service.log.event("drain", open=service.num_open)
+    is_clean = await service.drain()
+    await front.cleanup()
+    await service.stop()
+    service.log.event("stop", clean=is_clean)
+    return is_clean

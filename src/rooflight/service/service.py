@@ -1,0 +1,230 @@
+"""`Service`: everything behind the routes: tokenizer, engine, keys, limits; and its life.
+
+start -> warm -> ready -> drain -> stop
+"""
+
+import asyncio
+import itertools
+import math
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from rooflight.engine import Allowed, Engine, Job, Runner, Sampling
+from rooflight.service.asked import Asked, Kind
+from rooflight.service.bounds import Bounds
+from rooflight.service.chat_template import load_template
+from rooflight.service.exchange import Exchange
+from rooflight.service.fairness import FairQueue
+from rooflight.service.generation import Choice, Generation, Port
+from rooflight.service.grammar import Grammars
+from rooflight.service.health import Health
+from rooflight.service.keys import NOBODY, Allowance, Key
+from rooflight.service.logs import Log
+from rooflight.service.metrics import Metrics
+from rooflight.service.problem import Problem, invalid, overloaded, unavailable
+from rooflight.service.protocol import make_protocol
+from rooflight.service.text import TextStream
+from rooflight.service.tokens import load_tokenizer
+from rooflight.service.waiting_limit import WaitingLimit
+from rooflight.specs import read_hf_config
+
+Tokens = tuple[int, ...]
+T = TypeVar("T")
+_SEEDS = 2**31 - 1
+_TOKENIZER_THREADS = 2
+_MORE_OPEN = 64  # requests that may be read or tokenised beyond those the engine can hold
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Choices of the operator."""
+
+    name: str  # of the model, as clients say it
+    keys: tuple[Key, ...] = ()
+    deadline_s: float = 600.0  # of a request, from when its body is read to its last byte
+    write_s: float = 20.0  # that a reader may take to make room in its socket
+    drain_s: float = 60.0  # that running requests get when the server is told to stop
+    patience_s: float = 5.0  # after which a step is stuck, unless three predicted are longer
+
+
+class Service:
+    """One model, served."""
+
+    def __init__(
+        self, folder: Path, engine: Engine, settings: Settings, limit: WaitingLimit, log: Log
+    ) -> None:
+        self.settings = settings
+        self.log = log
+        self.limit = limit
+        self.tokenizer = load_tokenizer(folder)
+        self.template = load_template(folder)
+        config, vocab = engine.config, read_hf_config(folder).vocab
+        bounds = Bounds(vocab, config.max_model_tokens, max_logprobs=config.max_logprobs)
+        self.protocol = make_protocol(bounds, model=settings.name)
+        self.exchange = Exchange()
+        self.runner = Runner(engine, self.exchange.deliver)
+        self.health = Health(self.runner, self.exchange, limit.step_seconds, settings.patience_s)
+        self.metrics = Metrics(settings.name, self.runner.stats, self._gauges())
+        self.is_draining = False
+        self.num_open = 0
+        self.max_open = config.max_rows + config.max_waiting + _MORE_OPEN
+        self._grammars = Grammars(self.tokenizer, vocab)
+        self._allowances = {key.name: Allowance(key) for key in (*settings.keys, NOBODY)}
+        is_shared = len(settings.keys) > 1
+        self._fairness = FairQueue(limit.max_waiting_tokens if is_shared else math.inf)
+        self._ids = itertools.count(1)  # of jobs; clients never choose or see them
+        self._pool = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
+
+    def _gauges(self) -> dict[str, Callable[[], float]]:
+        """Of ours, read when they are scraped."""
+        return {
+            "last_step_timestamp_seconds": lambda: time.time() - self.health.seconds_since_step,
+            "stalled_seconds": lambda: self.health.stalled_seconds,
+            "predicted_step_seconds": lambda: self.limit.step_seconds or math.nan,
+            "steps": lambda: self.runner.step_count,
+            "max_waiting_tokens": lambda: self.limit.max_waiting_tokens,
+            "open_requests": lambda: self.num_open,
+            "log_lines_dropped": lambda: self.log.dropped,
+        }
+
+    @property
+    def _queue_s(self) -> float:
+        """How long a full queue takes."""
+        return self.limit.seconds(self.limit.max_waiting_tokens)
+
+    # Its life
+
+    def start(self) -> None:
+        """On the running event loop; `health.is_ready` says when it is warm."""
+        self.exchange.attach()
+        self.runner.start()
+
+    async def drain(self) -> bool:
+        """Refuses new requests and waits for those there are; false if some had to be ended."""
+        self.is_draining = True
+        end = time.monotonic() + self.settings.drain_s
+        while self.num_open and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        return self.num_open == 0
+
+    async def stop(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.runner.stop)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # A request
+
+    @contextmanager
+    def entered(self, key: Key) -> Generator[None]:
+        """One more request while the block runs, or the reason why not."""
+        self._check_open()
+        allowance = self._allowances[key.name]
+        allowance.enter()
+        self.num_open += 1
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+            allowance.leave()
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise unavailable("draining", "this server is about to stop")
+        if not self.runner.is_warm:
+            raise unavailable("warming_up", "this server is not ready yet")
+        if not self.health.is_live:
+            raise unavailable("engine_dead", "the engine has stopped")
+        if self.num_open >= self.max_open:
+            raise overloaded("too many requests are open", retry_after=1)
+
+    @asynccontextmanager
+    async def generation(
+        self, asked: Asked, key: Key, deadline: float
+    ) -> AsyncGenerator[Generation]:
+        """A request in the engine, while the block runs; whatever it leaves undone is cancelled."""
+        async with asyncio.timeout_at(deadline):
+            prompts = await self._encode(asked)
+            tokens = sum(len(p) + self._new_tokens(p, asked) for p in prompts) * asked.n
+            guides = [await self._guide(asked) for _ in range(len(prompts) * asked.n)]
+        allowance, fairness = self._allowances[key.name], self._fairness
+        allowance.spend(tokens)
+        if not fairness.enter(key.name, sum(map(len, prompts)) * asked.n):
+            allowance.give_back(tokens)
+            raise overloaded("too much of this key is waiting", retry_after=self._queue_s)
+        choices = self._choices(asked, prompts, key, guides)
+        port = Port(self.runner, self.exchange, self.metrics, fairness, key.name)
+        found = Generation(port, choices, n=asked.n, with_logprobs=asked.logprobs is not None)
+        try:
+            found.start(retry_after=self._queue_s)
+            yield found
+        finally:
+            found.close()
+            unused = tokens - found.num_used
+            allowance.give_back(unused)
+            fairness.give_back(key.name, unused)
+
+    async def _encode(self, asked: Asked) -> list[Tokens]:
+        """The tokens of its prompts; text is tokenised in a worker thread."""
+        most = self.protocol.bounds.max_characters
+        if asked.kind is Kind.CHAT:
+            if self.template is None:
+                raise Problem(400, "no_chat_template", "this model has no chat template")
+            text = await self.in_worker(partial(self.template.render, asked.messages, most=most))
+            return [await self.encode(text, with_special=False)]
+        return [
+            await self.encode(prompt, with_special=True) if isinstance(prompt, str) else prompt
+            for prompt in asked.prompts
+        ]
+
+    async def encode(self, text: str, *, with_special: bool) -> Tokens:
+        return await self.in_worker(partial(self.tokenizer.encode, text, with_special=with_special))
+
+    async def in_worker(self, work: Callable[[], T]) -> T:
+        """Work that would hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _new_tokens(self, prompt: Tokens, asked: Asked) -> int:
+        """As many as asked for, or as fit; both numbers are said where they do not."""
+        most = self.protocol.bounds.max_model_tokens
+        wanted = asked.new_tokens(most - len(prompt))
+        if not prompt or len(prompt) + wanted > most:
+            found = f"{len(prompt)} prompt tokens and {wanted} new ones"
+            raise invalid("prompt", f"{found}, of at least 2 and at most {most} in all")
+        return wanted
+
+    def _choices(
+        self,
+        asked: Asked,
+        prompts: Sequence[Tokens],
+        key: Key,
+        guides: Sequence[Allowed | None],
+    ) -> list[Choice]:
+        stops = frozenset[int]() if asked.ignore_eos else self.tokenizer.stop_tokens
+        seed = secrets.randbits(31) if asked.seed is None else asked.seed
+        choices: list[Choice] = []
+        for index, prompt in enumerate(p for p in prompts for _ in range(asked.n)):
+            wanted = self._new_tokens(prompt, asked)
+            job = Job(
+                next(self._ids),
+                prompt,
+                wanted,
+                Sampling(asked.temperature, asked.top_p, asked.top_k, (seed + index) & _SEEDS),
+                stops,
+                logprobs=0 if asked.logprobs is None else max(1, asked.logprobs),
+                salt=key.salt,
+                priority=self._fairness.place(key.name, len(prompt) + wanted),
+                allowed=guides[index],
+            )
+            choices.append(Choice(index, job, TextStream(self.tokenizer, asked.stops)))
+        return choices
+
+    async def _guide(self, asked: Asked) -> Allowed | None:
+        if asked.schema is None:
+            return None
+        return await self.in_worker(partial(self._grammars.guide, asked.schema))

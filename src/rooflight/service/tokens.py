@@ -1,0 +1,95 @@
+"""`Tokenizer`: text to tokens and back, by the `tokenizers` library, from a local folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer as Library
+
+from rooflight.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """The tokenizer of a folder, and the bytes of each token if it is a byte-level one."""
+
+    library: Library
+    path: Path
+    stop_tokens: frozenset[int]
+    special: frozenset[int]  # not shown in a text
+    bytes_of: tuple[bytes, ...] | None = field(repr=False)
+
+    def encode(self, text: str, *, with_special: bool) -> tuple[int, ...]:
+        return tuple(self.library.encode(text, add_special_tokens=with_special).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones left out."""
+        return self.library.decode(list(tokens), skip_special_tokens=True)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token, special ones too; for lists of log probabilities."""
+        if self.bytes_of is not None and token < len(self.bytes_of):
+            return self.bytes_of[token]
+        return self.library.decode([token], skip_special_tokens=False).encode()
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Reads tokenizer.json, and the tokens that end a text from the configs beside it."""
+    path = folder / "tokenizer.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        library = Library.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UsageError(
+            f"cannot read a tokenizer from {path}: {error}",
+            hint="save the model's fast tokenizer as tokenizer.json beside its weights",
+        ) from None
+    library.no_padding()
+    library.no_truncation()
+    added = library.get_added_tokens_decoder()
+    special = frozenset(id for id, token in added.items() if token.special)
+    pieces = _bytes_of(library) if _is_byte_level(document.get("decoder")) else None
+    return Tokenizer(library, path, _stop_tokens(folder), special, pieces)
+
+
+def _is_byte_level(decoder: Any) -> bool:
+    """Whether the decoder joins bytes and does nothing else."""
+    if not isinstance(decoder, dict):
+        return False
+    found = cast(dict[str, Any], decoder)
+    if found.get("type") == "Sequence":
+        inner = cast(list[Any], found.get("decoders", []))
+        return len(inner) == 1 and _is_byte_level(inner[0])
+    return found.get("type") == "ByteLevel"
+
+
+def _bytes_of(library: Library) -> tuple[bytes, ...]:
+    """Byte-level vocabularies write each byte as a character; other text stands for itself."""
+    byte_of = _characters_of_bytes()
+    tokens = {id: token for token, id in library.get_vocab(with_added_tokens=True).items()}
+    pieces: list[bytes] = []
+    for id in range(max(tokens, default=-1) + 1):
+        token = tokens.get(id, "")
+        is_bytes = all(c in byte_of for c in token)
+        pieces.append(bytes(byte_of[c] for c in token) if is_bytes else token.encode())
+    return tuple(pieces)
+
+
+def _characters_of_bytes() -> dict[str, int]:
+    """Printable bytes are their own characters, the others the first that are free above 255."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    table = {chr(b): b for b in printable}
+    return table | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def _stop_tokens(folder: Path) -> frozenset[int]:
+    """Those of generation_config.json, or else of config.json."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        if found is not None:
+            return frozenset(cast(list[int], found) if isinstance(found, list) else [found])
+    return frozenset()

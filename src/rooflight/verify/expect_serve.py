@@ -1,0 +1,152 @@
+"""What a served step expects of the compiler: its collectives, and the bytes of what it keeps.
+
+In: a `ServedStep`. Out: `Expected` collectives, pins for the program, bytes on one device by path,
+and `Term`s. The steps are those of `plan.serving`: weights and caches stay where they are.
+"""
+
+import math
+from dataclasses import replace
+
+from rooflight.algebra import Axes, device_bytes, ways
+from rooflight.graph import dim_sizes, model_graph
+from rooflight.graph.ops import Param
+from rooflight.graph.pins import Path, Pins
+from rooflight.plan.algorithm import pad_routed
+from rooflight.plan.derivation import Derived, token_axes
+from rooflight.plan.pins import as_product, read_pins
+from rooflight.plan.serving.layout import parse_serving_layout, rules
+from rooflight.plan.serving.precision import parse_precision
+from rooflight.plan.serving.terms import Setting, derive_steps, sent_dtype
+from rooflight.verify.expect import Expected
+from rooflight.verify.serve_step import WIDE, ServedStep
+from rooflight.verify.state import Term
+
+
+def serving_setting(step: ServedStep) -> Setting:
+    """The rules of a generate step, as the program follows them.
+
+    What an expert computed is summed before it is sent back, not after: the program has places of
+    experts on the network, the planner prices one vector a token.
+    """
+    layout = rules(parse_serving_layout(step.layout), step.model, "generate")
+    graph = model_graph(step.model)
+    precision = parse_precision(step.dtypes)
+    return Setting(graph, replace(layout, combines=False), step.placed(), precision)
+
+
+def serving_dims(step: ServedStep, setting: Setting) -> dict[str, int]:
+    """Sizes of one token a row; places of experts are padded to whole ones on every device."""
+    dims = dim_sizes(setting.graph, batch=step.rows, seq=step.context, queries=1)
+    return pad_routed(dims, ways(token_axes(setting.layout), setting.axes))
+
+
+def serving_steps(setting: Setting) -> dict[int | None, tuple[Derived, ...]]:
+    """The steps of each block, and of the frame around them."""
+    blocks = dict.fromkeys(op.block for op in setting.graph.ops)
+    found: dict[int | None, tuple[Derived, ...]] = {}
+    for block in blocks:
+        ops = [as_product(op) for op in setting.graph.ops if op.block == block]
+        found[block] = derive_steps(setting, ops)
+    return found
+
+
+def serving_pins(step: ServedStep) -> Pins:
+    """What the program of a generate step follows.
+
+    Where the positions of the cache are split, a new key is on all devices that may have its block.
+    """
+    setting = serving_setting(step)
+    dims = serving_dims(step, setting)
+    pins = read_pins(serving_steps(setting), setting.layout, mesh=setting.mesh, dims=dims)
+
+    def whole(path: Path) -> Path:
+        is_new = "S" in path[-1].dims and "T" not in path[-1].dims
+        return tuple(t.with_axes("S", ()) for t in path) if is_new else path
+
+    ops = {k: replace(p, operands=tuple(map(whole, p.operands))) for k, p in pins.ops.items()}
+    return replace(pins, ops=ops)
+
+
+def spread_of(step: ServedStep) -> Axes:
+    """The axes that split the positions of a row."""
+    return (serving_setting(step).layout.cache or {}).get("S", ())
+
+
+def expected_serving(step: ServedStep) -> list[Expected]:
+    """Every collective of a generate step, layers multiplied out."""
+    setting = serving_setting(step)
+    dims, axes = serving_dims(step, setting), setting.axes
+    kept = setting.precision.activations
+    order = setting.graph.order
+    return [
+        Expected(
+            line.step.op,
+            tuple(sorted(line.step.axes)),
+            sent_dtype(line.op, kept).nbytes(math.ceil(line.step.elements(dims, axes))),
+            1 if block is None else order.count(block),
+            line.op.name,
+            str(line.step),
+        )
+        for block, lines in serving_steps(setting).items()
+        for line in lines
+        if line.step.is_collective
+    ]
+
+
+def expected_stored(step: ServedStep) -> dict[str, int]:
+    """Bytes on one device of every weight and of the pages of every layer, by path.
+
+    Of matrices in few bits, and of such pages, the values without their scales.
+    """
+    setting, model = serving_setting(step), step.model
+    found = {f"params.frame['{p.name}']": _weight(setting, p) for p in _params(setting, None)}
+    for at, run in enumerate(model.layers):
+        for place, block in enumerate(run.blocks):
+            index, where = model.blocks.index(block), f"[{at}][{place}]"
+            for p in _params(setting, index):
+                found[f"params.layers{where}['{p.name}']"] = run.times * _weight(setting, p)
+            found[f"cache{where}"] = run.times * _pages(step, setting, index)
+    return found
+
+
+def _params(setting: Setting, block: int | None) -> list[Param]:
+    return [p for p in setting.graph.params if p.block == block]
+
+
+def _weight(setting: Setting, param: Param) -> int:
+    """One layer of it. In few bits are matrices, but neither the table of tokens nor a router."""
+    kept, few = setting.precision.activations, setting.precision.weights
+    matrices = {op.params[0] for op in setting.graph.ops if op.kind == "matmul" and op.params}
+    is_matrix = param.name in matrices and param.part not in ("router", "embedding")
+    dtype = few if is_matrix or few.name in WIDE else kept
+    stored = setting.layout.of_weight(param.tensor)
+    return device_bytes(stored, setting.graph.sizes, setting.axes, dtype)
+
+
+def _pages(step: ServedStep, setting: Setting, block: int) -> int:
+    """One layer's blocks of the pool; layers with a window have as many."""
+    held, axes, layout = setting.graph.sizes, setting.axes, setting.layout
+    caches = [layout.of_cache(c.tensor) for c in setting.graph.caches if c.block == block]
+    positions = step.num_blocks * step.block_tokens
+    # Rows and positions are both in blocks, so a device has its part of all of them.
+    sizes = {**held, "B": 1, "S": positions}
+    pooled = (
+        t.with_axes("B", ()).with_axes("S", (*t.axes_of("B"), *t.axes_of("S"))) for t in caches if t
+    )
+    return sum(device_bytes(t, sizes, axes, setting.precision.kv) for t in pooled)
+
+
+def serving_terms(step: ServedStep) -> tuple[Term, ...]:
+    """Every component as planned, and as the program is written."""
+    stored, planned = expected_stored(step), {p.name: p.nbytes for p in step.memory.parts}
+    pages = sum(n for path, n in stored.items() if path.startswith("cache"))
+    weights = sum(stored.values()) - pages
+    program = {"weights": weights, "kv cache": pages, "activations": planned["activations"]}
+    why = {
+        "weights": "tables, routers and vectors are not in few bits",
+        "kv cache": "whole blocks, and every position of layers with a window",
+    }
+    return tuple(
+        Term(name, planned[name], n, why[name] if n != planned[name] else "")
+        for name, n in program.items()
+    )

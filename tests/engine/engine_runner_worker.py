@@ -1,0 +1,185 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""The thread that owns the device: jobs from other threads, cancellations, failures, its end.
+
+Run as a process of its own: `python engine_runner_worker.py`. Prints one JSON object by situation.
+"""
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import engine_base_worker as cases  # before jax: it sets up the devices
+
+# isort: split
+from rooflight.engine import Delta, Engine, Job, Runner
+from rooflight.engine.device import Found
+
+LONG, PATIENCE = 50, 60.0
+
+
+class Inbox:
+    """What a runner delivers, with the step in which it came."""
+
+    def __init__(self) -> None:
+        self.out, self.steps = cases.Collected(), dict[int, list[int]]()
+        self.changed = threading.Condition()
+        self.runner: Runner | None = None
+
+    def deliver(self, deltas: Sequence[Delta]) -> None:
+        assert self.runner is not None
+        with self.changed:
+            self.out.take(deltas)
+            for delta in deltas:
+                if delta.tokens:
+                    self.steps.setdefault(delta.id, []).append(self.runner.step_count)
+            self.changed.notify_all()
+
+    def wait_for(self, id: int, *, tokens: int | None = None) -> None:
+        """Until a job has so many tokens, or is done."""
+
+        def is_there() -> bool:
+            made = len(self.out.tokens.get(id, ()))
+            return id in self.out.finish or (tokens is not None and made >= tokens)
+
+        with self.changed:
+            assert self.changed.wait_for(is_there, PATIENCE), f"job {id} hangs"
+
+
+def started(engine: Engine) -> tuple[Runner, Inbox]:
+    inbox = Inbox()
+    inbox.runner = runner = Runner(engine, inbox.deliver)
+    runner.start()
+    return runner, inbox
+
+
+def job(id: int, length: int = LONG) -> Job:
+    return Job(id, cases.some_tokens(id, 5), length)
+
+
+def plain(engine: Engine) -> dict[str, Any]:
+    """Jobs from four threads at once have the texts they have alone, and then the runner ends."""
+    wanted = [cases.run(engine, [job(i, 20)]).tokens[i] for i in range(12)]
+    runner, inbox = started(engine)
+
+    def submit(part: int) -> None:
+        for i in range(part, 12, 4):
+            runner.submit(job(i, 20))
+
+    threads = [threading.Thread(target=submit, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    drained = runner.drain(PATIENCE)
+    late = runner.submit(job(99))
+    runner.stop()
+    return {
+        "drained": drained,
+        "same": [inbox.out.tokens[i] for i in range(12)] == wanted,
+        "late": late,
+        "warm": runner.is_warm,
+        "steps": runner.step_count,
+        "running": runner.stats().num_running,
+    }
+
+
+def cancelled(engine: Engine) -> dict[str, Any]:
+    """How many steps gave tokens after a cancellation."""
+    runner, inbox = started(engine)
+    for id in range(3):
+        runner.submit(job(id))
+    inbox.wait_for(1, tokens=4)
+    step = runner.step_count
+    runner.cancel(1)
+    runner.cancel(77)  # nobody
+    for id in range(3):
+        inbox.wait_for(id)
+    runner.stop()
+    after = [s for s in inbox.steps[1] if s > step]
+    return {"finish": inbox.out.finish, "steps_after": len(after)}
+
+
+def failing(engine: Engine) -> dict[str, Any]:
+    """One step raises: those in it fail, those that wait get their texts."""
+    wanted = {i: cases.run(engine, [job(i, 20)]).tokens[i] for i in range(8)}
+    generate, calls = engine.device.generate, 0
+
+    def fragile(rows: Sequence[int], starts: Sequence[int]) -> Found:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise RuntimeError("the device is gone")
+        return generate(rows, starts)
+
+    engine.device.generate = fragile
+    runner, inbox = started(engine)
+    for id in range(8):
+        runner.submit(job(id, 20))
+    for id in range(8):
+        inbox.wait_for(id)
+    engine.device.generate = generate
+    runner.stop()
+    done = [i for i, finish in inbox.out.finish.items() if finish == "length"]
+    return {
+        "failed": len(inbox.out.finish) - len(done),
+        "done": len(done),
+        "same": all(inbox.out.tokens[i] == wanted[i] for i in done),
+        "dead": runner.is_dead,
+        "error": runner.last_error,
+        "blocks": engine.scheduler.room.pool.num_free,
+    }
+
+
+def dying(engine: Engine) -> dict[str, Any]:
+    """The device cannot be emptied either: every job ends, and no more are taken."""
+
+    def broken(rows: Sequence[int] = (), starts: Sequence[int] = ()) -> Any:
+        raise RuntimeError("no device")
+
+    generate, reset = engine.device.generate, engine.device.reset
+    engine.device.generate = engine.device.reset = broken
+    runner, inbox = started(engine)
+    for id in range(6):
+        runner.submit(job(id, 20))
+    for id in range(6):
+        inbox.wait_for(id)
+    late = runner.submit(job(7))
+    runner.stop()
+    engine.device.generate, engine.device.reset = generate, reset
+    return {"finish": sorted(inbox.out.finish.values()), "dead": runner.is_dead, "late": late}
+
+
+def full() -> dict[str, Any]:
+    """More jobs than rows and queue hold, handed over while the engine still compiles."""
+    runner, inbox = started(cases.cold_engine(replace(cases.ROOMY, max_rows=1, max_waiting=3)))
+    answers = [runner.submit(job(id, 5)) for id in range(6)]
+    long = runner.submit(Job(8, cases.some_tokens(8, 60), 10))
+    for id in range(3):
+        inbox.wait_for(id)
+    runner.stop()
+    return {"answers": answers, "long": long, "finish": inbox.out.finish}
+
+
+def few_bits() -> dict[str, Any]:
+    """Weights and cache in eight bits, in a pool in which rows are in the way."""
+    engine = cases.cold_engine(cases.TIGHT, dtype="int8")
+    alone = [cases.run(engine, [replace(job(i, 20), salt=b"%d" % i)]) for i in range(5)]
+    together = cases.run(engine, [job(i, 20) for i in range(5)])
+    same = [alone[i].tokens[i] == together.tokens[i] for i in range(5)]
+    return {"same": all(same), "preemptions": engine.stats.preemptions}
+
+
+def main() -> dict[str, Any]:
+    engine = cases.tiny_engine(cases.ROOMY)
+    found: dict[str, Any] = {
+        situation.__name__: situation(engine) for situation in (plain, cancelled, failing)
+    }
+    return found | {"dying": dying(engine), "full": full(), "few_bits": few_bits()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

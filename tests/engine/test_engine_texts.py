@@ -1,0 +1,43 @@
+"""The engine's greedy texts are those of `transformers`, whatever happens to a job on its way."""
+
+from pathlib import Path
+from typing import Any  # JSON
+
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("transformers")
+
+from engine_process import report
+
+PLAIN, HITS, TIGHT = "plain", "prefix hits", "chunks, preemption and prefix hits"
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+def check(found: Any) -> None:
+    for situation, texts in found.items():
+        assert texts["tokens"] == 7 * 20, situation
+        assert texts["different"] == 0, situation
+        assert texts["distinct"] > 20, situation
+        assert texts["compilations"] == 0, situation
+        assert texts["hits"] >= texts["cached"], situation
+    assert found[PLAIN]["hits"] == 0
+    assert found[HITS]["cached"] > 0
+    assert found[TIGHT]["preemptions"] > 0
+    assert found[TIGHT]["cached"] > 0
+    assert found["all of these and drafts"]["drafted"] > 0
+
+
+@pytest.mark.parametrize("layout", ["one", "tp2"])
+def test_texts_are_those_of_transformers(layout: str, folder: Path) -> None:
+    check(report("engine_texts_worker.py", str(folder / layout), layout))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("layout", ["tp4", "tp2 spread"])
+def test_texts_on_four_devices_are_those_of_transformers(layout: str, folder: Path) -> None:
+    check(report("engine_texts_worker.py", str(folder / layout.replace(" ", "_")), layout))

@@ -1,0 +1,101 @@
+"""Lines of the security checklist that no other test covers."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from .client import MODEL
+from .server_process import Server
+
+SOURCE = Path(__file__).parents[2] / "src" / "rooflight"
+_UNSAFE = re.compile(
+    r"\b(import (pickle|dill|cloudpickle|marshal|shelve)\b|from (pickle|dill|marshal)\b"
+    r"|torch\.load|yaml\.load\((?!.*Safe)|trust_remote_code|allow_pickle=True)|(?<![.\w])(eval|exec)\("
+)
+
+
+def test_nothing_in_the_tree_unpickles_or_evaluates() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}: {match[0]}"
+        for path in SOURCE.rglob("*.py")
+        for match in _UNSAFE.finditer(path.read_text())
+    ]
+    assert not found
+
+
+def test_there_are_no_controls_among_the_routes(server: Server) -> None:
+    paths = server.client.get("/openapi.json").json["paths"]
+    posts = {path for path, methods in paths.items() if "post" in methods}
+    assert posts == {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}
+    for path in set(paths) - posts:
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            reply = server.client.send(method, path, b"{}")
+            assert reply.status == 405 and reply.headers["Allow"] == "GET,HEAD"
+
+
+def test_ids_are_made_by_the_server_and_never_twice(server: Server) -> None:
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+    replies = [
+        server.client.post("/v1/completions", body, X_Request_Id="mine").json for _ in range(20)
+    ]
+    ids = {reply["id"] for reply in replies}
+    assert len(ids) == 20 and not any("mine" in id for id in ids)
+
+
+def test_tokenising_does_not_hold_up_the_event_loop(server: Server) -> None:
+    """While long texts are tokenised, health is answered at once."""
+    body = b'{"prompt": "' + b"ab " * 2700 + b'"}'  # as long as it may be
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    socks = [server.client.raw(request) for _ in range(100)]
+    start = time.monotonic()
+    assert server.client.get("/health").status == 200
+    assert time.monotonic() - start < 2
+    for sock in socks:
+        with sock:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sent", (b"", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"))
+def test_a_client_that_never_finishes_its_request_is_cut_off(server: Server, sent: bytes) -> None:
+    with server.client.raw(sent) as sock:
+        sock.settimeout(40)
+        assert sock.recv(100) == b""
+
+
+@pytest.mark.full
+def test_a_body_that_drips_is_cut_off(server: Server) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with server.client.raw(head + b"Content-Length: 10000\r\n\r\n") as sock:
+        sock.settimeout(1)
+        reply, end = b"", time.monotonic() + 45
+        while not reply and time.monotonic() < end:
+            sock.sendall(b" ")
+            try:
+                reply = sock.recv(100)
+            except TimeoutError:
+                continue
+    assert reply.startswith(b"HTTP/1.1 408")
+
+
+def test_what_a_request_leaves_behind_does_not_add_up(server: Server) -> None:
+    """Memory after thousands of requests, wrong ones among them, is what it was after hundreds."""
+    client = server.client
+
+    def work(count: int) -> None:
+        for i in range(count):
+            client.complete(prompt=f"prompt {i}", max_tokens=1)
+            client.complete(prompt="x" * 8000, n=-1)
+            client.post("/tokenize", {"prompt": "word " * 1000})
+
+    def resident() -> int:
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+
+    work(80)
+    before = resident()
+    work(80)
+    assert resident() - before < 8_000  # kB

@@ -1,0 +1,86 @@
+"""`plan train --flags`: sets of options by their names, what helps, and what is said of it."""
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import EXAMPLE, small_plan
+
+from rooflight.cli import plan_flags
+from rooflight.cli.main import main
+from rooflight.records import to_json
+from rooflight.verify.compile import compile_all
+from rooflight.verify.compiler_flags import SETS, Sweep, Tried
+from rooflight.verify.judge import BUILD
+from rooflight.verify.request import CompileRequest, CompilerOption
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
+    reason="libtpu, the compiler that is asked, is not installed",
+)
+VERSIONS = {"jax": "0.10.2", "libtpu": "0.0.42.1"}
+NONE: Mapping[str, CompilerOption] = {}
+
+
+def tried(name: str, seconds: float | None) -> Tried:
+    return Tried(name, SETS.get(name, NONE), seconds, "compiled" if seconds else "out of memory")
+
+
+def test_what_saves_a_hundredth_helps_and_the_fastest_is_first() -> None:
+    names = list(SETS)[:3]
+    found = Sweep(
+        (
+            tried("default", 1.0),
+            tried(names[0], 0.95),
+            tried(names[1], 0.991),
+            tried(names[2], None),
+            tried("both", 0.9),
+        ),
+        VERSIONS,
+    )
+    assert [one.name for one in found.helping] == ["both", names[0]]
+
+
+def test_nothing_helps_a_step_that_does_not_compile() -> None:
+    found = Sweep((tried("default", None), tried(next(iter(SETS)), 0.5)), VERSIONS)
+    assert found.helping == ()
+
+
+def test_the_plan_says_what_to_set_and_which_compiler_said_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = next(iter(SETS))
+    found = Sweep((tried("default", 1.0), tried(name, 0.8)), VERSIONS)
+
+    def sweep(*_: object, **__: object) -> Sweep:
+        return found
+
+    monkeypatch.setattr(plan_flags, "sweep_flags", sweep)
+    plan, words = plan_flags.swept(EXAMPLE)
+    choice = plan.choices[-1]
+    assert choice.what == "compiler options" and choice.value in words
+    assert all(option in choice.value for option in SETS[name])
+    assert "libtpu 0.0.42.1" in choice.because and "(-20%)" in words
+    assert plan_flags.swept(replace(EXAMPLE))[0].choices[:-1] == EXAMPLE.choices
+
+
+def test_a_gpu_and_a_question_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["plan", "train", "llama3-8b", "--batch", "64Ki", "--seq", "4096", "--flags"]
+    assert main([*train, "--on", "v5e:4x4", "--why-not", "pp=4"]) == 2
+    assert "--flags compiles a plan" in capsys.readouterr().err
+    assert main([*train, "--on", "h100:8"]) == 2
+    assert "no compiler options are known" in capsys.readouterr().err
+
+
+@needs_compiler
+@pytest.mark.full
+def test_the_compiler_knows_every_option(tmp_path: Path) -> None:
+    plan = small_plan("fsdp=X", "X=16")
+    requests = [
+        CompileRequest(BUILD, plan.placed(), {"plan": to_json(plan)}, options=options)
+        for options in SETS.values()
+    ]
+    done = compile_all(requests, cache=tmp_path)
+    assert {one.outcome for one in done} == {"compiled"}, [one.last_words for one in done]
