@@ -9,6 +9,7 @@ Kernels carry names of mesh axes (`with_partitioning`), the state's shardings ar
 (`get_sharding`), and activations are constrained in the layers.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -48,11 +49,11 @@ class Layer(nn.Module):
         )(h, mask=nn.make_causal_mask(x[..., 0]))
         x = put(x + attended, "data", None, None)
         m = nn.RMSNorm(dtype=jnp.bfloat16)(x)
-        dense = {"dtype": jnp.bfloat16, "use_bias": False}
-        gate = nn.Dense(4 * _WIDTH, kernel_init=_init(None, "model"), **dense)(m)
-        up = nn.Dense(4 * _WIDTH, kernel_init=_init(None, "model"), **dense)(m)
+        dense = partial(nn.Dense, dtype=jnp.bfloat16, use_bias=False)
+        gate = dense(4 * _WIDTH, kernel_init=_init(None, "model"))(m)
+        up = dense(4 * _WIDTH, kernel_init=_init(None, "model"))(m)
         hidden = put(nn.silu(gate) * up, *self.hidden)  # what the MLP keeps
-        out = nn.Dense(_WIDTH, kernel_init=_init("model", None), **dense)(hidden)
+        out = dense(_WIDTH, kernel_init=_init("model", None))(hidden)
         return put(x + out, "data", None, None)
 
 
@@ -92,7 +93,7 @@ def _built(mesh: Mesh, *hidden: str | None) -> Built:
     )
 
     def loss(params: Any, tokens: jax.Array) -> jax.Array:
-        logits = model.apply(params, tokens).astype(jnp.float32)
+        logits = jnp.asarray(model.apply(params, tokens), jnp.float32)
         found = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:])
         return found.mean()
 

@@ -15,8 +15,8 @@ from rooflight.cli.verify_page import answer, document, tables
 from rooflight.errors import ShardingError, UsageError
 from rooflight.records import Plan, to_json
 from rooflight.verify.compile import Watch
-from rooflight.verify.expect import expected_collectives, expected_weights
-from rooflight.verify.judge import Verdict, judge
+from rooflight.verify.expect import expected_weights
+from rooflight.verify.judge import Verdict, expected_of, judge
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
@@ -65,7 +65,7 @@ def test_a_sound_program_has_the_collectives_of_its_derivation(
     verdict = verdicts[name]
     assert verdict.findings == ()
     assert verdict.matching and verdict.matching.matched_share > 0.998
-    runs = sum(e.count for e in expected_collectives(verdict.plan))
+    runs = sum(e.count for e in expected_of(verdict.plan))
     assert verdict.matching.matched_count == runs > 0
     assert len(verdict.matching.named) <= 3
 
@@ -125,7 +125,9 @@ def test_a_finding_is_the_exit_code_of_the_verb(
 
     monkeypatch.setattr(verify, "judge", found)
     file = tmp_path / "plan.json"
-    file.write_text(to_json(verdicts[name].plan))
+    plan = verdicts[name].plan
+    assert isinstance(plan, Plan)
+    file.write_text(to_json(plan))
     assert main(["verify", str(file), "--json"]) == (0 if name in SOUND else 1)
     assert (json.loads(capsys.readouterr().out)["findings"] == []) == (name in SOUND)
 
