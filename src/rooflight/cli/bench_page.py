@@ -118,7 +118,11 @@ def _errors(found: Measured) -> list[str]:
 def _asked(dialect: Dialect) -> list[str]:
     """What makes lengths inexact."""
     short = [] if dialect.ignores_eos else ["it does not know ignore_eos: answers may be shorter"]
-    text = [] if dialect.takes_ids else ["it takes text only: prompts are about as long as asked"]
+    text = (
+        []
+        if dialect.takes_ids
+        else ["it refused token ids: prompts are text, about as long as asked"]
+    )
     return [f"the server: {words}" for words in (*short, *text)]
 
 

@@ -23,7 +23,7 @@ from rooflight.interop import (
 from rooflight.records import read_plan
 from rooflight.report.table import table
 
-HELP = "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say"
+HELP = "a plan as settings of MaxText, Megatron-LM, vLLM and more, and what they lack"
 
 KUBERNETES = "kubernetes"
 _SERVING = (*SERVERS, KUBERNETES)

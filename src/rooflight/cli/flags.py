@@ -81,16 +81,18 @@ def whole(flag: str, word: str, *, most: int, least: int = 1) -> int:
     """A count within bounds."""
     count = parse_count(word, what=flag)
     if not least <= count <= most:
-        raise UsageError(f"{flag} {word} is not from {least} to {most:,}", hint=f"write {flag} 1")
+        raise UsageError(
+            f"{flag} {word} is not from {least} to {most:,}", hint=f"write {flag} {max(1, least)}"
+        )
     return count
 
 
-def positive(flag: str, word: str) -> float:
+def positive(flag: str, word: str, *, example: str = "20") -> float:
     """A number above 0."""
     try:
         value = float(word)
     except ValueError:
         value = math.nan
-    if not 1e-6 <= value <= 1e8:
-        raise ParseError(f"{flag} {word!r} is not a number above 0", hint=f"write {flag} 20")
+    if not 1e-6 <= value <= 1e6:
+        raise ParseError(f"{flag} {word!r} is not a number above 0", hint=f"write {flag} {example}")
     return value

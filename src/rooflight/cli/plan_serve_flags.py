@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rooflight.cli.flags import add_choice
+from rooflight.cli.flags import add_choice, positive, whole
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
-from rooflight.errors import ParseError, UsageError
+from rooflight.errors import ParseError
 from rooflight.plan.serving.arrivals import parse_lengths
 from rooflight.plan.serving.fleet_demand import Demand
 from rooflight.plan.serving.fleet_way import FLEET_POLICIES
@@ -15,7 +15,7 @@ from rooflight.plan.serving.simulate_setup import Sizes
 from rooflight.plan.serving.simulate_tally import Slo
 from rooflight.plan.serving.trace import Trace, hourly_rates
 from rooflight.specs.catalog import load_chip
-from rooflight.units import parse_count, parse_seconds
+from rooflight.units import parse_seconds
 
 _MOST_SPARES = 1000
 _MOST_REQUESTS = 10**6
@@ -103,13 +103,13 @@ def add_serving_questions(parser: Parser) -> None:
 
 def sizes_of(args: Namespace) -> Sizes:
     """Rows and tokens of a step."""
-    rows = _whole("--rows", args.rows, most=10**5, least=1)
-    return Sizes(rows, _whole("--step-tokens", args.step_tokens, most=10**7, least=rows))
+    rows = whole("--rows", args.rows, most=10**5, least=1)
+    return Sizes(rows, whole("--step-tokens", args.step_tokens, most=10**7, least=rows))
 
 
 def spares_of(args: Namespace) -> int:
     """Slices that may be broken."""
-    return _whole("--spare", args.spare, most=_MOST_SPARES, least=0)
+    return whole("--spare", args.spare, most=_MOST_SPARES, least=0)
 
 
 def prices_of(words: Sequence[str]) -> dict[str, float]:
@@ -119,7 +119,7 @@ def prices_of(words: Sequence[str]) -> dict[str, float]:
         name, equals, dollars = word.partition("=")
         if not equals:
             raise ParseError(f"--price {word!r} names no chip", hint="write --price v5e=1.20")
-        found[load_chip(name).name] = _positive("--price", dollars, example="v5e=1.20")
+        found[load_chip(name).name] = positive("--price", dollars, example="v5e=1.20")
     return found
 
 
@@ -127,47 +127,27 @@ def demand_of(args: Namespace) -> Demand:
     """The traffic and its promise."""
     requests = args.requests
     return Demand(
-        _positive("--rate", args.rate),
+        positive("--rate", args.rate),
         parse_lengths(args.isl, what="--isl"),
         parse_lengths(args.osl, what="--osl"),
         Slo(
             math.inf if args.ttft is None else parse_seconds(args.ttft, what="--ttft"),
             math.inf if args.tpot is None else parse_seconds(args.tpot, what="--tpot"),
         ),
-        percentile=_positive("--percentile", args.percentile, example="95"),
+        percentile=positive("--percentile", args.percentile, example="95"),
         hit_rate=_hit_rate(args.hit_rate),
-        burstiness=_positive("--burstiness", args.burstiness, example="1"),
-        seed=_whole("--seed", args.seed, most=10**9, least=0),
-        num_requests=requests and _whole("--requests", requests, most=_MOST_REQUESTS, least=100),
+        burstiness=positive("--burstiness", args.burstiness, example="1"),
+        seed=whole("--seed", args.seed, most=10**9, least=0),
+        num_requests=requests and whole("--requests", requests, most=_MOST_REQUESTS, least=100),
     )
 
 
 def _hit_rate(word: str) -> float:
-    return 0.0 if word == "0" else _positive("--hit-rate", word, example="0.5")
+    return 0.0 if word == "0" else positive("--hit-rate", word, example="0.5")
 
 
 def rates_of(words: str) -> list[float]:
     """Requests a second, hour by hour; a file is a trace."""
     if words.endswith(_TRACES):
         return hourly_rates(Trace(Path(words)))
-    return [_positive("--hourly", word, example="5,20,60") for word in words.split(",")]
-
-
-def _positive(flag: str, word: str, *, example: str = "20") -> float:
-    """A number above 0."""
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not 1e-6 <= value <= 1e6:
-        raise ParseError(f"{flag} {word!r} is not a number above 0", hint=f"write {flag} {example}")
-    return value
-
-
-def _whole(flag: str, word: str, *, most: int, least: int) -> int:
-    count = parse_count(word, what=flag)
-    if not least <= count <= most:
-        raise UsageError(
-            f"{flag} {word} is not from {least} to {most:,}", hint=f"write {flag} {max(1, least)}"
-        )
-    return count
+    return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]

@@ -83,6 +83,12 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
+    folder = Path(args.model)
+    if not args.dry_run and not folder.is_dir():
+        raise UsageError(
+            f"{args.model!r} is no folder, so there are no weights to serve",
+            hint="give a folder with config.json, tokenizer.json and safetensors, or --dry-run",
+        )
     page = _page(args)
     times = Times(*(_time(args, name) for name in _TIMES))
     if args.dry_run:
@@ -91,12 +97,6 @@ def run(args: Namespace) -> int:
         else:
             print(text(page))
         return 0
-    folder = Path(args.model)
-    if not folder.is_dir():
-        raise UsageError(
-            f"{args.model!r} is no folder, so there are no weights to serve",
-            hint="give a folder with config.json, tokenizer.json and safetensors, or --dry-run",
-        )
     _require_packages()
     return _serve(args, page, folder, times)
 

@@ -20,15 +20,15 @@ class Page:
 
 def text(page: Page) -> str:
     limits, waiting = page.limits, page.waiting
-    step = "unknown: no --on says on what"
+    step = "how long a full step takes is unknown: give --on"
     if waiting.step_seconds is not None:
-        step = f"{format_seconds(waiting.step_seconds)}, predicted"
+        step = f"a full step takes {format_seconds(waiting.step_seconds)}, predicted"
     pool = f"{limits.num_blocks} blocks of {limits.block_tokens}"
     rows = [
         ["running requests", f"{limits.max_rows:,}", "rows of a step"],
         ["tokens of a request", f"{page.max_tokens:,}", "prompt and text"],
         ["tokens of KV cache", f"{limits.pool_tokens:,}", pool],
-        ["tokens of a step", f"{limits.max_step_tokens:,}", f"a full step takes {step}"],
+        ["tokens of a step", f"{limits.max_step_tokens:,}", step],
         ["waiting requests", f"{limits.max_waiting:,}", "the next gets 429"],
         ["waiting tokens", f"{waiting.max_waiting_tokens:,}", waiting.because],
     ]

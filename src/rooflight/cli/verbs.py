@@ -29,7 +29,7 @@ VERBS = {
     "bench": "open-loop load on an OpenAI-compatible server: latencies beside what is predicted",
     "budget": "FLOPs, days, dollars and kWh of a training run, or the best model for a budget",
     "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
-    "export": "a plan as settings of MaxText, torchtitan or Megatron-LM, and what they cannot say",
+    "export": "a plan as settings of MaxText, Megatron-LM, vLLM and more, and what they lack",
     "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
     "verify": "a plan or your own function, compiled for its slice without a chip: what is odd",
     "hlo": "collectives, loops, matmuls, memory and time of a compiled program, from a dump of XLA",
