@@ -4,23 +4,10 @@ import importlib.util
 import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 PLANNER = ("specs", "algebra", "costs", "costs.sweep", "netsim", "book", "report", "cli.main")
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a new environment that holds rooflight and what it depends on."""
-    folder = tmp_path_factory.mktemp("clean")
-    venv.create(folder / "env", with_pip=True)
-    pip = [str(folder / "env" / "bin" / "python"), "-m", "pip"]
-    subprocess.run([*pip, "install", "--quiet", str(ROOT)], check=True, capture_output=True)
-    return folder / "env" / "bin"
 
 
 def test_the_planner_half_works_without_jax(clean: Path) -> None:

@@ -29,11 +29,13 @@ def _load_snippets() -> ModuleType:
 snippets = _load_snippets()
 
 
-@pytest.mark.parametrize("page", snippets.PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", snippets.PAGES, ids=snippets.name)
 def test_the_commands_of_a_page_print_what_it_shows(
     page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # some commands write files
+    for folder in ("docs", "tests"):  # some commands read files of the repository
+        (tmp_path / folder).symlink_to(snippets.ROOT / folder)
+    monkeypatch.chdir(tmp_path)  # and some write files
     outputs: dict[str, str] = {}
     for command in snippets.commands(page):
         main(command.argv)
@@ -44,7 +46,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
         assert outputs[command.line] == command.output, command.line
 
 
-@pytest.mark.parametrize("page", snippets.PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", snippets.PAGES, ids=snippets.name)
 def test_the_python_examples_of_a_page_run(page: Path) -> None:
     source = "\n".join(snippets.examples(page))  # blocks of a page build on each other
     test = doctest.DocTestParser().get_doctest(source, {}, page.name, None, 0)
@@ -57,7 +59,8 @@ def test_the_readme_has_commands_to_run() -> None:
     assert len(snippets.commands(snippets.ROOT / "README.md")) >= 3
 
 
-@pytest.mark.parametrize("page", snippets.PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", snippets.PAGES, ids=snippets.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

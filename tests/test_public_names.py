@@ -22,6 +22,7 @@ import pytest
         "book",
         "verify",
         "verify.hlo",
+        "profile",
     ],
 )
 def test_all_lists_exactly_the_re_exported_names(name: str) -> None:

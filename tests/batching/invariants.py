@@ -2,13 +2,20 @@
 
 from collections import Counter
 
-from rooflight.batching import Scheduler
+from rooflight.batching import Scheduler, SeparatedScheduler
 
 
 def check(scheduler: Scheduler) -> None:
     """Every block is free or owned, by exactly those who list it; no row is lost."""
     tables = scheduler.tables()
-    owners = Counter(block for blocks in tables.values() for block in blocks)
+    held = [*tables.values()]
+    if isinstance(scheduler, SeparatedScheduler):
+        held += [lease.blocks for lease in scheduler.leases.values()]
+        for hold in (*scheduler.leases.values(), *scheduler.landing.values()):
+            assert scheduler.is_current(hold)
+        for hold in scheduler.landing.values():
+            assert tables[hold.row] == hold.blocks
+    owners = Counter(block for blocks in held for block in blocks)
     pool = scheduler.room.pool
     assert dict(owners) == pool.owners()
     assert len(owners) + pool.num_free == pool.num_blocks

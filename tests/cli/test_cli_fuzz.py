@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,7 @@ _word = st.one_of(
     st.sampled_from(FLAGS), st.sampled_from(VALUES), st.sampled_from(VALUES), _mutated
 )
 TRACE = str(Path(__file__).parent / "traces" / "three.csv")  # short, whatever is spoilt
+PLAN = str(files("rooflight.verify") / "example_plan.json")
 DUMP = str(Path(__file__).parents[1] / "verify" / "dumps" / "psum")
 # Near enough to right that the verbs really run, then spoilt with a word or two.
 PLAUSIBLE = {
@@ -125,14 +128,29 @@ PLAUSIBLE = {
         *("--ttft", "1s", "--time-limit", "60s", "--dry-run"),
     ],
     "serve": [
-        *("llama3-8b", "--on", "v5e:2x4", "--dtype", "bf16", "--ttft", "1s", "--rows", "64"),
-        *("--max-tokens", "4Ki", "--port", "0", "--dry-run"),
+        *("llama3-8b", "--on", "v5e:2x4", "--dtypes", "bf16", "--ttft", "1s", "--rows", "64"),
+        *("--max-tokens", "4Ki", "--port", "0", "--prefill-from", "http://127.0.0.1:9"),
+        *("--prefill-timeout", "2s", "--transfer", "bytes", "--dry-run"),
     ],
+    "tokens": ["text.txt", "--out", "tokens", "--vocab", "300"],
+    "train": [
+        *(PLAN, "--data", "tokens", "--out", "run", "--steps", "10", "--save-every", "5", "--cpu"),
+        *("--learning-rate", "1e-3", "--seed", "7", "--profile-at", "4"),
+    ],
+    "launch": [
+        *(PLAN, "--data", "tokens", "--out", "run", "--steps", "10", "--processes", "2"),
+        *("--hosts", "2", "--host", "1", "--leader", "10.0.0.1:8476", "--retries", "3"),
+        *("--patience", "60s", "--write", "slurm"),
+    ],
+    "ckpt": ["show", ".", "--on", "v5p:4x4x4"],
+    "profile": ["--by", "layer", "--step", "1", "--on", "v5e", "--dtype", "int8", "-v"],
+    "reconcile": [".", "--on", "this-host:8"],
     "measure": ["--devices", "2"],
     "intensity": ["rooflight.measure.example:build", "--on", "v5e"],
     "validate": ["--by", "chip"],
     "calibrate": ["shipped", "--chip", "tpu_v4"],
     "doctor": [],
+    "explore": ["train", "--port", "0", "--no-open", "--open", PLAN, "--dry-run"],
     "book": ["3.2"],
     "completion": ["bash"],
 }
@@ -197,6 +215,14 @@ def _fitted(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
     return tuple(shipped_calibrations().values())[:2]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_explorer() -> Iterator[None]:
+    """It starts with no word at all; a real one is in tests/explore."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load_verb("explore"), "_serve", _not_started)
+        yield
+
+
 def test_every_verb_has_a_plausible_line() -> None:
     assert {line.split()[0] for line in PLAUSIBLE} == set(VERBS)
 
@@ -209,6 +235,8 @@ def test_no_command_line_of_a_verb_raises(
     if verb == "calibrate":  # fitted in tests/reconcile; here only the words are tried
         monkeypatch.setattr(load_verb(verb), "_ask", _asked)
         monkeypatch.setattr(load_verb(verb), "fit_calibrations", _fitted)
+    if verb in ("train", "launch"):
+        monkeypatch.setattr(load_verb(verb), f"_{verb}", _not_started)
     if verb == "route":
         monkeypatch.setattr(load_verb(verb), "_route", _not_started)
     if verb == "bench":

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.cli.axes import axes_of
 from rooflight.cli.chip_facts import all_facts, chip_toml, unit_of
 from rooflight.cli.chips import built_in_facts
 from rooflight.cli.slice import bisection_bytes_per_s
 from rooflight.costs.network import KINDS, collective_time
 from rooflight.specs import chip_names, load_chip, parse_mesh, parse_slice, read_chip
+from rooflight.specs.axes import axes_of
 from rooflight.specs.slice import TorusDim
 
 from .command import run

@@ -31,7 +31,7 @@ from rooflight.graph import dim_sizes, model_graph
 from rooflight.graph.layout import parse_layout
 from rooflight.plan.pins import pins_of
 from rooflight.program.model import Program
-from rooflight.program.params import init_params
+from rooflight.program.params import Tree, init_params
 from rooflight.program.quantized import quantize_weights
 from rooflight.program.shardings import device_mesh
 from rooflight.specs import parse_mesh
@@ -84,10 +84,20 @@ def cold_engine(config: EngineConfig, scale: float = 3, dtype: str = "") -> Engi
     return Engine(program, params, config)
 
 
-def tiny_engine(config: EngineConfig, scale: float = 3) -> Engine:
+def tiny_engine(config: EngineConfig, scale: float = 3, *, with_model: bool = False) -> Engine:
+    """Warm; with a model that guesses, whose weights are nearly its own."""
     engine = cold_engine(config, scale)
+    if with_model:
+        engine.draft_with(*near_model(scale))
     engine.warm()
     return engine
+
+
+def near_model(scale: float) -> tuple[Program, Tree]:
+    program = program_of(TINY)
+    with jax.set_mesh(device_mesh(program.pins.axes)):
+        own, other = (init_params(program.specs, program.pins, jax.random.key(k)) for k in (0, 1))
+        return program, jax.tree.map(lambda a, b: scale * (a + 0.03 * b), own, other)
 
 
 def some_tokens(seed: int, count: int) -> tuple[int, ...]:

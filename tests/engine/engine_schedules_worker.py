@@ -3,7 +3,8 @@
 # jax annotates its own functions only in part.
 """Random schedules: jobs come, go and fail at random in a small pool; nobody's text changes.
 
-Run as a process of its own: `python engine_schedules_worker.py COUNT SEED DRAFTS`. After every step
+Run as a process of its own: `python engine_schedules_worker.py COUNT SEED DRAFTS MODEL`, of
+which the last says whether a model makes the drafts. After every step
 each block must be owned or free. Prints one JSON object with what was seen.
 """
 
@@ -101,10 +102,11 @@ def schedule(
     return Counter(out.finish.values())
 
 
-def main(count: int, seed: int, num_drafts: int) -> dict[str, Any]:
+def main(count: int, seed: int, num_drafts: int, with_model: int) -> dict[str, Any]:
     """With drafts, texts of a model that repeats itself are compared with those without drafts."""
-    scale = 1 if num_drafts else 3
-    engine, jobs = cases.tiny_engine(replace(cases.TIGHT, num_drafts=num_drafts), scale), texts()
+    scale, jobs = 1 if num_drafts else 3, texts()
+    sizes = replace(cases.TIGHT, num_drafts=num_drafts)
+    engine = cases.tiny_engine(sizes, scale, with_model=bool(with_model))
     plain = cases.tiny_engine(cases.TIGHT, scale) if num_drafts else engine
     compiled: list[str] = []
 

@@ -3,13 +3,14 @@
 # jax annotates its own functions only in part.
 """Greedy texts of a tiny Llama by the engine and by `transformers`, in every situation.
 
-Run as a process of its own: `python engine_texts_worker.py FOLDER LAYOUT`. Prints one JSON object:
+Run as a process of its own: `python engine_texts_worker.py FOLDER PLACE`. Prints one JSON object:
 for each situation how many tokens there are and how many differ, and what the engine counted.
 """
 
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,20 @@ import hf_models  # pyright: ignore[reportMissingImports]
 import torch
 
 from rooflight.engine import Engine, EngineConfig, Job
-from rooflight.program.hf_import import import_huggingface
-from rooflight.program.params import abstract_params
-from rooflight.program.shardings import device_mesh
-from rooflight.specs import read_hf_config
+from rooflight.engine.load import Placement, load_engine
+from rooflight.engine.separated import SeparatedEngine
 
-# Layout -> mesh, slice, and the axes over which the positions of a row are split.
-LAYOUTS = {
-    "one": ("dp=X", "X=1", "v5e:1x1", ()),
-    "tp2": ("tp=Y", "Y=2", "v5e:1x2", ()),
-    "tp4": ("tp=Y", "Y=4", "v5e:2x2", ()),
-    "tp2 spread": ("tp=Y", "X=2,Y=2", "v5e:2x2", ("X",)),
+# What runs where: a model of `hf_models` with other options, and its placement.
+PLACES: dict[str, tuple[str, dict[str, Any], Placement]] = {
+    "one": ("llama", {}, Placement()),
+    "tp2": ("llama", {}, Placement("v5e:1x2", "tp=2")),
+    "tp4": ("llama", {}, Placement("v5e:2x2", "tp=4")),
+    "positions": (
+        "llama",
+        {"num_key_value_heads": 2},
+        Placement("v5e:2x2", "tp=4,kv=sequence"),
+    ),
+    "experts": ("mixtral", {}, Placement("v5e:2x2", "tp=4,ep=2")),
 }
 LENGTHS, TEXT = [24, 17, 9, 1, 12, 5], 20
 SHARED = 13  # tokens that prompts begin with; three blocks and one token
@@ -60,9 +64,14 @@ def their_texts(model: Any, jobs: list[Job]) -> list[list[int]]:
     return texts
 
 
-def compare(engine: Engine, jobs: list[Job], wanted: list[list[int]]) -> dict[str, Any]:
+def compare(
+    engine: Engine, jobs: list[Job], wanted: list[list[int]], there: SeparatedEngine | None = None
+) -> dict[str, Any]:
     before = engine.stats
-    out = cases.run(engine, jobs)
+    if there is not None and isinstance(engine, SeparatedEngine):
+        out = separated(engine, there, jobs)
+    else:
+        out = cases.run(engine, jobs)
     found = [out.tokens[job.id] for job in jobs]
     pairs = [(a, b) for x, y in zip(found, wanted, strict=True) for a, b in zip(x, y, strict=True)]
     return {
@@ -77,27 +86,52 @@ def compare(engine: Engine, jobs: list[Job], wanted: list[list[int]]) -> dict[st
     }
 
 
+def separated(here: SeparatedEngine, there: SeparatedEngine, jobs: list[Job]) -> cases.Collected:
+    """Every prompt by one engine, its text by another; each group of layers between two steps."""
+    out, moves = cases.Collected(), list[tuple[int, int]]()
+    for job in jobs:
+        assert here.expect(job) == there.prefill(replace(job, max_new_tokens=1)) == "admitted"
+
+    def begin(id: int) -> None:
+        moves.extend((id, group) for group in range(there.num_groups))
+
+    while here.ids:
+        cases.step_checked(here, out)
+        for delta in there.step():
+            out.take(here.offer(delta.id, delta.tokens[0], None, partial(begin, delta.id)))
+        if moves:
+            id, group = moves.pop(0)
+            values = there.read(id, group)
+            assert values is not None and here.insert(id, group, values)
+    for job in jobs:
+        there.free(job.id)
+    for each in (here, there):
+        assert each.scheduler.pool.num_free == each.config.num_blocks
+    return out
+
+
 def main(folder: Path, name: str) -> dict[str, Any]:
-    layout, axes, on, spread = LAYOUTS[name]
-    theirs = hf_models.save_model(folder, hf_models.MODELS["llama"])
-    program = cases.program_of(read_hf_config(folder), layout, axes, on)
-    target = abstract_params(program.specs, program.pins, device_mesh(program.pins.axes))
-    params = import_huggingface(folder, program.specs, target).params
+    family, options, placement = PLACES[name]
+    theirs = hf_models.save_model(folder, hf_models.MODELS[family] | options)
     wanted = their_texts(theirs, jobs_of(0))
 
-    def engine(sizes: EngineConfig) -> Engine:
-        made = Engine(program, params, replace(sizes, spread=spread))
+    def engine(sizes: EngineConfig, make: type[Engine] = Engine) -> Engine:
+        made = load_engine(folder, sizes, placement, make=make)
         made.warm()
         return made
 
     roomy, tight = engine(cases.ROOMY), engine(cases.TIGHT)
     drafting = engine(replace(cases.TIGHT, num_drafts=2))
+    sizes = replace(cases.TIGHT, moves_blocks=True)
+    here, there = (engine(replace(sizes, num_blocks=n), SeparatedEngine) for n in (18, 80))
+    assert isinstance(there, SeparatedEngine)
     alone = [Job(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)]
     return {
         "plain": compare(roomy, alone, wanted),
         "prefix hits": compare(roomy, jobs_of(200), wanted),
         "chunks, preemption and prefix hits": compare(tight, jobs_of(300), wanted),
         "all of these and drafts": compare(drafting, jobs_of(400), wanted),
+        "separated": compare(here, jobs_of(500), wanted, there),
     }
 
 

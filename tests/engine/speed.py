@@ -3,7 +3,9 @@
 # jax and transformers annotate their own functions only in part.
 """How fast the engine is on this machine, beside a bare decode loop and `transformers`.
 
-Run it: `python tests/engine/speed.py [--batches 1,8,32] [--rounds 3] [--without transformers]`.
+Run it: `python tests/engine/speed.py [--batches 1,8,32] [--rounds 3] [--tp 1] [--write]`, which
+writes the table into docs/serve.md. With `--tp 2` the model is split over two devices made of the
+CPU; six more lend their threads (`engine.load.THREADS`).
 
 A Llama of 50M parameters with random weights in fp32, prompts of 128 tokens, 128 new tokens each,
 greedy. Every contender runs once a round, in turn; the table has the best round of each. `load` is
@@ -13,23 +15,28 @@ the part of the machine's processors that other processes used meanwhile: above 
 import argparse
 import gc
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault(  # before jax is there
+    "XLA_FLAGS", f"--xla_force_host_platform_device_count={8 if '--tp' in sys.argv else 1}"
+)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
-from rooflight.dtypes import DTYPES
 from rooflight.engine import Engine, EngineConfig, Job
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
+from rooflight.plan.serving.layout import ServingLayout
+from rooflight.plan.serving.pins import generate_pins, generate_setting
+from rooflight.plan.serving.precision import parse_precision
 from rooflight.program.cache import init_cache
 from rooflight.program.decode_form import serving_weights
 from rooflight.program.generate import make_functions
@@ -40,7 +47,9 @@ from rooflight.program.params import Tree, abstract_params
 from rooflight.program.sampling import largest
 from rooflight.program.shardings import device_mesh
 from rooflight.specs import parse_mesh, read_hf_config
+from rooflight.specs.model import ModelSpec
 
+DOC, END = Path(__file__).parents[2] / "docs" / "serve.md", "<!-- end -->"
 PROMPT, TEXT, BLOCK, TILE = 128, 128, 32, 32
 CONFIG: dict[str, Any] = {
     "hidden_size": 512,
@@ -71,11 +80,15 @@ def model_of(folder: Path) -> Any:
     return model
 
 
-def program_of(folder: Path) -> tuple[Program, Tree]:
-    model = read_hf_config(folder)
-    graph, mesh = model_graph(model), parse_mesh("X=1", on="v5e:1x1")
-    dims, layout = dim_sizes(graph, batch=32, seq=1), parse_layout("dp=X")
-    program = Program(model, pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
+def program_for(model: ModelSpec, tp: int = 1) -> Program:
+    """On so many devices, in f32."""
+    mesh, dtypes = parse_mesh(f"Y={tp}", on=f"v5e:1x{tp}"), parse_precision("f32")
+    setting = generate_setting(model, ServingLayout(tp=tp), mesh, dtypes)
+    return Program(model, generate_pins(setting, rows=32, context=PROMPT + TEXT))
+
+
+def program_of(folder: Path, tp: int) -> tuple[Program, Tree]:
+    program = program_for(read_hf_config(folder), tp)
     target = abstract_params(program.specs, program.pins, device_mesh(program.pins.axes))
     return program, import_huggingface(folder, program.specs, target).params
 
@@ -116,7 +129,7 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
     mesh = device_mesh(program.pins.axes)
     with jax.set_mesh(mesh):
         weights, does = serving_weights(params), make_functions(program)
-        pick = jax.jit(largest)
+        pick = jax.jit(whole_largest)
     part = min(batch, 4)  # prompts that are computed at once
 
     def run(prompts: Prompts) -> Prompts:
@@ -128,16 +141,24 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
                 rows = Rows(jnp.zeros(part, int), jnp.full(part, PROMPT), tables[some])
                 found, cache = does.prefill_chunk(weights, cache, jnp.asarray(prompts[some]), rows)
                 logits.append(found)
-            token = pick(jnp.concatenate(logits))
+            # What compiles while another program waits in a collective may take the thread that
+            # this needs: so everything new comes when nothing runs.
+            jax.block_until_ready(logits)
+            token = jax.block_until_ready(pick(jnp.concatenate(logits)))
             text = [token]
             for i in range(TEXT - 1):
                 at = jnp.full(batch, PROMPT + i)
                 last, cache = does.generate(weights, cache, token, at, tables)
                 token = pick(last)
                 text.append(token)
-            return np.asarray(jnp.stack(text, 1))
+            return np.stack([np.asarray(one) for one in text], 1)
 
     return run
+
+
+def whole_largest(logits: jax.Array) -> jax.Array:
+    """Of a vocabulary that may be split over devices."""
+    return largest(jax.reshard(logits, PartitionSpec(None, None)))
 
 
 def by_transformers(model: Any) -> Contender:
@@ -177,22 +198,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--without", default="")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    batches = [int(b) for b in options.batches.split(",")]
+    batches, tp = [int(x) for x in options.batches.split(",")], options.tp
     with tempfile.TemporaryDirectory() as folder:
         theirs = model_of(Path(folder))
-        program, params = program_of(Path(folder))
+        program, params = program_of(Path(folder), tp)
     engine = by_engine(program, params, max(batches))
-    print(f"{'batch':>5} {'who':>12} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}")
+    lines = [f"{'batch':>5} {'who':>15} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}"]
+    print(lines[0])
     for batch in batches:
-        contenders = {"engine": engine, "bare loop": by_bare_loop(program, params, batch)}
-        if "transformers" not in options.without:
-            contenders["transformers"] = by_transformers(theirs)
-        compare(batch, contenders, options.rounds)
+        contenders: dict[str, Contender] = {
+            f"engine tp={tp}": engine,
+            f"bare loop tp={tp}": by_bare_loop(program, params, batch),
+            "transformers": by_transformers(theirs),
+        }
+        for line in compare(batch, contenders, options.rounds):
+            print(line, flush=True)
+            lines.append(line)
+    if options.write:
+        found = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores"])
+        write_block(f"speed tp={tp}", found)
 
 
-def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> None:
+def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> Iterator[str]:
+    """A line each; `same` is the part of its tokens that are those of the first."""
     prompts = np.random.default_rng(batch).integers(0, CONFIG["vocab_size"], (batch, PROMPT))
     best: dict[str, tuple[float, float, Prompts]] = {}
     for i in range(rounds + 1):  # the first compiles
@@ -200,12 +231,18 @@ def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> None:
             found = timed(run, prompts)
             if i and (name not in best or found[0] < best[name][0]):
                 best[name] = found
+    first = next(iter(best.values()))[2]
     for name, (seconds, load, text) in best.items():
-        same = float((text == best["engine"][2]).mean())
-        rate = batch * TEXT / seconds
-        print(
-            f"{batch:5} {name:>12} {rate:7.1f} {seconds:8.3f} {load:5.2f} {same:5.2f}", flush=True
-        )
+        same, rate = float((text == first).mean()), batch * TEXT / seconds
+        yield f"{batch:5} {name:>15} {rate:7.1f} {seconds:8.3f} {load:5.2f} {same:5.2f}"
+
+
+def write_block(name: str, text: str) -> None:
+    """Into docs/serve.md, between the marks of that name."""
+    begin = f"<!-- {name} -->\n"
+    before, found, rest = DOC.read_text().partition(begin)
+    assert found, begin
+    DOC.write_text(f"{before}{begin}```text\n{text}\n```\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -21,18 +21,32 @@ def check_schedules(found: Any, count: int) -> None:
 
 
 def test_texts_do_not_depend_on_the_schedule() -> None:
-    check_schedules(report(SCHEDULES, "40", "0", "0"), 40)
+    check_schedules(report(SCHEDULES, "40", "0", "0", "0"), 40)
 
 
 def test_drafts_change_no_text_under_any_schedule() -> None:
-    found = report(SCHEDULES, "25", "0", "3")
+    found = report(SCHEDULES, "25", "0", "3", "0")
     check_schedules(found, 25)
     assert 0 < found["accepted"] < found["drafted"]
 
 
+def test_drafts_of_a_model_change_no_text_under_any_schedule() -> None:
+    found = report(SCHEDULES, "25", "0", "3", "1")
+    check_schedules(found, 25)
+    assert found["drafted"] / 2 < found["accepted"] < found["drafted"]
+
+
+def test_drafts_of_a_model_leave_the_chances_of_every_token_as_they_are() -> None:
+    found = report("engine_chances_worker.py")
+    assert found["same"] and 0 < found["accepted"] < found["drafted"]
+    assert found["kinds"] > 8
+    # Five standard deviations of a sum of squares of as many kinds.
+    assert found["chi_square"] < found["kinds"] + 5 * (2 * found["kinds"]) ** 0.5
+
+
 @pytest.mark.full
 def test_texts_do_not_depend_on_any_of_500_schedules() -> None:
-    check_schedules(report(SCHEDULES, "500", "1000", "0"), 500)
+    check_schedules(report(SCHEDULES, "500", "1000", "0", "0"), 500)
 
 
 def test_jobs_of_many_threads_get_their_texts_and_the_runner_drains() -> None:
@@ -75,3 +89,14 @@ def test_texts_in_eight_bits_do_not_depend_on_who_runs_beside_them() -> None:
     found = report(RUNNER)["few_bits"]
     assert found["same"]
     assert found["preemptions"] > 0
+
+
+@pytest.mark.full
+def test_a_step_is_planned_beside_what_it_takes() -> None:
+    found = report("steps_table.py", "--tiny", "--json")
+    assert [step["batch"] for step in found] == [1, 4]
+    for step in found:
+        assert 0 < step["planned_products_s"] <= step["planned_s"]
+        assert 0 < step["products_s"] < step["measured_s"]
+        assert step["planned_s"] < step["measured_s"]
+    assert found[0]["planned_s"] < found[1]["planned_s"]

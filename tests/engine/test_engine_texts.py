@@ -10,6 +10,9 @@ pytest.importorskip("transformers")
 
 from engine_process import report
 
+from rooflight.engine.load import Placement
+from rooflight.errors import UsageError
+
 PLAIN, HITS, TIGHT = "plain", "prefix hits", "chunks, preemption and prefix hits"
 
 
@@ -32,12 +35,18 @@ def check(found: Any) -> None:
     assert found["all of these and drafts"]["drafted"] > 0
 
 
-@pytest.mark.parametrize("layout", ["one", "tp2"])
-def test_texts_are_those_of_transformers(layout: str, folder: Path) -> None:
-    check(report("engine_texts_worker.py", str(folder / layout), layout))
+@pytest.mark.parametrize("place", ["one", "tp2"])
+def test_texts_are_those_of_transformers(place: str, folder: Path) -> None:
+    check(report("engine_texts_worker.py", str(folder / place), place))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("layout", ["tp4", "tp2 spread"])
-def test_texts_on_four_devices_are_those_of_transformers(layout: str, folder: Path) -> None:
-    check(report("engine_texts_worker.py", str(folder / layout.replace(" ", "_")), layout))
+@pytest.mark.parametrize("place", ["tp4", "positions", "experts"])
+def test_texts_on_four_devices_are_those_of_transformers(place: str, folder: Path) -> None:
+    check(report("engine_texts_worker.py", str(folder / place), place))
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "tp=2,pp=2", "cp=2"])
+def test_layouts_that_split_sequences_layers_or_prompts_are_refused(layout: str) -> None:
+    with pytest.raises(UsageError, match="would split layers, sequences or positions"):
+        Placement("v5e:1x2", layout)

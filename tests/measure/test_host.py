@@ -12,7 +12,7 @@ from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.measure import small_model
-from rooflight.measure.child import measure
+from rooflight.measure.child import measure, measure_between
 from rooflight.measure.host_chip import Host, chip_file, host_of
 from rooflight.measure.strategies import run_choice
 from rooflight.plan.calibrated import part_table
@@ -181,3 +181,46 @@ def test_ten_layouts_of_a_small_model_take_what_was_predicted() -> None:
     assert len(calibrated.layouts) == 10
     assert calibrated.calibration.median_error <= 0.15
     assert calibrated.rank_correlation >= 0.9
+
+
+def test_processes_are_nodes_with_a_way_out_of_their_own(tmp_path: Path) -> None:
+    rows = measure_between("microbench:between", processes=2, devices=2, rounds=2)
+    found = host_of(rows, load_chip("this-host"), devices=2, source=SOURCE, processes=2)
+    assert {row["kind"] for row in rows["between"]} == {row["kind"] for row in rows["collectives"]}
+    assert sum(one.between for one in found.collectives) == len(rows["between"])
+    assert found.slice.num_chips == 4 and found.slice.num_hosts == 2
+    fabric = found.chip.switched
+    assert fabric is not None
+    # Two rounds on a busy machine do not rank a socket and a thread; they do measure both.
+    assert 0 < fabric.hop_s < 0.1 and 0 < fabric.fabric_hop_s < 0.1
+    assert fabric.fabric_hop_s != fabric.hop_s
+    path = tmp_path / "two.toml"
+    path.write_text(chip_file(found), encoding="utf-8")
+    assert read_chip(path).switched == fabric
+
+
+def test_a_way_out_that_obeys_the_formulas_is_found_again() -> None:
+    inside = synthetic(1e9, 1e-4)
+    between = [
+        {"kind": "all_gather", "nbytes": v, "seconds": 0.5 * v / 2e8 + 5e-4}
+        for v in (4096, 1 << 20, 1 << 24)
+    ]
+    found = host_of(
+        {**inside, "between": between},
+        load_chip("this-host"),
+        devices=DEVICES,
+        source=SOURCE,
+        processes=2,
+    )
+    fabric = found.chip.switched
+    assert fabric is not None
+    assert fabric.nic_bytes_per_s == pytest.approx(2e8, rel=0.01)
+    assert fabric.fabric_hop_s == pytest.approx(5e-4, rel=0.05)
+    assert fabric.chip_egress_bytes_per_s == pytest.approx(1e9, rel=0.01)
+
+
+def test_a_process_that_fails_ends_its_peers() -> None:
+    with pytest.raises(UsageError, match="the measurement failed"):
+        measure_between(
+            "microbench:collective", processes=2, devices=1, kind="x", nbytes=1, rounds=1
+        )

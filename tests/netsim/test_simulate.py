@@ -113,10 +113,9 @@ def test_unknown_collectives_get_a_hint(name: str) -> None:
     assert error.value.hint
 
 
-@pytest.mark.parametrize(("axes", "on"), [("X=16", "h100:8x2"), ("X=2,Y=256", "2*v5e:16x16")])
-def test_switches_are_refused(axes: str, on: str) -> None:
-    with pytest.raises(UsageError, match="only torus links"):
-        simulate("all_gather", 1, parse_mesh(axes, on=on), "X")
+def test_axes_that_leave_the_torus_are_refused() -> None:
+    with pytest.raises(UsageError, match="leave the torus"):
+        simulate("all_gather", 1, parse_mesh("X=2,Y=256", on="2*v5e:16x16"), "X")
 
 
 # Wrong schedules

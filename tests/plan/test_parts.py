@@ -16,6 +16,8 @@ from rooflight.plan.parts import Parts, TrainingRun, training_parts
 from rooflight.plan.step_time import training_step
 from rooflight.plan.traffic import sent_once
 from rooflight.specs import load_model, parse_mesh
+from rooflight.specs.catalog import load_chip
+from rooflight.specs.slice import Slice
 
 LAYOUTS = (
     ("fsdp=X", "X=64", "v5e:8x8"),
@@ -103,3 +105,15 @@ def test_what_is_sent_once_is_the_mean_over_routings() -> None:
     distinct = sum(len({a, b} - {0}) for a, b in pairs)
     copies = sum((a != 0) + (b != 0) for a, b in pairs)
     assert ratio == pytest.approx(distinct / copies)
+
+
+def test_a_host_sums_gradients_whole_and_gathers_weights_on_top() -> None:
+    """XLA has no reduce-scatter for CPUs: what a TPU sends once, a host sends one and a half."""
+    chip = replace(load_chip("h100"), kind="cpu")
+    sent: dict[str, float] = {}
+    for one in (load_chip("h100"), chip):
+        mesh = parse_mesh("X=8", on=Slice(one, (8,)))
+        run = TrainingRun(model_graph(load_model("llama3-8b")), parse_layout("dp=X"), mesh, 64, 512)
+        traffic = [t for t in training_parts(run).traffic if t.once]
+        sent[one.kind] = sum(t.count * t.bandwidth_s for t in traffic)
+    assert sent["cpu"] == pytest.approx(1.5 * sent["gpu"], rel=0.01)

@@ -59,6 +59,19 @@ def test_a_gradient_waits_for_the_end_of_a_step_where_the_weight_is_whole() -> N
     assert pins("llama3-8b", "fsdp=X,cp=Y").once(weight, 0) == ("Y",)
 
 
+def test_the_gradient_of_a_vector_waits_too() -> None:
+    graph = model_graph(load_model("gpt-oss-20b"))
+    tensors = {p.name: p.tensor for p in graph.params if p.block == 0}
+    found = pins("gpt-oss-20b", "dp=X,sp=Y")
+    assert {v for p in graph.params for v in [(p.block, p.name)] if "W_" not in v[1]} == set(
+        found.vectors
+    )
+    assert found.once(tensors["attention_in_norm.Scale"], 0) == ("X", "Y")  # tokens of the stream
+    assert found.once(tensors["attention.B_q"], 0) == ("X",)  # heads are split over Y
+    assert found.once(tensors["attention.Sinks"], 0) == ("X",)
+    assert pins("gpt-oss-20b", "fsdp=X,sp=Y").once(tensors["mlp_in_norm.Scale"], 0) == ("Y",)
+
+
 def test_an_axis_of_one_device_splits_nothing() -> None:
     found = pins("llama3-8b", "fsdp=X,sp=Y", mesh="X=1,Y=4", on="v5p:2x2x1")
     named = {

@@ -60,7 +60,7 @@ def summary(folder: Path) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|---:|"
     for model, devices in product(MODELS, SLICES):
         found = [worst for _, worst in found_in(folder, model, devices).values()]
-        most = [f"{max((w[k] for w in found), default=0):.1e}" for k in ("gradient", "loss")]
+        most = [f"{max(w[k] for w in found):.1e}" if found else "-" for k in ("gradient", "loss")]
         total = len(list(cases(model, devices)))
         yield f"| {model} | {devices} | {total} | {len(found)} | {' | '.join(most)} |"
 

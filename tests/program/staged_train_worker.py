@@ -30,7 +30,7 @@ from rooflight.plan.pins import pins_of
 from rooflight.plan.stages import schedule_table
 from rooflight.program.model import Program
 from rooflight.program.params import Tree, abstract_params, init_params
-from rooflight.program.pipeline_layers import from_stages, to_stages
+from rooflight.program.pipeline_weights import from_stages, to_stages
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import begin_state, make_train_step
 from rooflight.specs import parse_mesh

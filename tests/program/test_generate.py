@@ -8,6 +8,8 @@ pytest.importorskip("jax")
 
 from workers import check_overhead, report
 
+from ..dated_figure import today, write_figure
+
 CLOSE = 2e-5  # of logits near 5, in fp32
 FEW, REST = ("pattern", "latent"), ("dense", "moe", "learned")
 # Of logits, in their standard deviations: about three times what was measured.
@@ -111,4 +113,5 @@ def test_on_a_tpu_a_step_writes_its_cache_in_place() -> None:
 
 @pytest.mark.full
 def test_a_generate_step_takes_no_longer_than_the_same_maths_by_hand() -> None:
-    check_overhead(report("generate_overhead_worker.py", "40"))
+    words = check_overhead(report("generate_overhead_worker.py", "40"))
+    write_figure("generate.md", "overhead", f"{today()}: a decode step takes {words}.")

@@ -20,8 +20,9 @@ from rooflight.plan.job import Microbatching
 from rooflight.plan.search import SCHEDULES as SEARCHED
 from rooflight.plan.stage_time import HEAD, share_in_step
 from rooflight.plan.stages import schedule_table, stage_layers
-from rooflight.program.pipeline_layers import PADDING, from_stages, staging_of, to_stages
+from rooflight.program.pipeline_layers import PADDING, staging_of
 from rooflight.program.pipeline_table import NOTHING, encode, stage_order
+from rooflight.program.pipeline_weights import from_stages, to_stages
 from rooflight.specs.model import ModelSpec, Repeat
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")

@@ -18,6 +18,8 @@ from rooflight.graph import model_graph
 from rooflight.plan.search import SCHEDULES as SEARCHED
 from rooflight.plan.space import patterns
 
+from ..dated_figure import today, write_figure
+
 HERE = Path(__file__).parent
 GRADIENT = 1e-5  # of a tensor's largest element
 LOSS = 1e-5
@@ -84,6 +86,16 @@ def test_the_largest_llama_is_lowered_in_sixteen_uneven_stages() -> None:
     assert found["scopes"] == found["ops"]
 
 
+@pytest.mark.parametrize("layout", ["dp=Z", pytest.param("dp=Z,pp=P", marks=pytest.mark.full)])
+def test_gradients_of_matrices_and_of_vectors_are_summed_over_devices_once_a_step(
+    layout: str,
+) -> None:
+    """The model has scales, biases and sinks; a microbatch itself sums numbers of the loss only."""
+    found = run("accumulation_worker.py", "pattern", layout, "2", "4")
+    runs = [[count for count, nbytes in sums if nbytes > 8] for sums in found.values()]
+    assert runs[0] and runs[0] == runs[1] == [1] * len(runs[0])
+
+
 SCHEDULES = ("1f1b,2,1", "interleaved,2,2")
 MORE_SCHEDULES = ("gpipe,4,1", "zb-h1,4,1", "zb-v,2,2", "interleaved,2,4")
 
@@ -110,4 +122,5 @@ def test_no_schedule_of_the_search_is_left_out() -> None:
 
 @pytest.mark.full
 def test_a_step_through_the_api_takes_no_longer_than_the_same_maths_by_hand() -> None:
-    check_overhead(run("overhead_worker.py", "30"))
+    words = check_overhead(run("overhead_worker.py", "30"))
+    write_figure("program.md", "overhead", f"{today()}: a train step takes {words}.")

@@ -19,6 +19,7 @@ class Behaviour:
     status: int = 200
     retry_after: int = 7
     is_ready: bool = True
+    is_live: bool = True
     waiting: int = 0
     hangs_up: bool = False  # with the request in its hands
 
@@ -57,6 +58,8 @@ class Replica:
         match path:
             case "/ready":
                 answer(writer, 200 if how.is_ready else 503, {})
+            case "/health":
+                answer(writer, 200 if how.is_live else 503, {})
             case "/metrics":
                 text = f'vllm:num_requests_waiting{{model="m"}} {how.waiting}.0\n'
                 answer(writer, 200, text)

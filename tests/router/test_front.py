@@ -249,6 +249,11 @@ def test_keys_are_asked_for_and_bodies_have_bounds() -> None:
             with pytest.raises(urllib.error.HTTPError, match=str(status)):
                 urllib.request.urlopen(request, timeout=5)
         assert len(replicas[0].log()) == 1
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{router.url}/metrics", timeout=5)
+    with routed(1, "--open-metrics", env={"ROOFLIGHT_API_KEY": secret}) as (router, _):
+        assert b"up" in urllib.request.urlopen(f"{router.url}/metrics", timeout=5).read()
+        assert ask_all(router.url, ["x"])[0].status == 401
 
 
 def test_other_machines_need_a_key() -> None:

@@ -8,7 +8,14 @@ import pytest
 from .server_process import Server, start_server
 from .tiny_model import make_folder
 
-collect_ignore_glob = ["*_worker.py", "server_process.py", "tiny_model.py", "client.py", "load.py"]
+collect_ignore_glob = [
+    "*_worker.py",
+    "server_process.py",
+    "tiny_model.py",
+    "client.py",
+    "load.py",
+    "system.py",
+]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
 """`rooflight serve` with a device that can be told to hang or to fail, by files.
 
 Run as a process of its own: `python serve_worker.py SWITCHES FOLDER WORD...`. While SWITCHES/hang
-exists a step waits; SWITCHES/fail makes one step raise.
+exists a step waits; SWITCHES/fail makes one step raise. While SWITCHES/hold exists, nothing but the
+first layers of a prompt is handed over; SWITCHES/held is made when that is so. SWITCHES/clock has
+seconds that the clock on the wall is wrong.
 """
 
 import sys
@@ -10,9 +12,11 @@ from pathlib import Path
 
 from rooflight.cli.main import main
 from rooflight.engine import Delta, Engine
+from rooflight.engine.separated import SeparatedEngine
+from rooflight.program.cache_pages import Values
 
 switches = Path(sys.argv[1])
-step = Engine.step
+step, read, now = Engine.step, SeparatedEngine.read, time.time
 
 
 def hooked(self: Engine) -> list[Delta]:
@@ -26,5 +30,17 @@ def hooked(self: Engine) -> list[Delta]:
     return step(self)
 
 
-Engine.step = hooked
+def held_up(self: SeparatedEngine, lease: int, group: int) -> Values | None:
+    while group and (switches / "hold").exists():
+        (switches / "held").touch()
+        time.sleep(0.01)
+    return read(self, lease, group)
+
+
+def wrong_time() -> float:
+    clock = switches / "clock"
+    return now() + (float(clock.read_text() or 0) if clock.exists() else 0)
+
+
+Engine.step, SeparatedEngine.read, time.time = hooked, held_up, wrong_time
 sys.exit(main(["serve", *sys.argv[2:]]))

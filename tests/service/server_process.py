@@ -21,7 +21,9 @@ _WARM_SECONDS = 240
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
-    "ROOFLIGHT_API_KEY": "",
+    # What one server has compiled the next one reads.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 
 
@@ -48,7 +50,11 @@ class Server:
 
 
 def launch(
-    folder: Path, *words: str, command: Sequence[str] | None = None, name: str = "main"
+    folder: Path,
+    *words: str,
+    command: Sequence[str] | None = None,
+    name: str = "main",
+    key: str = "",
 ) -> Server:
     """Starts a process and reads where it listens; it is not warm yet."""
     log = folder.parent / f"{name}.log"
@@ -59,7 +65,12 @@ def launch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **_ENVIRONMENT},
+        env={
+            **os.environ,
+            **_ENVIRONMENT,
+            "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),
+            "ROOFLIGHT_API_KEY": key,
+        },
     )
     assert process.stdout is not None and process.stderr is not None
     text = process.stdout.readline()
@@ -70,9 +81,9 @@ def launch(
 
 
 @contextmanager
-def start_server(folder: Path, *words: str, name: str = "main") -> Generator[Server]:
+def start_server(folder: Path, *words: str, name: str = "main", key: str = "") -> Generator[Server]:
     """A warm server, ended with the block."""
-    server = launch(folder, *words, name=name)
+    server = launch(folder, *words, name=name, key=key)
     try:
         wait_until_ready(server)
         yield server

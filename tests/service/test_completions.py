@@ -25,6 +25,19 @@ def test_a_completion_has_the_shape_that_clients_read(server: Server) -> None:
     assert usage["completion_tokens"] <= 8
 
 
+def test_the_time_to_a_first_token_is_told_in_parts(server: Server) -> None:
+    names = ("time_to_first_token", "request_queue_time", "request_prefill_time")
+
+    def sums() -> list[float]:
+        return [server.client.metric(f"vllm:{name}_seconds_sum") for name in names]
+
+    before = sums()
+    server.client.complete()
+    ttft, queue, prefill = (new - old for new, old in zip(sums(), before, strict=True))
+    assert ttft > 0 and prefill > 0 and queue >= 0
+    assert abs(queue + prefill - ttft) < 1e-6
+
+
 @pytest.mark.full
 def test_greedy_texts_are_those_of_transformers(server: Server, folder: Path) -> None:
     torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))

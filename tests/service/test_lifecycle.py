@@ -182,10 +182,11 @@ def test_a_reader_that_does_not_read_is_dropped(fragile: Server) -> None:
 
 
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path) -> None:
-    with start_server(folder, *SMALL, name="drained") as server:
+    with start_server(folder, *SMALL, "--on", "h100", name="drained") as server:
         client = server.client
         with client.open_stream(max_tokens=500, ignore_eos=True) as sock:
             read = read_events(sock, 3)
+            assert client.metric("rooflight:predicted_ttft_seconds_count") == 1
             server.process.send_signal(signal.SIGTERM)
             eventually(lambda: client.get("/ready").status == 503)
             reply = client.complete()

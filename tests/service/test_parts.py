@@ -5,17 +5,16 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from rooflight.batching import Limits
-from rooflight.engine import Delta, Runner
+from rooflight.engine import Delta
 from rooflight.errors import UsageError
 from rooflight.service.address import check_address
 from rooflight.service.chat_template import load_template
 from rooflight.service.exchange import Exchange, Inbox
-from rooflight.service.health import Health
 from rooflight.service.logs import Log
 from rooflight.service.problem import Problem
 from rooflight.service.traces import request_span
@@ -129,42 +128,6 @@ def test_a_limit_without_a_plan_says_so() -> None:
     assert found.step_seconds and "no TTFT" in found.because
     found = waiting_limit(LIMITS, _Cost(), ttft_s=1e-6, max_model_tokens=10)
     assert found.max_waiting_tokens == 10  # or nothing could ever wait
-
-
-class _Runner:
-    """What health looks at."""
-
-    def __init__(self) -> None:
-        self.is_warm, self.is_dead = True, False
-        self.last_step_time = time.monotonic()
-        self.num_running = self.num_waiting = 0
-
-    def stats(self) -> "_Runner":
-        return self
-
-
-def test_health_is_progress_and_not_load() -> None:
-    runner, exchange = _Runner(), Exchange()
-    health = Health(cast(Runner, runner), exchange, 0.02, floor_seconds=0.01)
-    assert health.patience == pytest.approx(0.06)
-    runner.last_step_time -= 100
-    assert health.is_live and health.is_ready  # idle for long
-    runner.num_waiting = 10_000
-    exchange.busy_since = time.monotonic()
-    assert health.is_live  # work has just come
-    exchange.busy_since -= 1
-    assert not health.is_live and not health.is_ready  # a step that does not end
-    runner.last_step_time = time.monotonic()
-    assert health.is_live  # full to the brim, and going on
-    runner.is_dead = True
-    assert not health.is_live
-
-
-def test_a_server_that_warms_up_is_alive_and_not_ready() -> None:
-    runner = _Runner()
-    runner.is_warm, runner.num_waiting = False, 1
-    health = Health(cast(Runner, runner), Exchange(), None, floor_seconds=0.0)
-    assert health.is_live and not health.is_ready
 
 
 def test_deltas_cross_over_from_a_thread_to_those_who_wait() -> None:

@@ -120,6 +120,12 @@ def test_a_shape_that_cannot_be_gets_a_hint_that_can(text: str, says: str) -> No
     assert parse_slice(caught.value.hint.split()[-1]).num_chips >= 1
 
 
+def test_a_host_that_nobody_measured_says_how_to() -> None:
+    with pytest.raises(PlacementError) as caught:
+        parse_slice("this-host:8")
+    assert "`rooflight measure --devices 8 --write this-host.toml`" in caught.value.hint
+
+
 @pytest.mark.parametrize("text", ["", "v5e:", "v5e:0x4", "0*v5e:4x4", "v5e:4x-4", "4x4", "v5e:4,4"])
 def test_text_that_is_no_slice_is_refused(text: str) -> None:
     with pytest.raises(ParseError) as caught:

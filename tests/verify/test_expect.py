@@ -67,19 +67,19 @@ def test_data_parallel_gradients_are_scattered_once_and_new_weights_gathered(
     plan = small_plan("dp=X", "X=16", microbatches=microbatches)
     found = expected_collectives(replace(plan, recipe=recipe))
     assert {(e.kind, e.count) for e in found} == {("reduce_scatter", 1), ("all_gather", 1)}
-    products = (2 * LAYER + 2 * FRAME) // 2  # numbers
+    numbers = (2 * LAYER + 2 * FRAME) // 2 + NORMS
     stored = 4 if recipe == "f32" else 2
     added = 4 if recipe in ("18", "f32") else 2
     gradient = stored if microbatches == 1 else added
-    assert _total(found)["reduce_scatter"] == gradient * products
-    assert _total(found)["all_gather"] == stored * (products + NORMS)
+    assert _total(found)["reduce_scatter"] == gradient * numbers
+    assert _total(found)["all_gather"] == stored * numbers
 
 
 def test_without_zero_gradients_are_all_reduced() -> None:
     plan = replace(small_plan("dp=X", "X=16"), zero=0)
     found = expected_collectives(plan)
     assert {(e.kind, e.count) for e in found} == {("all_reduce", 1)}
-    assert _total(found)["all_reduce"] == 2 * (2 * LAYER + 2 * FRAME)  # fp32
+    assert _total(found)["all_reduce"] == 2 * (2 * LAYER + 2 * FRAME) + 4 * NORMS  # fp32
 
 
 def test_an_axis_that_divides_no_dim_leaves_the_state_whole() -> None:

@@ -8,6 +8,7 @@ its key, so owners are counted only beyond the first.
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from rooflight.batching.host_tier import HostTier
 from rooflight.batching.request import Key
 
 
@@ -22,10 +23,12 @@ class BlockPool:
         "_num_fresh",
         "evictions",
         "num_blocks",
+        "tier",
     )
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, tier: HostTier | None = None) -> None:
         self.num_blocks = num_blocks
+        self.tier = tier  # takes what is evicted
         self.evictions = 0
         self._num_fresh = num_blocks  # the last numbers, never used yet and not in the queue
         self._free: OrderedDict[int, None] = OrderedDict()
@@ -59,6 +62,8 @@ class BlockPool:
             if key is not None:
                 del self._block_of[key]
                 self.evictions += 1
+                if self.tier is not None:
+                    self.tier.save(block, key)
         return taken + again
 
     def _take_fresh(self, count: int) -> list[int]:

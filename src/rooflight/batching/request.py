@@ -48,6 +48,7 @@ class Limits:
     max_waiting_tokens: int | None = None  # prompt tokens in the queue: TTFT times prefill speed
     policy: Policy = Policy.CONTINUOUS
     chunk_tokens: int = 1  # a prompt is cut into multiples of this, its end left over
+    host_blocks: int = 0  # of cached prefixes, kept in host memory when the pool evicts them
 
     def __post_init__(self) -> None:
         sizes = (self.max_rows, self.max_step_tokens, self.num_blocks, self.block_tokens)

@@ -1,7 +1,10 @@
 """`Room`: the rows and blocks of one replica, handed to sequences and taken back."""
 
+from collections.abc import Sequence as Seq
+
+from rooflight.batching.host_tier import HostTier
 from rooflight.batching.pool import BlockPool
-from rooflight.batching.request import Limits
+from rooflight.batching.request import Key, Limits
 from rooflight.batching.sequence import Sequence
 from rooflight.batching.step_batch import TableWrite
 
@@ -17,11 +20,13 @@ class Room:
         "limits",
         "pool",
         "pool_tokens",
+        "tier",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, pool: type[BlockPool] = BlockPool) -> None:
         self.limits = limits
-        self.pool = BlockPool(limits.num_blocks)
+        self.tier = HostTier(limits.host_blocks) if limits.host_blocks else None
+        self.pool = pool(limits.num_blocks, self.tier)
         self.pool_tokens = limits.pool_tokens
         self._block_tokens = limits.block_tokens
         self._spare = limits.spare_blocks
@@ -44,23 +49,48 @@ class Room:
         """
         if not self._free_rows:
             return False
-        block_tokens, pool, hits = self._block_tokens, self.pool, list[int]()
+        block_tokens, pool, hits, kept = self._block_tokens, self.pool, list[int](), list[Key]()
         if sequence.keys and not sequence.has_kv:
-            full_blocks = (sequence.prompt - 1) // block_tokens
-            hits = pool.match(sequence.keys[:full_blocks])
+            keys = sequence.keys[: (sequence.prompt - 1) // block_tokens]
+            hits = pool.match(keys)
+            if self.tier is not None and len(hits) < len(keys):
+                more = keys[len(hits) :]
+                kept = more[: self.tier.match(more)]
         need = -(-sequence.prompt // block_tokens) - len(hits)
         spare = self._spare if self.num_rows else 0
         if need + spare > pool.num_free - (pool.count_free(hits) if hits else 0):
             return False
-        if hits:
+        if hits or kept:
             pool.share(hits)
-            sequence.named = len(hits)
-            sequence.computed = len(hits) * block_tokens
+            sequence.named = len(hits) + len(kept)
+            sequence.computed = sequence.named * block_tokens
             self.cached_tokens += sequence.computed
-        sequence.blocks = hits + pool.take(need)
+        sequence.blocks = hits + (self._restore(kept, need) if kept else pool.take(need))
         sequence.row = self._free_rows.pop()
         writes.append(TableWrite(sequence.row, 0, sequence.blocks))
         return True
+
+    def _restore(self, keys: list[Key], count: int) -> list[int]:
+        """Blocks, the first of which get what the host has kept."""
+        assert self.tier is not None
+        self.tier.claim(keys)
+        blocks = self.pool.take(count)
+        self.tier.restore(blocks[: len(keys)], keys)
+        for block, key in zip(blocks, keys, strict=False):
+            self.pool.name(block, key)
+        return blocks
+
+    def num_cached(self, keys: Seq[Key]) -> int:
+        """Tokens of a prompt of these keys that need not be computed."""
+        hits = len(self.pool.match(keys))
+        kept = 0 if self.tier is None else self.tier.match(keys[hits:])
+        return (hits + kept) * self._block_tokens
+
+    def forget(self) -> None:
+        """Nothing is cached any more, in the pool or in host memory."""
+        self.pool.forget()
+        if self.tier is not None:
+            self.tier.forget()
 
     def grow(self, sequence: Sequence) -> TableWrite:
         """One more block, which the caller knows to be free."""

@@ -92,27 +92,36 @@ class Scheduler:
         return self._enqueue(request, has_kv=True)
 
     def _enqueue(self, request: Request, *, has_kv: bool) -> Admission:
+        found = self._check(request)
+        if found is _ADMITTED:
+            self._queue(self._register(request, has_kv=has_kv))
+        return found
+
+    def _check(self, request: Request) -> Admission:
         if request.id in self._sequences:
             raise UsageError(f"request {request.id} is already here", hint="give each its own id")
         if request.prompt_tokens + request.max_new_tokens - 1 > self.room.pool_tokens:
             return Admission.TOO_LONG
-        if self._is_full(request):
-            return Admission.QUEUE_FULL
+        return Admission.QUEUE_FULL if self._is_full(request) else _ADMITTED
+
+    def _register(self, request: Request, *, has_kv: bool) -> Sequence:
         self._number += 1
         self._clear_steps = 0
         sequence = Sequence(request, self._number, has_kv=has_kv)
         self._sequences[request.id] = sequence
         self.num_requests += 1
+        return sequence
+
+    def _queue(self, sequence: Sequence) -> None:
         self._waiting.push(sequence)
         if self._is_blocked and self._waiting.head() is sequence:
             self._is_blocked = False
-        return _ADMITTED
 
     def _is_full(self, request: Request) -> bool:
         limit = self.limits.max_waiting_tokens
-        if self._waiting.count >= self.limits.max_waiting:
+        if self.num_waiting >= self.limits.max_waiting:
             return True
-        return limit is not None and self._waiting.tokens + request.prompt_tokens > limit
+        return limit is not None and self.waiting_tokens + request.prompt_tokens > limit
 
     def cancel(self, id: int) -> bool:
         """Drops a request; while a step is in flight its blocks stay until the commit."""
@@ -132,7 +141,7 @@ class Scheduler:
         self._doomed.clear()
         for sequence in [s for s in self._sequences.values() if s.row >= 0]:
             self._drop(sequence)
-        self.room.pool.forget()
+        self.room.forget()
 
     def extend_keys(self, id: int, keys: Iterable[Key]) -> None:
         """Keys of blocks that generated tokens have filled, in order."""
@@ -151,6 +160,8 @@ class Scheduler:
         chunks: list[Chunk] = []
         preempted: list[int] = []
         self._clear_steps = 0
+        if self.room.tier is not None:
+            self.room.tier.moves.clear()  # whoever has a host has taken them
         if self._has_inserts:
             self._insert_ready(writes)
         if self._is_chunked:
@@ -271,13 +282,17 @@ class Scheduler:
         return [sequence] if chunk.is_last and sequence.left == 1 else []
 
     def _insert_ready(self, writes: list[TableWrite]) -> None:
-        """Rows for sequences whose KV came from elsewhere; they decode in this very step."""
+        """Rows for sequences whose KV came from elsewhere."""
         while (head := self._waiting.head()) is not None and head.has_kv:
             if not self._admit(head, writes):
                 return
-            head.has_kv = False
-            self.room.name_blocks(head, head.prompt)
-            self._decoding.join(head)
+            self._land(head)
+
+    def _land(self, sequence: Sequence) -> None:
+        """Its KV is in its blocks: it decodes in this very step."""
+        sequence.has_kv = False
+        self.room.name_blocks(sequence, sequence.prompt)
+        self._decoding.join(sequence)
 
     def _admit(self, head: Sequence, writes: list[TableWrite]) -> bool:
         """Moves the head of the queue into a row, or blocks the queue until somebody leaves."""
@@ -369,8 +384,11 @@ class Scheduler:
         if sequence.row >= 0:
             self._vacate(sequence)
         else:
-            self._waiting.discard(sequence)
+            self._unqueue(sequence)
             self._is_blocked = False
+
+    def _unqueue(self, sequence: Sequence) -> None:
+        self._waiting.discard(sequence)
 
     def _bury(self) -> None:
         for sequence in self._doomed:

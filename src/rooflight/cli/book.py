@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from rooflight.book import Chapter, Problem, Solution, chapters, count, entries, find, solve
 from rooflight.book.solve import REPRODUCED, STATUSES
-from rooflight.cli.book_page import agreement, page
+from rooflight.book.words import agreement
+from rooflight.cli.book_page import page
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.report.table import table

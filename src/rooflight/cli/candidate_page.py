@@ -2,20 +2,13 @@
 
 from collections.abc import Sequence
 
-from rooflight.algebra import ways
 from rooflight.plan.candidate import Candidate
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.training import schedule_text
-from rooflight.plan.wanted import scheme_axes
+from rooflight.plan.wanted import degrees_text
 from rooflight.plan.why_not import terms
 from rooflight.report.table import table
 from rooflight.units import format_seconds, format_si
-
-
-def degrees_text(candidate: Candidate) -> str:
-    """Schemes with their degrees: `fsdp=64 x sp=8`."""
-    schemes = scheme_axes(candidate.layout).items()
-    return " x ".join(f"{name}={ways(axes, candidate.mesh.axes)}" for name, axes in schemes)
 
 
 def short_text(candidate: Candidate, overlap: Overlap) -> str:

@@ -4,13 +4,13 @@ import json
 import shlex
 from dataclasses import asdict
 
-from rooflight.cli.axes import axes_of, mesh_of
 from rooflight.cli.flags import add_bytes, add_choice, add_mesh, add_on
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime, collective_time
 from rooflight.errors import UsageError
 from rooflight.report.table import table
+from rooflight.specs.axes import axes_of, mesh_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import parse_slice
 from rooflight.units import format_count, format_seconds, format_si

@@ -1,7 +1,6 @@
 """`rooflight explain`: the algorithm of a layer under a layout, in training or serving."""
 
 from rooflight.algebra import ways
-from rooflight.cli.axes import mesh_of
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.explain_serving import add_serving, run_serving
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
@@ -16,6 +15,7 @@ from rooflight.graph.layout import SCHEMES, Layout, parse_layout
 from rooflight.graph.ops import Graph, Op
 from rooflight.plan import Algorithm, Line, derive_algorithm
 from rooflight.report.table import table
+from rooflight.specs.axes import mesh_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice

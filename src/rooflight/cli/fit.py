@@ -1,6 +1,5 @@
 """`rooflight fit`: does a training step, or a served model, fit into the memory of a chip."""
 
-from rooflight.cli.axes import mesh_of
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.fit_page import Answer, document, next_command, text
 from rooflight.cli.fit_serving import add_serving, run_serving
@@ -18,6 +17,7 @@ from rooflight.plan.job import Job, Microbatching, Zero
 from rooflight.plan.memory import memory_by_stage
 from rooflight.plan.recipe import RECIPES
 from rooflight.plan.remat import REMATS, parse_remat
+from rooflight.specs.axes import mesh_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice

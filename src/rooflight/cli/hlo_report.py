@@ -2,7 +2,7 @@
 
 from rooflight.cli.hlo_page import Shown
 from rooflight.cli.time_page import basis_line, time_grid, time_line
-from rooflight.cli.timeline_view import timelines
+from rooflight.explore.timeline_chart import timelines
 from rooflight.records.plan import Time
 from rooflight.report.live_plot import LivePlot
 from rooflight.report.step_html import StepPage

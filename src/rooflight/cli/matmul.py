@@ -4,7 +4,6 @@ import shlex
 from dataclasses import asdict
 
 from rooflight.algebra import Contraction, backward, parse_contraction, strategies
-from rooflight.cli.axes import mesh_of
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
@@ -14,6 +13,7 @@ from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
 from rooflight.measure.strategies import run_choice
 from rooflight.report.table import table
+from rooflight.specs.axes import mesh_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import parse_slice
 from rooflight.units import format_seconds, format_si, parse_count, parse_sizes

@@ -2,12 +2,13 @@
 
 from dataclasses import asdict
 from datetime import date
+from pathlib import Path
 
 from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.measure.child import check_devices, measure
+from rooflight.measure.child import check_devices, measure, measure_between
 from rooflight.measure.host_chip import Host, Product, chip_file, host_of
 from rooflight.measure.small_model import DEVICES, LAYOUTS, MODEL
 from rooflight.reconcile.host import (
@@ -31,6 +32,12 @@ def configure(parser: Parser) -> None:
         "--devices", default="8", metavar="N", help="how many to make of this host (default: 8)"
     )
     parser.add_argument(
+        "--processes",
+        default="1",
+        metavar="N",
+        help="split the devices over so many real processes, and measure between them too",
+    )
+    parser.add_argument(
         "--write",
         metavar="FILE.toml",
         help="keep it as a chip file; its name is the name of the chip (see ROOFLIGHT_CHIPS)",
@@ -48,9 +55,7 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     devices = parse_count(args.devices, what="--devices")
     check_devices(devices)
-    rows = measure("microbench:host", devices=devices, rounds=_ROUNDS)
-    source = Source("measured", "rooflight measure, on the machine itself", "", str(date.today()))
-    host = host_of(rows, load_chip("this-host"), devices=devices, source=source)
+    host = _measured(devices, parse_count(args.processes, what="--processes"))
     found = _calibrated(host, devices) if args.layouts else None
     host = calibrated_chip(host, found) if found else host
     if args.write:
@@ -65,14 +70,34 @@ def run(args: Namespace) -> int:
     blocks += [_collectives(host)] if host.collectives else []
     print("\n\n".join([*blocks, *([layouts_text(found)] if found else [])]))
     if args.write:
-        suggest(f"ROOFLIGHT_CHIPS={args.write} rooflight chips this-host")
+        shape = str(host.slice).partition(":")[2]
+        suggest(f"ROOFLIGHT_CHIPS={args.write} rooflight slice {Path(args.write).stem}:{shape}")
     return 0
 
 
-def _calibrated(host: Host, devices: int) -> HostCalibration:
-    if devices != DEVICES:
+def _measured(devices: int, processes: int) -> Host:
+    each, rest = divmod(devices, processes)
+    if rest or not each:
         raise UsageError(
-            f"the layouts are of {DEVICES} devices, not {devices}",
+            f"{devices} devices are not the same number for {processes} processes",
+            hint=f"give a number of processes that divides {devices}",
+        )
+    if processes == 1:
+        rows = measure("microbench:host", devices=devices, rounds=_ROUNDS)
+    else:
+        rows = measure_between(
+            "microbench:between", processes=processes, devices=each, rounds=_ROUNDS
+        )
+    source = Source("measured", "rooflight measure, on the machine itself", "", str(date.today()))
+    base = load_chip("this-host")
+    return host_of(rows, base, devices=each, source=source, processes=processes)
+
+
+def _calibrated(host: Host, devices: int) -> HostCalibration:
+    if devices != DEVICES or host.processes > 1:
+        raise UsageError(
+            f"the layouts are of {DEVICES} devices of one process, not {devices} of"
+            f" {host.processes}",
             hint=f"write --devices {DEVICES} --layouts",
         )
     return calibrate_host(host, measure_layouts(host), made=str(date.today()))
@@ -118,15 +143,21 @@ def _points(host: Host) -> list[PlotPoint]:
 def _answer(host: Host) -> str:
     roof, fabric = _roof(host), host.chip.switched
     assert fabric is not None
+    devices = f"{host.devices} devices"
+    if host.processes > 1:
+        devices = f"{host.processes} processes with {devices}"
     words = (
-        f"This host as {host.devices} devices, each while all of them work:"
+        f"This host as {devices}, each while all of them work:"
         f" {format_si(roof.flops_per_s, 'FLOP/s')} in f32, {format_si(roof.bytes_per_s, 'B/s')}"
         " of memory"
     )
-    if host.devices == 1:
-        return f"{words}."
-    egress = format_si(fabric.chip_egress_bytes_per_s, "B/s")
-    return f"{words}, {egress} to the others after {format_seconds(fabric.hop_s)}."
+    if host.devices > 1:
+        egress = format_si(fabric.chip_egress_bytes_per_s, "B/s")
+        words += f", {egress} to the others after {format_seconds(fabric.hop_s)}"
+    if host.processes > 1:
+        card = format_si(fabric.nic_bytes_per_s, "B/s")
+        words += f", {card} to other processes after {format_seconds(fabric.fabric_hop_s)}"
+    return f"{words}."
 
 
 def _products(host: Host) -> str:
@@ -147,7 +178,7 @@ def _products(host: Host) -> str:
 def _collectives(host: Host) -> str:
     rows = [
         [
-            c.kind.replace("_", "-"),
+            c.kind.replace("_", "-") + (" between processes" if c.between else ""),
             format_si(c.nbytes, "B"),
             format_seconds(c.seconds),
             format_seconds(c.predicted_s),
@@ -163,9 +194,10 @@ def _document(host: Host, found: HostCalibration | None) -> dict[str, object]:
     fabric = host.chip.switched
     return {
         "devices": host.devices,
+        "processes": host.processes,
         "flops_per_s": host.chip.flops["f32"],
         "bytes_per_s": host.chip.hbm_bytes_per_s,
-        "network": asdict(fabric) if fabric and host.devices > 1 else None,
+        "network": asdict(fabric) if fabric and host.slice.num_chips > 1 else None,
         "matmuls": [asdict(p) for p in host.products],
         "collectives": [asdict(c) for c in host.collectives],
         "layouts": [asdict(one) for one in found.layouts] if found else None,

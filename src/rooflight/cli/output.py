@@ -5,7 +5,7 @@ A verb renders everything first and prints last, so a failure leaves stdout empt
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rooflight.errors import UsageError
 
@@ -26,9 +26,14 @@ def suggest(*commands: str) -> None:
 
 def write_file(path: str, text: str, *, flag: str) -> None:
     """Writes a file the user named with a flag."""
+    write_pieces(path, [text], flag=flag)
+
+
+def write_pieces(path: str, pieces: Iterable[str], *, flag: str) -> None:
+    """The same for a text that is too long to be held whole."""
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(pieces)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot write {path!r}: {error}", hint=f"give {flag} a file in a folder that exists"

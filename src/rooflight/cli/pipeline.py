@@ -5,8 +5,9 @@ import math
 from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.pipeline_page import answer, chart_of, comparison, document
+from rooflight.cli.pipeline_page import comparison, document
 from rooflight.errors import ParseError, UsageError
+from rooflight.explore.pipeline_chart import chart_of, pipeline_answer
 from rooflight.graph.schedules import SCHEDULES, make_schedule
 from rooflight.plan.pipeline import PipelineRun, SlotTimes, simulate_pipeline
 from rooflight.report.gantt import gantt_svg, gantt_text
@@ -65,7 +66,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("pipeline", document(found, others))
         return 0
-    blocks = [f"{chart.title}: {answer(found)}", gantt_text(chart)]
+    blocks = [f"{chart.title}: {pipeline_answer(found)}", gantt_text(chart)]
     print("\n\n".join([*blocks, comparison(others)] if others else blocks))
     if not args.plot:
         suggest(_plot_command(args))

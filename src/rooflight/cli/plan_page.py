@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.parts import STORED, TrainingRun
 from rooflight.plan.search import Search
-from rooflight.plan.training import schedule_text
+from rooflight.plan.training import candidate_run, schedule_text
 from rooflight.reconcile.expected import Expected, expected_step
 from rooflight.records import Choice
 from rooflight.report.table import table
@@ -37,9 +36,16 @@ def plan_text(
             "",
             _why(question, found.candidates[0]),
             expectation(said),
-            "HBM: a closed form of what our program holds; the compiler has the last word"
-            " (`rooflight verify --help`)",
+            _room(found.candidates[0]),
         ]
+    )
+
+
+def _room(best: Candidate) -> str:
+    left, most = best.memory.headroom_bytes, best.memory.hbm_bytes
+    return (
+        f"HBM: the first leaves {format_si(left, 'B')} of {format_si(most, 'B')}, a closed form of"
+        " what our program holds; the compiler has the last word (`rooflight verify --help`)"
     )
 
 
@@ -70,21 +76,6 @@ def _standing(one: Expected, best: Expected) -> str:
     if one is best:
         return "fastest"
     return "tied" if one.low_s <= best.high_s else "slower"
-
-
-def candidate_run(question: Question, candidate: Candidate) -> TrainingRun:
-    """A layout of a search as a run to be priced."""
-    return TrainingRun(
-        question.graph,
-        candidate.layout,
-        candidate.mesh,
-        question.batch,
-        question.seq,
-        question.dtype,
-        candidate.micro,
-        candidate.remat,
-        stored=max(STORED, question.dtype, key=lambda dtype: dtype.bits),
-    )
 
 
 def _answer(title: str, question: Question, best: Candidate) -> str:

@@ -14,7 +14,6 @@ from rooflight.cli.scaling_page import (
     pareto_document,
     pareto_text,
     scaling_document,
-    scaling_picture,
     scaling_text,
     smallest_document,
     smallest_text,
@@ -32,6 +31,7 @@ from rooflight.cli.why_not_page import (
     why_not_text,
 )
 from rooflight.errors import ParseError, UsageError
+from rooflight.explore.plan_pictures import scaling_picture
 from rooflight.plan.candidate import Question
 from rooflight.plan.flips import flips
 from rooflight.plan.run_cost import run_cost

@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict
 
-from rooflight.cli.plan_serve_page import Page
+from rooflight.cli.plan_serve_page import Page, standing
 from rooflight.plan.serving.fleet import Fleet
 from rooflight.plan.serving.fleet_demand import Demand
 from rooflight.plan.serving.fleet_questions import saving
@@ -20,6 +20,9 @@ def document(page: Page) -> dict[str, object]:
         "chips": {
             chip: _fleet(search.best) if search.best else None
             for chip, search in page.found.items()
+        },
+        "standings": {
+            chip: standing(search.best, page.best) for chip, search in page.found.items()
         },
         "ways": sum(search.num_ways for search in page.found.values()),
         "simulations": sum(search.num_simulations for search in page.found.values()),

@@ -1,53 +1,40 @@
 """The pictures of a plan's report, as records: time against batch, roofline, memory, pipeline."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from rooflight.cli.pipeline_page import chart_of
 from rooflight.costs.roofline import memory_bytes_per_s
+from rooflight.explore.plan_pictures import (
+    drawn_pipeline,
+    memory_stacks,
+    pipeline_chart,
+    time_plot,
+)
 from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.candidate_pipeline import run_pipeline
 from rooflight.plan.curves import Curve, time_by_batch
 from rooflight.plan.products import Product, products_of
 from rooflight.plan.search import Search
-from rooflight.report.gantt import Bar
 from rooflight.report.html_page import Grid
-from rooflight.report.memory_stack import MemoryStacks, Stack
 from rooflight.report.plan_html import MemoryView, PipelineView, RoofView, TimeView
 from rooflight.report.roofline_plot import PlotPoint, RoofLine
-from rooflight.report.time_plot import TimeLine, TimePlot
+from rooflight.report.time_plot import TimeLine
 from rooflight.units import format_count, format_seconds, format_si
 
-_MOST_STACKS = 5
 _MOST_PRODUCTS = 6
-_DRAWN = 4  # microbatches for each stage: filling, the steady state and draining all show
 
 
 def time_view(question: Question, best: Candidate) -> TimeView:
     """Time against batch for families of schemes, the plan's own layout last."""
     curves = time_by_batch(question, best)
-    lines = [TimeLine("products (compute)", _least_products(curves), "products")]
-    for curve in curves:
-        points = tuple((p.tokens, p.time.collectives_s(question.overlap)) for p in curve.points)
-        lines.append(TimeLine(curve.name, points, "chosen" if curve is curves[-1] else "scheme"))
-    asked = question.batch * question.seq
+    plot = time_plot(question, curves)
     return TimeView(
-        TimePlot("Seconds of collectives and of products", tuple(lines), asked),
+        plot,
         _summary(question, curves),
-        _numbers(lines),
+        _numbers(plot.lines),
         "Where a scheme's line is below the products, its collectives hide behind them; where the"
         " products' own line bends, HBM binds them. Each scheme"
         " has the best of its meshes that divide, in one microbatch, and memory is not asked; this"
         " plan keeps its own mesh and the size of its microbatches. Source: spec, uncalibrated.",
     )
-
-
-def _least_products(curves: Sequence[Curve]) -> tuple[tuple[int, float], ...]:
-    found: dict[int, float] = {}
-    for point in (p for curve in curves for p in curve.points):
-        seconds = point.time.products_s
-        found[point.tokens] = min(seconds, found.get(point.tokens, seconds))
-    return tuple(sorted(found.items()))
 
 
 def _summary(question: Question, curves: Sequence[Curve]) -> Grid:
@@ -137,16 +124,7 @@ def _product_table(products: Sequence[Product], best: Candidate) -> Grid:
 
 def memory_view(found: Search) -> MemoryView:
     """Bars of the best candidates, and every part of the first."""
-    shown = found.candidates[:_MOST_STACKS]
-    held = shown[0].memory
-    names = tuple(part.name for part in held.parts)
-    stacks = tuple(
-        Stack(
-            f"{i}. {c.layout.text}, {c.mesh}, remat {c.remat.name}",
-            tuple(p.nbytes for p in c.memory.parts),
-        )
-        for i, c in enumerate(shown, 1)
-    )
+    held = found.candidates[0].memory
     rows = tuple((p.name, format_si(p.nbytes, "B"), p.because) for p in held.parts)
     total = (
         "total",
@@ -154,7 +132,7 @@ def memory_view(found: Search) -> MemoryView:
         f"{held.total_bytes / held.hbm_bytes:.1%} of what a program may use",
     )
     return MemoryView(
-        MemoryStacks("What a chip holds at its fullest", names, stacks, held.hbm_bytes),
+        memory_stacks(found.candidates),
         Grid("The first candidate, part by part", ("part", "a chip", "why"), (*rows, total), "lrw"),
         "On the fullest stage, as a closed form: a compiler adds padding, fragments and buffers of"
         " its own. The dashed line is what a program may use. Source: spec, uncalibrated.",
@@ -163,27 +141,14 @@ def memory_view(found: Search) -> MemoryView:
 
 def pipeline_view(question: Question, best: Candidate) -> PipelineView | None:
     """The schedule on a clock, shortened where a step has many microbatches."""
-    run = run_pipeline(question, best, most_microbatches=_DRAWN * best.num_stages)
+    run = drawn_pipeline(question, best)
     if run is None:
         return None
     drawn, count = run.schedule.microbatches, best.micro.count
     fewer = f"Drawn with {drawn} of its {count} microbatches; its bubble is as long. "
-    idle_s = run.makespan_s - drawn * run.times.total_s
-    idle, whole = format_seconds(idle_s), format_seconds(run.makespan_s)
-    chart = chart_of(run)
     return PipelineView(
-        replace(
-            chart,
-            caption=f"{idle} of bubble in {whole}, {idle_s / run.makespan_s:.1%} of what is drawn",
-            rows=tuple(replace(row, bars=tuple(map(_in_seconds, row.bars))) for row in chart.rows),
-            is_in_seconds=True,
-        ),
+        pipeline_chart(run),
         f"{fewer if drawn < count else ''}All stages run in step, padding and the head on each,"
         " their collectives and transfers overlapped with their products. Source: spec,"
         " uncalibrated.",
     )
-
-
-def _in_seconds(bar: Bar) -> Bar:
-    span = f"{format_seconds(bar.start)} to {format_seconds(bar.end)}"
-    return replace(bar, tooltip=f"{bar.label}: {span}")

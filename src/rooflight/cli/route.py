@@ -34,6 +34,7 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--drain", default="60s", help="to finish after SIGTERM (default 60s)")
     parser.add_argument("--log", metavar="FILE", help="of JSON lines (default: stderr)")
+    parser.add_argument("--open-metrics", action="store_true", help="ask no key for /metrics")
     parser.add_argument("--dry-run", action="store_true", help="start nothing: print the shares")
     parser.set_examples(
         "rooflight route --replica http://127.0.0.1:8001 --replica http://127.0.0.1:8002 --dry-run"
@@ -80,6 +81,7 @@ def _route(
         least_bound=bound,
         timeout_s=timeout_s,
         drain_s=drain_s,
+        open_metrics=args.open_metrics,
     )
 
     def announce(bound_port: int) -> None:

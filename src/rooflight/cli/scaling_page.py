@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from rooflight.cli.candidate_page import candidate_document, degrees_text, short_text
+from rooflight.cli.candidate_page import candidate_document, short_text
+from rooflight.explore.plan_pictures import lost
 from rooflight.plan.scaling import BENDS, Point, Scaling, Smallest
-from rooflight.report.scaling_plot import Mark, scaling_svg
+from rooflight.plan.wanted import degrees_text
 from rooflight.report.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
@@ -29,9 +30,9 @@ def _bend(curve: Scaling) -> str:
     if bend is None:
         return f"stays above {BENDS:.0%} of its best up to {curve.points[-1].on}"
     where = f"{bend.on} ({format_count(bend.on.num_chips)} chips)"
-    lost = f"; lost most to {_lost(bend)} of the step" if bend.lost_to else ""
+    most = f"; lost most to {lost(bend)} of the step" if bend.lost_to else ""
     part = f"{curve.efficiency(bend):.0%}"
-    return f"bends at {where}: {part} of its best, bound by {bend.binds}{lost}"
+    return f"bends at {where}: {part} of its best, bound by {bend.binds}{most}"
 
 
 def _row(point: Point) -> tuple[str, ...]:
@@ -50,11 +51,7 @@ def _efficiency(curve: Scaling, point: Point) -> str:
 
 
 def _why(point: Point) -> tuple[str, str, str]:
-    return point.binds, _lost(point) or "-", degrees_text(point.best) if point.best else "-"
-
-
-def _lost(point: Point) -> str:
-    return f"{point.lost_to[0]}, {point.lost_to[1]:.0%}" if point.lost_to else ""
+    return point.binds, lost(point) or "-", degrees_text(point.best) if point.best else "-"
 
 
 def scaling_document(curve: Scaling) -> dict[str, object]:
@@ -79,18 +76,6 @@ def _point_document(point: Point) -> dict[str, object]:
         "lost_to": dict([point.lost_to]) if point.lost_to else {},
         "best": candidate_document(point.best, overlap) if point.best else None,
     }
-
-
-def scaling_picture(title: str, curve: Scaling) -> str:
-    """The curve as SVG."""
-    bend = curve.bend
-    marks = [
-        Mark(p.on.num_chips, p.tokens_per_s, curve.efficiency(p), str(p.on), _lost(p) or p.binds)
-        for p in curve.points
-        if p.best
-    ]
-    at = next((m for m in marks if bend and m.num_chips == bend.on.num_chips), None)
-    return scaling_svg(marks, title=f"{title}: {curve.kind} scaling", bend=at, threshold=BENDS)
 
 
 def pareto_text(title: str, front: Sequence[Point], num_planned: int) -> str:

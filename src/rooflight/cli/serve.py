@@ -1,5 +1,6 @@
 """`rooflight serve`: a model behind OpenAI's API, with limits that follow from the plan."""
 
+import os
 import re
 import sys
 from importlib.util import find_spec
@@ -11,10 +12,10 @@ from rooflight.cli.flags import add_choice, whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serve_page import Page, document, text
+from rooflight.cli.serve_placement import Placed, add_placement, placed
+from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError
 from rooflight.plan.serving.fleet_cost import fleet_cost
-from rooflight.plan.serving.layout import ServingLayout
-from rooflight.plan.serving.precision import parse_precision
 from rooflight.plan.serving.simulate_setup import Setup, Sizes
 from rooflight.plan.serving.step_cost import StepCost
 from rooflight.service.address import bind, check_address
@@ -23,30 +24,31 @@ from rooflight.service.waiting_limit import waiting_limit
 from rooflight.specs.calibration import ANY
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
 from rooflight.units import parse_seconds
 
 HELP = "a model of a Hugging Face folder behind OpenAI's API, with limits from the plan"
 _PACKAGES = ("jax", "aiohttp", "tokenizers", "prometheus_client", "jinja2", "safetensors")
-_DTYPES = ("f32", "bf16")
 _NAME = re.compile(r"[\w./:-]{1,128}")
 _MOST = 10**7
-_TIMES = ("deadline", "write-timeout", "drain", "patience")
+_DRAFTS, _MOST_DRAFTS = 4, 16
+_TIMES = ("deadline", "write-timeout", "drain", "patience", "prefill-timeout")
+_TRANSFERS = ("bytes", "jax")
 _SIZES = {
     "--rows": (32, "sequences that run at once"),
     "--step-tokens": (512, "tokens of a step, decode and prefill"),
-    "--block-tokens": (16, "tokens of a KV block"),
+    "--block-tokens": (32, "tokens of a KV block"),
     "--max-waiting": (256, "requests that may wait"),
 }
 
 
 class Times(NamedTuple):
-    """Seconds that a request, a reader, the end of the server and a step may take."""
+    """Seconds that a request, a reader, the end of the server, a step and a prompt may take."""
 
     deadline_s: float
     write_s: float
     drain_s: float
     patience_s: float
+    prefill_s: float
 
 
 def configure(parser: Parser) -> None:
@@ -55,15 +57,17 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--port", default="8000", help="0 takes one that is free (default 8000)")
     parser.add_argument("--name", help="of the model, for clients (default: of the folder)")
     parser.add_argument("--keys", metavar="FILE", help="a line for each API key: NAME KEY [LIMITS]")
-    parser.add_argument("--on", metavar="HARDWARE", help="what it runs on, to predict: v5e:2x4")
+    add_placement(parser)
     parser.add_argument("--ttft", metavar="TIME", help="promised time to first token: 1s")
     for flag, (default, what) in _SIZES.items():
-        parser.add_argument(flag, default=str(default), help=f"{what} (default {default})")
+        parser.add_argument(flag, help=f"{what} (default {default})")
     parser.add_argument("--max-tokens", help="of a prompt and its text (default 2048, or fewer)")
     parser.add_argument("--blocks", help="of KV cache (default: for all rows at full length)")
-    add_choice(
-        parser, "--dtype", _DTYPES, what="dtype", default="f32", help="of weights and products"
+    parser.add_argument(
+        "--host-blocks", help="cached prefixes that host memory keeps when evicted (default 0)"
     )
+    parser.add_argument("--drafts", help="tokens that a row may guess ahead in a step (default 0)")
+    parser.add_argument("--draft-model", metavar="FOLDER", help="guesses, in place of past text")
     parser.add_argument("--deadline", default="600s", help="of a request (default 600s)")
     parser.add_argument(
         "--write-timeout", default="20s", help="for a reader to make room (default 20s)"
@@ -75,9 +79,25 @@ def configure(parser: Parser) -> None:
         help="a longer step is stuck, unless it was predicted (default 5s)",
     )
     parser.add_argument("--log", metavar="FILE", help="of JSON lines (default: stderr)")
+    parser.add_argument("--open-metrics", action="store_true", help="ask no key for /metrics")
+    parser.add_argument(
+        "--prefill-only", action="store_true", help="compute prompts, for --prefill-from of others"
+    )
+    parser.add_argument("--prefill-from", metavar="URL", help="a server that computes prompts")
+    parser.add_argument(
+        "--prefill-timeout", default="5s", help="then a prompt is computed here (default 5s)"
+    )
+    add_choice(
+        parser,
+        "--transfer",
+        _TRANSFERS,
+        what="transfer",
+        default="bytes",
+        help="how KV gets from one to the other",
+    )
     parser.add_argument("--dry-run", action="store_true", help="start nothing: print the limits")
     parser.set_examples(
-        "rooflight serve llama3-8b --on v5e:2x4 --dtype bf16 --ttft 1s --dry-run",
+        "rooflight serve llama3-8b --on v5e:2x4 --dtypes bf16 --ttft 1s --dry-run",
         "rooflight serve llama3.2-1b --max-tokens 4096 --rows 64 --dry-run",
     )
 
@@ -89,7 +109,10 @@ def run(args: Namespace) -> int:
             f"{args.model!r} is no folder, so there are no weights to serve",
             hint="give a folder with config.json, tokenizer.json and safetensors, or --dry-run",
         )
-    page = _page(args)
+    model = load_model(args.model)
+    where = placed(args, model)
+    page = _page(args, model, where)
+    prefill_from = _prefill_from(args)
     times = Times(*(_time(args, name) for name in _TIMES))
     if args.dry_run:
         if args.json:
@@ -98,19 +121,24 @@ def run(args: Namespace) -> int:
             print(text(page))
         return 0
     _require_packages()
-    return _serve(args, page, folder, times)
+    return _serve(args, page, where, folder, times, prefill_from)
 
 
-def _serve(args: Namespace, page: Page, folder: Path, times: Times) -> int:
+def _serve(
+    args: Namespace, page: Page, where: Placed, folder: Path, times: Times, prefill_from: str | None
+) -> int:
     keys = read_keys(Path(args.keys)) if args.keys else environment_key()
     check_address(args.host, has_keys=bool(keys))
     sock = bind(args.host, whole("--port", args.port, least=0, most=65535))
     # Only now: these bring jax, which takes seconds.
     from rooflight.engine import EngineConfig
+    from rooflight.engine.load import ONE_DEVICE, Placement
+    from rooflight.service.fingerprint import fingerprint
+    from rooflight.service.separation import Separation
     from rooflight.service.serve import Deployment, serve
     from rooflight.service.service import Settings
 
-    limits = page.limits
+    limits, is_separated = page.limits, args.prefill_only or prefill_from is not None
     config = EngineConfig(
         max_rows=limits.max_rows,
         block_tokens=limits.block_tokens,
@@ -119,9 +147,20 @@ def _serve(args: Namespace, page: Page, folder: Path, times: Times) -> int:
         max_model_tokens=page.max_tokens,
         max_waiting=limits.max_waiting,
         max_waiting_tokens=page.waiting.max_waiting_tokens,
+        moves_blocks=is_separated,
+        host_blocks=limits.host_blocks,
+        num_drafts=_num_drafts(args),
     )
-    settings = Settings(page.name, keys, *times)
-    deployment = Deployment(folder, config, settings, page.waiting, sock, args.dtype, args.log)
+    settings = Settings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
+    separation = None
+    if is_separated:
+        mark, key = fingerprint(folder, config, where.dtypes), os.environ.get("ROOFLIGHT_API_KEY")
+        separation = Separation(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
+    on = str(where.on or ONE_DEVICE.on)
+    placement = Placement(on, str(where.layout), where.dtypes, args.draft_model)
+    deployment = Deployment(
+        folder, config, settings, page.waiting, sock, placement, args.log, separation
+    )
 
     def announce() -> None:
         host, bound = sock.getsockname()[:2]
@@ -134,20 +173,41 @@ def _serve(args: Namespace, page: Page, folder: Path, times: Times) -> int:
     return 0 if serve(deployment, announce) else 1
 
 
-def _page(args: Namespace) -> Page:
-    model = load_model(args.model)
-    longest = min(2048, model.max_seq or 2048)
-    max_tokens = (
-        whole("--max-tokens", args.max_tokens, least=2, most=_MOST) if args.max_tokens else longest
-    )
-    rows, step_tokens, block_tokens, max_waiting = (
-        whole(flag, getattr(args, flag[2:].replace("-", "_")), most=_MOST) for flag in _SIZES
-    )
-    full = rows * -(-max_tokens // block_tokens)
-    blocks = whole("--blocks", args.blocks, most=_MOST) if args.blocks else full
-    limits = Limits(rows, step_tokens, blocks, block_tokens, max_waiting)
+def _num_drafts(args: Namespace) -> int:
+    if args.draft_model is not None and not Path(args.draft_model).is_dir():
+        raise UsageError(
+            f"--draft-model {args.draft_model!r} is no folder",
+            hint="give a folder with config.json and safetensors of the same vocabulary",
+        )
+    default = 0 if args.draft_model is None else _DRAFTS
+    return default if args.drafts is None else whole("--drafts", args.drafts, most=_MOST_DRAFTS)
+
+
+def _prefill_from(args: Namespace) -> str | None:
+    if args.prefill_from is None:
+        return None
+    if args.prefill_only:
+        raise UsageError(
+            "--prefill-only and --prefill-from are the two sides of one thing",
+            hint="start two servers, and give each one of these flags",
+        )
+    return server_address(args.prefill_from, flag="--prefill-from")
+
+
+def _page(args: Namespace, model: ModelSpec, where: Placed) -> Page:
+    def size(flag: str, default: int, least: int = 1) -> int:
+        given = getattr(args, flag[2:].replace("-", "_"))
+        planned = where.sizes.get(flag, default)
+        return planned if given is None else whole(flag, given, least=least, most=_MOST)
+
+    max_tokens = size("--max-tokens", min(2048, model.max_seq or 2048), least=2)
+    sizes = (size(flag, default) for flag, (default, _) in _SIZES.items())
+    rows, step_tokens, block_tokens, max_waiting = sizes
+    blocks = size("--blocks", rows * -(-max_tokens // block_tokens))
+    host_blocks = size("--host-blocks", 0, least=0)
+    limits = Limits(rows, step_tokens, blocks, block_tokens, max_waiting, host_blocks=host_blocks)
     ttft_s = None if args.ttft is None else parse_seconds(args.ttft, what="--ttft")
-    cost = _cost(args, model, limits, max_tokens // 2)
+    cost = _cost(where, model, limits, max_tokens // 2)
     waiting = waiting_limit(limits, cost, ttft_s=ttft_s, max_model_tokens=max_tokens)
     name = args.name or Path(args.model).resolve().name
     if not _NAME.fullmatch(name):
@@ -155,14 +215,12 @@ def _page(args: Namespace) -> Page:
     return Page(name, limits, max_tokens, waiting)
 
 
-def _cost(args: Namespace, model: ModelSpec, limits: Limits, context: int) -> StepCost | None:
+def _cost(where: Placed, model: ModelSpec, limits: Limits, context: int) -> StepCost | None:
     """The planner's seconds of a step, where it is said on what; calibrated if it can be."""
-    if args.on is None:
+    if where.on is None:
         return None
-    on = parse_slice(args.on)
     sizes = Sizes(limits.max_rows, limits.max_step_tokens)
-    layout, precision = ServingLayout(tp=on.num_chips), parse_precision(args.dtype)
-    setup = Setup(model, on, layout, precision, sizes)
+    setup = Setup(model, where.on, where.layout, where.precision, sizes)
     return fleet_cost(setup, input_tokens=context, context=context, engine=ANY)[0]
 
 

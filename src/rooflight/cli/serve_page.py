@@ -28,11 +28,19 @@ def text(page: Page) -> str:
         ["running requests", f"{limits.max_rows:,}", "rows of a step"],
         ["tokens of a request", f"{page.max_tokens:,}", "prompt and text"],
         ["tokens of KV cache", f"{limits.pool_tokens:,}", pool],
+        *_kept(limits),
         ["tokens of a step", f"{limits.max_step_tokens:,}", step],
         ["waiting requests", f"{limits.max_waiting:,}", "the next gets 429"],
         ["waiting tokens", f"{waiting.max_waiting_tokens:,}", waiting.because],
     ]
     return f"{page.name}\n\n{table(('limit', 'value', 'because'), rows, align='lrl')}"
+
+
+def _kept(limits: Limits) -> list[list[str]]:
+    if not limits.host_blocks:
+        return []
+    tokens = limits.host_blocks * limits.block_tokens
+    return [["tokens kept in host memory", f"{tokens:,}", "cached prefixes, once evicted"]]
 
 
 def document(page: Page) -> dict[str, object]:

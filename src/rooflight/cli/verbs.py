@@ -24,6 +24,12 @@ VERBS = {
     "fit": "whether a training step or a served model fits into a chip's memory, by component",
     "frontier": "latency against throughput against cost of a served model, and what binds where",
     "simulate": "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput",
+    "tokens": "text files as a folder of tokens for `train`, with a tokenizer of yours or one made"
+    " of them",
+    "train": "trains a plan in this process: data, checkpoints, events; goes on where it was"
+    " stopped",
+    "launch": "a run on several processes and hosts, watched, and started again when one dies",
+    "ckpt": "an Orbax checkpoint on a laptop: tree, shapes, mesh, seals, bytes to restore it",
     "serve": "a model of a Hugging Face folder behind OpenAI's API, with limits from the plan",
     "route": "one address for several servers: requests go by shared prefixes and load",
     "bench": "open-loop load on an OpenAI-compatible server: latencies beside what is predicted",
@@ -33,6 +39,10 @@ VERBS = {
     "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
     "verify": "a plan or your own function, compiled for its slice without a chip: what is odd",
     "hlo": "collectives, loops, matmuls, memory and time of a compiled program, from a dump of XLA",
+    "profile": "where the time of a step went, from a trace of JAX's profiler: ops, overlap, host"
+    " gaps",
+    "reconcile": "a run's plan, program and measured steps, term by term: the gap as a waterfall of"
+    " causes",
     "measure": "this machine as a chip: matmuls, memory and collectives, run on devices made of"
     " its cores",
     "intensity": "FLOPs and bytes of a JAX function of your own, and where it lies under a chip's"
@@ -42,6 +52,7 @@ VERBS = {
     "calibrate": "efficiencies, overlaps and overheads of a chip under its software, fitted to"
     " measured runs",
     "doctor": "what this machine can compile for, with which versions, and how to get the rest",
+    "explore": "the same answers in a browser, served from this machine: rooflines, layouts, runs",
     "book": "worked problems of the book, line by line, against its printed answers",
     "completion": "a completion script for bash, zsh or fish",
 }

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from rooflight.cli.axes import mesh_of
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.cli.findings_page import comparison_document, comparison_text
 from rooflight.cli.flags import add_choice, add_mesh, add_verbose
@@ -16,6 +15,7 @@ from rooflight.cli.verify_report import write_verdict
 from rooflight.errors import UsageError
 from rooflight.records import Plan, from_json, read_text
 from rooflight.specs import parse_slice
+from rooflight.specs.axes import mesh_of
 from rooflight.verify.baseline import compare, read_baseline
 from rooflight.verify.judge import STAGES, expected_of, judge
 from rooflight.verify.program import judge_program, parse_build

@@ -1,9 +1,10 @@
 """What `rooflight plan --why-not` and `--flips` show."""
 
-from rooflight.cli.candidate_page import candidate_document, compare, degrees_text, short_text
+from rooflight.cli.candidate_page import candidate_document, compare, short_text
 from rooflight.plan.fixes import Fix
 from rooflight.plan.flips import Flip, Flips, Side
 from rooflight.plan.stage_time import Overlap
+from rooflight.plan.wanted import degrees_text
 from rooflight.plan.why_not import WhyNot
 from rooflight.units import format_count, format_si
 

@@ -23,6 +23,8 @@ class EngineConfig:
     max_logprobs: int = 20
     num_drafts: int = 0  # tokens that a row may guess ahead in a step; see `drafts`
     cache_dtype: str | None = None  # that of the computation, or int8 or fp8
+    moves_blocks: bool = False  # to another engine, or from one; see `separated`
+    host_blocks: int = 0  # of cached prefixes, kept in host memory; see `host_blocks`
     spread: Axes = ()  # mesh axes over which the positions of a row are split
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class EngineConfig:
             max_waiting=self.max_waiting,
             max_waiting_tokens=self.max_waiting_tokens,
             chunk_tokens=self.tile_tokens,
+            host_blocks=self.host_blocks,
         )
 
     @property

@@ -9,6 +9,7 @@ is done. What a call found is a `Found`, whose `read` waits.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -17,16 +18,28 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rooflight.engine.config import EngineConfig, smallest
+from rooflight.engine.pages import Pages
 from rooflight.engine.request import Mask, Sampling
-from rooflight.engine.step_function import EVERY, WORD, Field, State, check_drafts, set_masks, step
+from rooflight.engine.step_function import (
+    EVERY,
+    WORD,
+    Field,
+    State,
+    check_drafts,
+    draft,
+    set_masks,
+    set_token,
+    step,
+)
 from rooflight.program.cache import Layers, check_rows_only, init_cache
+from rooflight.program.cache_pages import Group, Values
 from rooflight.program.decode_form import decode_form, serving_weights
 from rooflight.program.model import Program
 from rooflight.program.params import Tree
 from rooflight.program.shardings import device_mesh
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
-_DRAFTS = -1  # the kind of a call that checks drafts
+_DRAFTS, _GUESSES = -1, -2  # the kinds of a call that checks drafts, and of one that makes them
 
 
 class Tile(NamedTuple):
@@ -78,6 +91,8 @@ class Device:
             )
         )
         self.reset()
+        self.pages = Pages(self._mesh, self._cache, config.table_widths, self._compile)
+        self._compiled_token: Any = None
 
     def reset(self) -> None:
         """An empty cache and state: what was there is gone."""
@@ -150,6 +165,35 @@ class Device:
         lines = self._gather(padded, places, lengths)
         return self._dispatch(np.concatenate([lines, given], 1), _DRAFTS)
 
+    def draft(
+        self, rows: Sequence[int], starts: Sequence[int], last: Sequence[int], rooms: Sequence[int]
+    ) -> Found:
+        """What rows would draw after their last tokens; each has room for so many drafts.
+
+        Found is [rows, drafts + 1]; the last column is no draft.
+        """
+        config, num = self.config, len(rows)
+        count = smallest(config.row_counts, num)
+        padded = np.full(count, config.max_rows)
+        padded[:num] = rows
+        places, lengths, given = np.zeros((3, count), np.int32)
+        places[:num], lengths[:num], given[:num] = starts, rooms, last
+        lengths[:num] += 1
+        lines = self._gather(padded, places, lengths)
+        return self._dispatch(np.concatenate([lines, given[:, None]], 1), _GUESSES)
+
+    def read(self, blocks: Sequence[int], group: Group) -> Values:
+        """What some layers have in some blocks."""
+        return self.pages.read(self._cache, blocks, group)
+
+    def insert(self, blocks: Sequence[int], group: Group, values: Values) -> None:
+        """What some layers have in some blocks from now on."""
+        self._cache = self.pages.write(self._cache, blocks, group, values)
+
+    def start_row(self, row: int, token: int) -> None:
+        """The last token of a row whose cache was inserted."""
+        self._state = self._token_function()(self._state, np.int32(row), np.int32(token))
+
     def _gather(self, rows: Any, starts: Ints, lengths: Ints) -> Ints:
         """The lines of some rows, with as much of their tables as the longest needs."""
         config = self.config
@@ -173,18 +217,22 @@ class Device:
 
     # Compilation
 
-    def warm(self) -> None:
-        """Compiles everything that can ever be called."""
+    def warm(self, *, is_drafter: bool = False) -> None:
+        """Compiles everything that can ever be called, or that a drafter needs."""
         config = self.config
+        kinds = [_GUESSES] if is_drafter else [0, _DRAFTS] if config.num_drafts else [0]
         for width in self._widths:
-            for count in config.row_counts:
-                self._function(count, width, 0)
-                if config.num_drafts:
-                    self._function(count, width, _DRAFTS)
+            for count, kind in product(config.row_counts, kinds):
+                self._function(count, width, kind)
             for count in config.tile_counts:
                 self._function(count, width, config.tile_tokens)
+        if is_drafter:
+            return
         for count in config.row_counts:
             self._mask_function(count)
+        if config.moves_blocks or config.host_blocks:
+            self.pages.warm()
+            self._token_function()
 
     def _dispatch(self, packed: Ints, kind: int) -> Found:
         """Runs the function of some kind: `_DRAFTS`, or as many tokens of prompts a line."""
@@ -196,25 +244,25 @@ class Device:
         return Found(found)
 
     def _num_packed(self, kind: int) -> int:
-        return self.config.num_drafts + 1 if kind == _DRAFTS else kind
+        return {_DRAFTS: self.config.num_drafts + 1, _GUESSES: 1}.get(kind, kind)
 
     def _function(self, count: int, width: int, kind: int) -> Any:
         key = (count, width, kind)
         if key not in self._compiled:
             num_tokens = self._num_packed(kind)
-            sizes = {
-                "width": width,
-                "num_top": min(self.config.max_logprobs, self._program.model.vocab),
-            }
-            run = (
-                partial(check_drafts, self._program, **sizes)
-                if kind == _DRAFTS
-                else partial(step, self._program, num_tokens=num_tokens, **sizes)
-            )
+            run = self._kinds(kind, width, num_tokens)
             packed = self._like((count, Field.COUNT + width + num_tokens), jnp.int32)
             taken = (self._params, self._cache, self._state, packed)
             self._compiled[key] = self._compile(run, *taken, donate=(1, 2))
         return self._compiled[key]
+
+    def _kinds(self, kind: int, width: int, num_tokens: int) -> Any:
+        program, num_top = self._program, min(self.config.max_logprobs, self._program.model.vocab)
+        if kind == _GUESSES:
+            return partial(draft, program, width=width, num_drafts=self.config.num_drafts)
+        if kind == _DRAFTS:
+            return partial(check_drafts, program, width=width, num_top=num_top)
+        return partial(step, program, width=width, num_tokens=num_tokens, num_top=num_top)
 
     def _mask_function(self, count: int) -> Any:
         if count not in self._compiled_masks:
@@ -223,6 +271,13 @@ class Device:
             taken = (self._state, rows, words)
             self._compiled_masks[count] = self._compile(set_masks, *taken, donate=(0,))
         return self._compiled_masks[count]
+
+    def _token_function(self) -> Any:
+        if self._compiled_token is None:
+            number = self._like((), jnp.int32)
+            taken = (self._state, number, number)
+            self._compiled_token = self._compile(set_token, *taken, donate=(0,))
+        return self._compiled_token
 
     def _compile(self, function: Any, *taken: Any, donate: tuple[int, ...] = ()) -> Any:
         self.num_compilations += 1

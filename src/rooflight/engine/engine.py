@@ -1,4 +1,4 @@
-"""`Engine`: jobs in, tokens out, a step at a time. No thread, no clock.
+"""`Engine`: jobs in, tokens out, a step at a time. No thread, and nothing depends on a clock.
 
     add -> Scheduler.schedule -> Device.generate, Device.prefill -> Found.read -> Delta
 
@@ -8,18 +8,22 @@ one step too far, and what that step made of it is dropped. Jobs that follow a g
 need to know the tokens so far: with them the engine reads each step before the next.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from rooflight.batching import Admission, Chunk, Scheduler, StepBatch
+from rooflight.batching import Admission, Chunk, Request, Scheduler, StepBatch, TableWrite
 from rooflight.engine.config import EngineConfig
 from rooflight.engine.device import Device, Found, Ints, Tile
-from rooflight.engine.request import Delta, Finish, Job, Mask
+from rooflight.engine.host_blocks import HostBlocks
+from rooflight.engine.request import Delta, Finish, Job, Mask, TokenLogprobs
 from rooflight.engine.running import Text
 from rooflight.engine.stats import Counts, EngineStats, stats_of
 from rooflight.engine.unpack import logprobs_of
+from rooflight.errors import UsageError
 from rooflight.program.model import Program
 from rooflight.program.params import Tree
 
@@ -48,13 +52,31 @@ class Engine:
         self._guided_rows: set[int] = set()  # where the device has a mask
         self._compilations_when_warm = 0
         self._counts = Counts()
+        self._drafter: Device | None = None  # a model that guesses
+        self._host = HostBlocks(self.device)
 
     # What goes in
 
     def warm(self) -> None:
         """Compiles everything; nothing is compiled after."""
         self.device.warm()
-        self._compilations_when_warm = self.device.num_compilations
+        if self._drafter is not None:
+            self._drafter.warm(is_drafter=True)
+        self._compilations_when_warm = self._num_compilations
+
+    def draft_with(self, program: Program, params: Tree) -> None:
+        """Lets a smaller model guess ahead, in place of what a text has said before.
+
+        Its keys and values lie in blocks of the same numbers, so the scheduler knows one cache.
+        """
+        if program.model.vocab != self._vocab or not self.config.num_drafts:
+            raise UsageError(
+                f"{program.model.name} with {program.model.vocab} tokens cannot guess"
+                f" {self.config.num_drafts} of {self._vocab}",
+                hint="take a smaller model of the same family, and let it guess at least one token",
+            )
+        sizes = replace(self.config, cache_dtype=None, moves_blocks=False, host_blocks=0, spread=())
+        self._drafter = Device(program, params, sizes)
 
     def check(self, job: Job) -> Admission:
         """Whether a job can ever run; raises if it is not one."""
@@ -62,11 +84,14 @@ class Engine:
 
     def add(self, job: Job) -> Admission:
         """Queues a job, or says why not."""
+        return self._admit(job, self.scheduler.add)
+
+    def _admit(self, job: Job, enqueue: Callable[[Request], Admission]) -> Admission:
         found = self.check(job)
         if found is not Admission.ADMITTED:
             return found
-        text = Text(job, self.config.block_tokens, guesses=self.config.num_drafts > 0)
-        found = self.scheduler.add(text.request)
+        text = Text(job, self.config.block_tokens, guesses=self._looks_back)
+        found = enqueue(text.request)
         if found is Admission.ADMITTED:
             self._texts[job.id] = text
             self._num_guided += job.allowed is not None
@@ -106,8 +131,10 @@ class Engine:
     def recover(self, error: str) -> list[Delta]:
         """After a step that raised: ends all that ran with `FAILED`, and empties the device."""
         self._pending = []
-        self.device.reset()
+        for device in self._devices:
+            device.reset()
         self._guided_rows.clear()
+        self._host.clear()
         self.scheduler.abort()
         lost = [t for t in self._texts.values() if t.job.id not in self.scheduler]
         return self._take_deltas() + [self._end(text, Finish.FAILED, error) for text in lost]
@@ -118,14 +145,27 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        compilations = self.device.num_compilations - self._compilations_when_warm
+        compilations = self._num_compilations - self._compilations_when_warm
         return stats_of(self.scheduler, self._counts, compilations)
+
+    @property
+    def _num_compilations(self) -> int:
+        return sum(device.num_compilations for device in self._devices)
+
+    @property
+    def _devices(self) -> Sequence[Device]:
+        """Those with a cache: of the model, and of one that guesses."""
+        return (self.device,) if self._drafter is None else (self.device, self._drafter)
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether guesses are what a text has said before."""
+        return self.config.num_drafts > 0 and self._drafter is None
 
     # Inside a step
 
     def _dispatch(self, batch: StepBatch) -> None:
-        for write in batch.writes:
-            self.device.write_table(*write)
+        self._write_tables(batch.writes)
         for chunk in batch.chunks:
             self._open(chunk)
         if self._num_guided or self._guided_rows:
@@ -138,12 +178,29 @@ class Engine:
     def _open(self, chunk: Chunk) -> None:
         """Gives a text the row that the scheduler chose for it."""
         text = self._texts[chunk.id]
-        self._by_row[chunk.row] = text
-        self.device.open_row(chunk.row, text.job.sampling, text.job.logprobs)
+        self._seat(chunk.row, text)
         if text.cached is None:
-            text.cached = chunk.start
+            text.began = time.monotonic()
             self._counts.prefix_queries += len(text.job.prompt)
-            self._counts.prompt_tokens += len(text.job.prompt)
+            self._count_prompt(text, chunk.start)
+
+    def _seat(self, row: int, text: Text) -> None:
+        self._by_row[row] = text
+        for device in self._devices:
+            device.open_row(row, text.job.sampling, text.job.logprobs)
+
+    def _write_tables(self, writes: Iterable[TableWrite]) -> None:
+        """What new blocks held is moved before they are used."""
+        tier = self.scheduler.room.tier
+        if tier is not None and tier.moves:
+            self._host.follow(tier.take_moves())
+        for write in writes:
+            for device in self._devices:
+                device.write_table(*write)
+
+    def _count_prompt(self, text: Text, cached: int) -> None:
+        text.cached = cached
+        self._counts.prompt_tokens += len(text.job.prompt)
 
     def _guide(self, batch: StepBatch) -> None:
         """Tells the device what the rows that follow a grammar may draw in this step."""
@@ -160,7 +217,7 @@ class Engine:
     def _generate(self, rows: Sequence[int]) -> None:
         texts = [self._by_row[row] for row in rows]
         starts = [t.length - 1 for t in texts]
-        drafts = [self._draft(row) for row in rows] if self.config.num_drafts else ()
+        drafts = self._draft(rows, texts, starts) if self.config.num_drafts else ()
         if any(drafts):
             given = [[t.tokens[-1], *more] for t, more in zip(texts, drafts, strict=True)]
             found = self.device.check_drafts(rows, starts, given)
@@ -170,14 +227,25 @@ class Engine:
             text.length += 1
         self._pending.append(_Dispatched(found, list(enumerate(texts)), drafts))
 
-    def _draft(self, row: int) -> list[int]:
-        """Guesses for a row, as many as there are blocks for."""
-        drafts = self._by_row[row].guess(self.config.num_drafts)
-        if drafts:
-            for write in self.scheduler.reserve(row, len(drafts)):
-                self.device.write_table(*write)
-            drafts = drafts[: self.scheduler.room_of(row)]
-        return drafts
+    def _draft(
+        self, rows: Sequence[int], texts: Sequence[Text], starts: Sequence[int]
+    ) -> list[list[int]]:
+        """Guesses for each row, as many as there are blocks for."""
+        most, drafter = self.config.num_drafts, self._drafter
+        if drafter is None:
+            drafts = [text.guess(most) for text in texts]
+            return [d[: self._reserve(row, len(d))] for row, d in zip(rows, drafts, strict=True)]
+        pairs = zip(rows, texts, strict=True)
+        rooms = [self._reserve(row, text.num_more(most)) for row, text in pairs]
+        found = drafter.draft(rows, starts, [t.tokens[-1] for t in texts], rooms).read()
+        return [line[:room].tolist() for line, room in zip(found, rooms, strict=False)]
+
+    def _reserve(self, row: int, wanted: int) -> int:
+        """Blocks for so many drafts of a row, or for as many as there can be."""
+        if not wanted:
+            return 0
+        self._write_tables(self.scheduler.reserve(row, wanted))
+        return min(wanted, self.scheduler.room_of(row))
 
     def _prefill(self, chunks: Sequence[Chunk]) -> None:
         """Cuts chunks into tiles, and tiles into calls."""
@@ -186,6 +254,8 @@ class Engine:
         for at in range(0, len(tiles), most):
             some = tiles[at : at + most]
             found = self.device.prefill(some)
+            if self._drafter is not None:
+                self._drafter.prefill(some)
             lines = [(i, self._by_row[t.row]) for i, t in enumerate(some) if t.is_last]
             if lines:
                 self._pending.append(_Dispatched(found, lines))
@@ -212,13 +282,18 @@ class Engine:
 
     def _take(self, text: Text, values: Ints, drafts: Sequence[int]) -> Delta:
         """The next tokens of a text, one more than drafts hold, and whether they were the last."""
-        job, lines = text.job, np.atleast_2d(values)
+        lines = np.atleast_2d(values)
         drawn: list[int] = lines[: len(drafts) + 1, 0].tolist()
         num = 1 + next((i for i, t in enumerate(drafts) if t != drawn[i]), len(drafts))
         if drafts:
             self._accept(text, num - 1, len(drafts))
-        keys, finish, tokens = list[bytes](), None, list[int]()
-        for token in drawn[:num]:
+        wanted = lines[:num] if text.job.logprobs else ()
+        return self._gain(text, drawn[:num], [logprobs_of(x, text.job.logprobs) for x in wanted])
+
+    def _gain(self, text: Text, drawn: Sequence[int], found: Sequence[TokenLogprobs]) -> Delta:
+        """More tokens for a text, up to the one that ends it."""
+        job, keys, finish, tokens = text.job, list[bytes](), None, list[int]()
+        for token in drawn:
             tokens.append(token)
             keys += text.append(token)
             finish = self._finish(text, token)
@@ -227,13 +302,13 @@ class Engine:
         if keys and job.id in self.scheduler:
             self.scheduler.extend_keys(job.id, keys)
         self._counts.generated_tokens += len(tokens)
+        began = None if text.is_reported else text.began
         cached = text.report_cached()
-        wanted = lines[: len(tokens)] if job.logprobs else ()
         if finish is not None:
             self.scheduler.cancel(job.id)  # unless it is done there, too
             self._end(text, finish)
-        logprobs = tuple(logprobs_of(line, job.logprobs) for line in wanted)
-        return Delta(job.id, tuple(tokens), logprobs, finish, cached)
+        logprobs = tuple(found[: len(tokens)])
+        return Delta(job.id, tuple(tokens), logprobs, finish, cached, began=began)
 
     def _accept(self, text: Text, accepted: int, drafted: int) -> None:
         self._counts.drafted_tokens += drafted

@@ -1,29 +1,133 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # jax annotates its own functions only in part.
-"""An engine from a Hugging Face folder: config.json and safetensors, no pickle, no remote code."""
+"""An engine from a Hugging Face folder: config.json and safetensors, no pickle, no remote code.
 
+Where it runs and in what dtypes is a `Placement`, as a plan to serve has it: tensor parallel, with
+the cache split by kv heads or by positions, and experts over the same chips.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from rooflight.dtypes import DTYPES
+import jax
+
+from rooflight.algebra import Axes
 from rooflight.engine.config import EngineConfig
 from rooflight.engine.engine import Engine
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
+from rooflight.errors import UsageError
+from rooflight.graph.layout import Rule
+from rooflight.plan.serving.layout import ServingLayout, mesh_axes, parse_serving_layout
+from rooflight.plan.serving.pins import generate_pins, generate_setting, spread_axes
+from rooflight.plan.serving.precision import parse_precision
 from rooflight.program.hf_import import import_huggingface
 from rooflight.program.model import Program
-from rooflight.program.params import abstract_params
+from rooflight.program.params import JAX_DTYPES, Tree, abstract_params
+from rooflight.program.quantized import FORMATS, quantize_weights
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import parse_mesh, read_hf_config
+from rooflight.specs import read_hf_config
+from rooflight.specs.mesh import place
+from rooflight.specs.model import ModelSpec
+from rooflight.specs.slice import parse_slice
+
+_WIDE = "bf16"  # products of weights in few bits, unless told
+THREADS = 4  # of XLA for a device made of a CPU, see `_make_devices`
 
 
-def load_engine(folder: str | Path, config: EngineConfig, *, dtype: str = "f32") -> Engine:
-    """The model of a folder on one device, its weights and products in `dtype`."""
-    model = read_hf_config(folder)
-    graph, mesh = model_graph(model), parse_mesh("X=1", on="v5e:1x1")
-    dims = dim_sizes(graph, batch=config.max_rows, seq=1)
-    pins = pins_of(graph, parse_layout("dp=X"), mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
-    program = Program(model, pins, weights=dtype, compute=dtype)
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a served model lies on its chips."""
+
+    on: str = "v5e"  # a slice; of one chip it does not matter which
+    layout: str = "tp=1"  # in ways
+    dtypes: str = "f32"  # WEIGHTS[/KV[/COMPUTE]]
+    drafter: str | None = None  # a folder with a smaller model that guesses ahead, on one device
+
+    def __post_init__(self) -> None:
+        split = self.split
+        if split.pp * split.dp * split.cp > 1:
+            raise UsageError(
+                f"an engine under {split} would split layers, sequences or positions of a prompt",
+                hint=f"use tp, ws and ep, such as tp={split.num_chips}; run each part of dp as a"
+                " server of its own, behind `rooflight route`",
+            )
+
+    @property
+    def split(self) -> ServingLayout:
+        return parse_serving_layout(self.layout)
+
+
+ONE_DEVICE = Placement()
+
+
+def load_engine(
+    folder: str | Path,
+    config: EngineConfig,
+    placement: Placement = ONE_DEVICE,
+    *,
+    make: type[Engine] = Engine,
+) -> Engine:
+    """The model of a folder on the chips of a placement, the first ones that jax sees."""
+    _make_devices(placement.split.num_chips)
+    program, params, spread = _load(folder, config, placement)
+    kept = parse_precision(placement.dtypes).kv.name
+    engine = make(program, params, replace(config, cache_dtype=kept, spread=spread))
+    if placement.drafter is not None:
+        alone = Placement(dtypes=placement.dtypes)
+        engine.draft_with(*_load(placement.drafter, config, alone)[:2])
+    return engine
+
+
+def _load(
+    folder: str | Path, config: EngineConfig, placement: Placement
+) -> tuple[Program, Tree, Axes]:
+    """Program and weights, and the axes over which the positions of a row are spread."""
+    model, dtypes = read_hf_config(folder), parse_precision(placement.dtypes)
+    axes = mesh_axes(placement.split, model) or {"Y": 1}
+    mesh = place(axes, parse_slice(placement.on))
+    setting = generate_setting(model, placement.split, mesh, dtypes)
+    _check(placement.split, setting.layout.cache or {})
+    pins = generate_pins(setting, rows=config.max_rows, context=config.max_model_tokens)
+    compute = dtypes.compute if dtypes.compute in JAX_DTYPES else _WIDE
+    stored = dtypes.weights.name if dtypes.weights.name in JAX_DTYPES else compute
+    program = Program(model, pins, weights=stored, compute=compute)
     target = abstract_params(program.specs, pins, device_mesh(pins.axes))
-    return Engine(program, import_huggingface(folder, program.specs, target).params, config)
+    params = import_huggingface(folder, program.specs, target).params
+    if dtypes.weights.name in FORMATS:
+        params = _in_few_bits(model, params, dtypes.weights.name)
+    return program, params, spread_axes(setting)
+
+
+def _make_devices(count: int) -> None:
+    """As many devices of a CPU as a layout takes, unless jax has begun or was told a number.
+
+    And spare ones: XLA has a thread for each, a collective blocks one, and the engine is a step
+    ahead; the collectives of two steps at once would take all threads and wait for ever.
+    """
+    if count > 1 and "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", THREADS * count)
+
+
+def _check(split: ServingLayout, cache: Rule) -> None:
+    """Raises where rows are split, or where there are too few devices."""
+    found = len(jax.devices())
+    if split.num_chips > found:
+        raise UsageError(
+            f"{split} takes {split.num_chips} devices; jax finds {found}",
+            hint="on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
+            f"{THREADS * split.num_chips}",
+        )
+    if cache.get("B"):
+        raise UsageError(
+            f"{split} splits the cache by sequences, of which an engine has one pool",
+            hint=f"take {replace(split, kv='sequence')} or {replace(split, kv='heads')}",
+        )
+
+
+def _in_few_bits(model: ModelSpec, params: Tree, dtype: str) -> Tree:
+    with jax.set_mesh(jax.tree.leaves(params)[0].sharding.mesh):
+        return jax.jit(partial(quantize_weights, model, dtype=dtype))(params)

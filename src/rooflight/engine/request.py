@@ -73,3 +73,4 @@ class Delta:
     finish: Finish | None = None
     cached_tokens: int = 0  # of the prompt, from the prefix cache; in the first delta
     error: str = ""  # what went wrong, with `Finish.FAILED`
+    began: float | None = None  # when the prompt was begun, on the monotonic clock; in the first

@@ -16,6 +16,8 @@ from rooflight.engine.stats import EngineStats
 from rooflight.errors import RooflightError
 
 Deliver = Callable[[Sequence[Delta]], None]
+Add = Callable[[Job], Admission]  # of the engine: how a job goes in
+Action = Callable[[], Sequence[Delta]]
 
 
 class Runner:
@@ -27,7 +29,8 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._changed = threading.Condition()
         # All below belongs to the lock.
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[tuple[Job, Add]] = deque()
+        self._actions: deque[Action] = deque()
         self._job_tokens = 0
         self._cancelled: deque[int] = deque()
         self._is_stopping = False
@@ -40,6 +43,7 @@ class Runner:
         self.last_step_time = time.monotonic()
         self.step_count = 0
         self.last_error = ""
+        self._busy_since: float | None = None  # without a step since; None while it sleeps
 
     # From any thread
 
@@ -47,7 +51,7 @@ class Runner:
         """Warms the engine up in the thread; `is_warm` says when jobs get answers."""
         self._thread.start()
 
-    def submit(self, job: Job) -> Admission:
+    def submit(self, job: Job, add: Add | None = None) -> Admission:
         """Queues a job, or says why not; raises if it could never run."""
         found = self._engine.check(job)
         if found is not Admission.ADMITTED:
@@ -55,10 +59,16 @@ class Runner:
         with self._changed:
             if self._is_draining or self.is_dead or self._is_full(job):
                 return Admission.QUEUE_FULL
-            self._jobs.append(job)
+            self._jobs.append((job, add or self._engine.add))
             self._job_tokens += len(job.prompt)
             self._changed.notify_all()
         return Admission.ADMITTED
+
+    def post(self, action: Action) -> None:
+        """Has the thread do something between two steps; one that raises ends as a step does."""
+        with self._changed:
+            self._actions.append(action)
+            self._changed.notify_all()
 
     def cancel(self, id: int) -> None:
         """Ends a job before the next step; one that is not here is no error."""
@@ -85,6 +95,18 @@ class Runner:
         with self._changed:
             return self._stats
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Of prompts that nobody has begun."""
+        with self._changed:
+            return self._waiting_tokens + self._job_tokens
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Since the last step of a thread that has work; 0 if it sleeps, or still compiles."""
+        since = self._busy_since
+        return 0.0 if since is None or not self.is_warm else time.monotonic() - since
+
     def _is_full(self, job: Job) -> bool:
         config = self._engine.config
         if self._stats.num_waiting + len(self._jobs) >= config.max_waiting:
@@ -94,13 +116,14 @@ class Runner:
         return limit is not None and waiting + len(job.prompt) > limit
 
     def _is_idle(self) -> bool:
-        return self.is_dead or not (self._jobs or self._engine.has_work)
+        return self.is_dead or not (self._jobs or self._engine.ids or self._engine.has_work)
 
     # In the thread
 
     def _run(self) -> None:
         try:
             self._engine.warm()
+            self._publish(())  # what was compiled until now was compiled in time
             self.is_warm = True
             while self._wait():
                 self._step()
@@ -112,43 +135,56 @@ class Runner:
     def _wait(self) -> bool:
         """Takes what came in; false when it is time to stop."""
         with self._changed:
-            self._changed.wait_for(self._has_news)
+            if not self._has_news():
+                self._busy_since = None
+                self._changed.wait_for(self._has_news)
+            self._busy_since = self._busy_since or time.monotonic()
             jobs, cancelled = list(self._jobs), list(self._cancelled)
-            self._jobs.clear()
-            self._cancelled.clear()
+            actions = list(self._actions)
+            for inbox in (self._jobs, self._cancelled, self._actions):
+                inbox.clear()
             self._job_tokens = 0
             if self._is_stopping:
                 self._jobs.extend(jobs)
                 return False
         deltas: list[Delta] = []
-        for job in jobs:
-            found = self._add(job)
+        for job, add in jobs:
+            found = self._add(job, add)
             if found:
                 deltas.append(Delta(job.id, finish=Finish.FAILED, error=found))
+        for action in actions:
+            deltas += self._guarded(action)
         deltas += [d for id in cancelled if (d := self._engine.cancel(id)) is not None]
         self._publish(deltas)
         return True
 
-    def _add(self, job: Job) -> str:
+    def _add(self, job: Job, add: Add) -> str:
         """Why a job cannot be here, such as an id that is; nothing if it can."""
         try:
-            found = self._engine.add(job)
+            found = add(job)
         except RooflightError as error:
             return str(error)
         return "" if found is Admission.ADMITTED else found
 
     def _has_news(self) -> bool:
-        return bool(self._is_stopping or self._jobs or self._cancelled or self._engine.has_work)
+        inboxes = self._jobs or self._cancelled or self._actions
+        return bool(self._is_stopping or inboxes or self._engine.has_work)
 
     def _step(self) -> None:
-        try:
-            deltas = self._engine.step()
-        except Exception as error:  # of one step: those in it fail, those that wait do not
-            self.last_error = f"{type(error).__name__}: {error}"
-            deltas = self._engine.recover(self.last_error)
-        self.last_step_time = time.monotonic()
+        if not self._engine.has_work:  # all that is here waits for something else
+            return
+        deltas = self._guarded(self._engine.step)
+        self.last_step_time = self._busy_since = time.monotonic()
         self.step_count += 1
         self._publish(deltas)
+
+    def _guarded(self, action: Action) -> Sequence[Delta]:
+        """After an error those in the step fail, those that wait do not."""
+        try:
+            return action()
+        except Exception as error:
+            self.last_error = f"{type(error).__name__}: {error}"
+            return self._engine.recover(self.last_error)
 
     def _publish(self, deltas: Sequence[Delta]) -> None:
         with self._changed:
@@ -167,7 +203,7 @@ class Runner:
     def _end_all(self, finish: Finish, error: str) -> None:
         """Every job that is left gets its last delta."""
         with self._changed:
-            ids = [job.id for job in self._jobs]
+            ids = [job.id for job, _ in self._jobs]
             self._jobs.clear()
         ids += self._engine.ids
         self._publish([Delta(id, finish=finish, error=error) for id in ids])

@@ -11,6 +11,7 @@ class Text:
     """A prompt and what was made of it; the scheduler's request is counted off it."""
 
     __slots__ = (
+        "began",
         "cached",
         "chain",
         "drafts",
@@ -33,6 +34,7 @@ class Text:
         self.length = len(job.prompt)  # with tokens that the device has made and nobody has read
         self.finish: Finish | None = None
         self.cached: int | None = None  # prompt tokens that were in the prefix cache
+        self.began: float | None = None  # when it got its first row
         self.is_reported = False  # whether a delta has said so
 
     @property
@@ -61,7 +63,11 @@ class Text:
         self.is_reported = True
         return cached
 
-    def guess(self, most: int) -> list[int]:
-        """Tokens that may come next, no more than are left to make after one."""
+    def num_more(self, most: int) -> int:
+        """Tokens that may be guessed, no more than are left to make after one."""
         left = self.job.max_new_tokens - self.num_made - 1
-        return [] if self.drafts is None else self.drafts.guess(min(most, left))
+        return 0 if self.job.allowed is not None else min(most, left)
+
+    def guess(self, most: int) -> list[int]:
+        """Tokens that may come next, from what the text has said before."""
+        return [] if self.drafts is None else self.drafts.guess(self.num_more(most))

@@ -22,6 +22,7 @@ class EngineStats:
     drafted_tokens: int  # guesses that the model checked
     accepted_tokens: int  # and took
     compilations_after_ready: int
+    restored_blocks: int  # of cached prefixes, from host memory
 
 
 @dataclass(slots=True)
@@ -52,4 +53,5 @@ def stats_of(scheduler: Scheduler, counts: Counts, compilations: int) -> EngineS
         drafted_tokens=counts.drafted_tokens,
         accepted_tokens=counts.accepted_tokens,
         compilations_after_ready=compilations,
+        restored_blocks=0 if room.tier is None else room.tier.num_restored,
     )

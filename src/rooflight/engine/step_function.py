@@ -89,6 +89,40 @@ def check_drafts(
     return found, cache, state._replace(tokens=state.tokens.at[row].set(last))
 
 
+def draft(
+    program: Program,
+    params: Tree,
+    cache: Layers,
+    state: State,
+    packed: jax.Array,
+    *,
+    width: int,
+    num_drafts: int,
+) -> tuple[jax.Array, Layers, State]:
+    """What each row would draw next, token by token: [B, drafts + 1], the last of them no draft.
+
+    It is computed so that the cache has the last draft, too. A row stops writing to its cache after
+    as many tokens as it has room for. Noise is that of the row's seed and the token's position, as
+    in the model that checks: where both have the same chances they draw the same.
+    """
+    fields, rows = _rows(packed, width)
+
+    def more(
+        i: jax.Array, carried: tuple[Layers, jax.Array, jax.Array]
+    ) -> tuple[Layers, jax.Array, jax.Array]:
+        cache, last, drawn = carried
+        here = Rows(rows.starts + i, (i < rows.lengths).astype(jnp.int32), rows.tables)
+        logits, cache = prefill_chunk(program, params, cache, last[:, None], here)
+        logits = jax.reshard(logits, PartitionSpec(None, None))[:, None]
+        last = sample(logits, _draws(fields), here.starts[:, None] + 1)[:, 0]
+        return cache, last, drawn.at[:, i].set(last)
+
+    last = packed[:, Field.COUNT + width]
+    drawn = jnp.zeros((packed.shape[0], num_drafts + 1), jnp.int32)
+    cache, _, drawn = lax.fori_loop(0, num_drafts + 1, more, (cache, last, drawn))
+    return drawn, cache, state
+
+
 def _rows(packed: jax.Array, width: int) -> tuple[jax.Array, Rows]:
     fields, tables = packed[:, : Field.COUNT], packed[:, Field.COUNT : Field.COUNT + width]
     return fields, Rows(fields[:, Field.START], fields[:, Field.LENGTH], tables)
@@ -99,19 +133,27 @@ def _draw(
 ) -> tuple[jax.Array, jax.Array]:
     """Tokens [B,T] from logits [B,T,V], and all that the host wants to know [B,T,2 + 2 K]."""
     logits = _masked(logits, masks)
-    draws = Draws(
+    drawn = sample(logits, _draws(fields), at)
+    return drawn, jnp.concatenate([drawn[..., None], _chances(logits, drawn, fields, num_top)], -1)
+
+
+def _draws(fields: jax.Array) -> Draws:
+    return Draws(
         _float(fields[:, Field.TEMPERATURE]),
         fields[:, Field.TOP_K],
         _float(fields[:, Field.TOP_P]),
         fields[:, Field.SEED],
     )
-    drawn = sample(logits, draws, at)
-    return drawn, jnp.concatenate([drawn[..., None], _chances(logits, drawn, fields, num_top)], -1)
 
 
 def set_masks(state: State, rows: jax.Array, masks: jax.Array) -> State:
     """Other masks [B, V / 32] for some rows."""
     return state._replace(masks=state.masks.at[rows].set(masks))
+
+
+def set_token(state: State, row: jax.Array, token: jax.Array) -> State:
+    """Another last token for a row."""
+    return state._replace(tokens=state.tokens.at[row].set(token))
 
 
 def _chances(logits: jax.Array, drawn: jax.Array, fields: jax.Array, num_top: int) -> jax.Array:

@@ -6,7 +6,8 @@ through; between neighbours of a path stands one step of the derivation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 from rooflight.algebra import Axes, Tensor
 from rooflight.graph.layout import Layout
@@ -46,11 +47,16 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """A layout with the pins of every product of a model."""
+    """A layout with the pins of every product of a model.
+
+    A scale or a bias meets an activation token by token: a product whose sum over tokens is only
+    in its gradient. Its operands are the activation and the vector.
+    """
 
     layout: Layout
     axes: Mapping[str, int]  # the mesh, outermost axis first
     ops: Mapping[Key, Pin]
+    vectors: Mapping[Key, Pin] = field(default_factory=dict[Key, Pin])  # by name of the weight
 
     def once(self, weight: Tensor, block: int | None) -> Axes:
         """The axes over which a weight's gradient may pend until the end of a step.
@@ -59,7 +65,7 @@ class Pins:
         """
         uses = [
             set(pin.pending(i))
-            for (where, _), pin in self.ops.items()
+            for (where, _), pin in chain(self.ops.items(), self.vectors.items())
             for i, tensor in enumerate(pin.factors)
             if (tensor.name, tensor.dims) == (weight.name, weight.dims) and where == block
         ]

@@ -7,7 +7,8 @@ of one machine: a rate is a device's share while all of them work.
     peak      the fastest matmul
     memory    the fastest product of a few rows with a matrix, which reads the matrix once
     network   t = c V / W + h a, c and h of each collective as `costs.network` has them: latency a
-              from the smallest arrays, egress W from those that take much longer
+              from the smallest arrays, egress W from those that take much longer; processes are
+              nodes, and what their devices send to others goes through cards of their own
 """
 
 import math
@@ -49,12 +50,16 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective over all devices, of V bytes, measured and as the fitted network has it."""
+    """One collective of V bytes, measured and as the fitted network has it.
+
+    Over the devices of a process, or, each device with its peers, over the processes.
+    """
 
     kind: CollectiveKind
     nbytes: int
     seconds: float
     predicted_s: float
+    between: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +69,45 @@ class Host:
     chip: Chip
     products: tuple[Product, ...]
     collectives: tuple[Collective, ...]
+    processes: int = 1
 
     @property
     def devices(self) -> int:
+        """Of one process."""
         return self.chip.host_chips
 
+    @property
+    def slice(self) -> Slice:
+        """All devices that were measured."""
+        return _slice(self.chip, self.processes)
 
-def host_of(rows: Rows, base: Chip, *, devices: int, source: Source) -> Host:
-    """The chip that rows describe; `base` is the catalog's entry that says nothing."""
+
+def _slice(chip: Chip, processes: int) -> Slice:
+    return Slice(chip, (chip.host_chips,) if processes == 1 else (chip.host_chips, processes))
+
+
+def host_of(rows: Rows, base: Chip, *, devices: int, source: Source, processes: int = 1) -> Host:
+    """The chip that rows describe; `base` is the catalog's entry that says nothing.
+
+    `devices` are those of each process.
+    """
     products = tuple(Product(**row) for row in rows["matmuls"])
     facts = ("flops.f32", "hbm_bytes", "hbm_bytes_per_s", "host_shape")
     chip = replace(
         base,
         flops={"f32": max(p.flops / p.seconds for p in products)},
-        hbm_bytes=_memory_bytes() // devices,
+        hbm_bytes=_memory_bytes() // (devices * processes),
         hbm_bytes_per_s=max(p.nbytes / p.seconds for p in products if p.m <= _FEW),
         host_shape=(devices,),
         sources=dict.fromkeys(facts, source),
     )
     measured = rows["collectives"] if devices > 1 else ()
     chip = _with_network(chip, measured)
-    return Host(chip, products, tuple(_collective(chip, row) for row in measured))
+    found = [_collective(chip, row, 1) for row in measured]
+    if processes > 1:
+        chip = _with_cards(chip, rows["between"], processes)
+        found += [_collective(chip, row, processes) for row in rows["between"]]
+    return Host(chip, products, tuple(found), processes)
 
 
 def _memory_bytes() -> int:
@@ -92,24 +115,51 @@ def _memory_bytes() -> int:
 
 
 def _with_network(chip: Chip, rows: Sequence[Mapping[str, Any]]) -> Chip:
-    """Medians, for a machine that does other things disturbs some rows much."""
+    """The links between the devices of a process."""
+    domain = chip.host_chips
     if not rows:
-        return replace(chip, switched=_fabric(chip.host_chips, 1.0, 0.0))
-    one_byte = replace(chip, switched=_fabric(chip.host_chips, 1.0, 0.0))
-    one_hop = replace(chip, switched=_fabric(chip.host_chips, math.inf, 1.0))
+        return replace(chip, switched=_fabric(domain, 1.0, 0.0))
+    one_byte = replace(chip, switched=_fabric(domain, 1.0, 0.0))
+    one_hop = replace(chip, switched=_fabric(domain, math.inf, 1.0))
+    egress, hop_s = _fitted(one_byte, one_hop, rows, 1)
+    return replace(chip, switched=_fabric(domain, egress, hop_s))
+
+
+def _with_cards(chip: Chip, rows: Sequence[Mapping[str, Any]], processes: int) -> Chip:
+    """The way out of a process, beside the links that are known."""
+    fabric = chip.switched
+    assert fabric is not None
+    joined = replace(fabric, nodes_per_leaf=processes)
+    one_byte = replace(joined, nic_bytes_per_s=1.0, fabric_hop_s=0.0)
+    one_hop = replace(joined, nic_bytes_per_s=math.inf, fabric_hop_s=1.0)
+    card, hop_s = _fitted(
+        replace(chip, switched=one_byte), replace(chip, switched=one_hop), rows, processes
+    )
+    return replace(chip, switched=replace(joined, nic_bytes_per_s=card, fabric_hop_s=hop_s))
+
+
+def _fitted(
+    one_byte: Chip, one_hop: Chip, rows: Sequence[Mapping[str, Any]], processes: int
+) -> tuple[float, float]:
+    """Bytes a second and seconds a hop, from what a byte and a hop of one second would take.
+
+    Medians, for a machine that does other things disturbs some rows much.
+    """
     least = min(row["nbytes"] for row in rows)
-    hop_s = median(r["seconds"] / _seconds(one_hop, r) for r in rows if r["nbytes"] == least)
-    egress = [
-        _seconds(one_byte, row) / (row["seconds"] - hop_s * _seconds(one_hop, row))
+    small = [row for row in rows if row["nbytes"] == least]
+    hop_s = median(row["seconds"] / _seconds(one_hop, row, processes) for row in small)
+    rates = [
+        _seconds(one_byte, row, processes)
+        / (row["seconds"] - hop_s * _seconds(one_hop, row, processes))
         for row in rows
-        if row["seconds"] > _LARGE * hop_s * _seconds(one_hop, row)
+        if row["seconds"] > _LARGE * hop_s * _seconds(one_hop, row, processes)
     ]
-    if not egress:
+    if not rates:
         raise UsageError(
             "large arrays took no longer than small ones: the machine is too busy to measure",
             hint="end what else runs here, and measure again",
         )
-    return replace(chip, switched=_fabric(chip.host_chips, median(egress), hop_s))
+    return median(rates), hop_s
 
 
 def _fabric(devices: int, egress: float, hop_s: float) -> SwitchedSpec:
@@ -117,14 +167,18 @@ def _fabric(devices: int, egress: float, hop_s: float) -> SwitchedSpec:
     return SwitchedSpec(devices, egress, egress, 1, 1.0, hop_s, hop_s, False, False)
 
 
-def _seconds(chip: Chip, row: Mapping[str, Any]) -> float:
-    whole = Slice(chip, (chip.host_chips,))
-    mesh = parse_mesh(f"X={chip.host_chips}", on=whole)
-    return collective_time(row["kind"], row["nbytes"], mesh.group(("X",))).expected_s
+def _seconds(chip: Chip, row: Mapping[str, Any], processes: int) -> float:
+    """Of a collective over the devices of a process, or over several processes."""
+    inside = f"X={chip.host_chips}"
+    axes = inside if processes == 1 else f"P={processes},{inside}"
+    mesh = parse_mesh(axes, on=_slice(chip, processes))
+    group = mesh.group(("X",) if processes == 1 else ("P",))
+    return collective_time(row["kind"], row["nbytes"], group).expected_s
 
 
-def _collective(chip: Chip, row: Mapping[str, Any]) -> Collective:
-    return Collective(row["kind"], row["nbytes"], row["seconds"], _seconds(chip, row))
+def _collective(chip: Chip, row: Mapping[str, Any], processes: int) -> Collective:
+    seconds = _seconds(chip, row, processes)
+    return Collective(row["kind"], row["nbytes"], row["seconds"], seconds, processes > 1)
 
 
 def chip_file(host: Host) -> str:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rooflight.measure.timing import Call, fastest
 
 _REPEATS = 5
-_AXIS = "X"
+_AXIS, _BETWEEN = "X", "P"  # devices of a process; processes
 # Rows and width of x[m,n] * W[n,n]; a vector only reads W, so it shows the rate of memory.
 _MATMULS = (
     *((1, 1024), (1, 2048), (8, 2048), (64, 256)),
@@ -40,6 +40,22 @@ def host(*, rounds: int) -> dict[str, list[Row]]:
     }
 
 
+def between(*, rounds: int) -> dict[str, list[Row]]:
+    """The same on several processes, joined by `jax.distributed`; and collectives between them.
+
+    Those between processes are of one device of each, all devices at once.
+    """
+    count = jax.process_count()
+    mesh = jax.make_mesh((count, jax.local_device_count()), (_BETWEEN, _AXIS))
+
+    def rows(axis: str) -> list[Row]:
+        return [_collective(mesh, k, v, rounds, axis) for k in _KINDS for v in _COLLECTIVES]
+
+    matmuls = [_matmul(mesh, m, n, rounds) for m, n in _MATMULS]
+    within = rows(_AXIS) if mesh.shape[_AXIS] > 1 else []
+    return {"matmuls": matmuls, "collectives": within, "between": rows(_BETWEEN)}
+
+
 def collective(*, kind: str, nbytes: int, rounds: int) -> float:
     """Seconds of one collective of V = `nbytes` over all devices."""
     mesh = jax.make_mesh((jax.device_count(),), (_AXIS,))
@@ -52,38 +68,37 @@ def _matmul(mesh: Mesh, m: int, n: int, rounds: int) -> Row:
     return {"m": m, "k": n, "n": n, "seconds": seconds}
 
 
-def _collective(mesh: Mesh, kind: str, nbytes: int, rounds: int) -> Row:
-    ways = mesh.size
-    local, part = _KINDS[kind](ways)
+def _collective(mesh: Mesh, kind: str, nbytes: int, rounds: int, axis: str = _AXIS) -> Row:
+    local, part = _KINDS[kind](axis, mesh.shape[axis])
     seconds = _in_a_row(mesh, local, (nbytes // 4 // part,), rounds)
     return {"kind": kind, "nbytes": nbytes, "seconds": seconds}
 
 
-def _gather(ways: int) -> tuple[Local, int]:
-    return lambda x: lax.all_gather(x, _AXIS, tiled=True), ways
+def _gather(axis: str, ways: int) -> tuple[Local, int]:
+    return lambda x: lax.all_gather(x, axis, tiled=True), ways
 
 
-def _scatter(ways: int) -> tuple[Local, int]:
+def _scatter(axis: str, ways: int) -> tuple[Local, int]:
     del ways
-    return lambda x: lax.psum_scatter(x, _AXIS, tiled=True), 1
+    return lambda x: lax.psum_scatter(x, axis, tiled=True), 1
 
 
-def _reduce(ways: int) -> tuple[Local, int]:
+def _reduce(axis: str, ways: int) -> tuple[Local, int]:
     del ways
-    return lambda x: lax.pcast(lax.psum(x, _AXIS), _AXIS, to="varying"), 1
+    return lambda x: lax.pcast(lax.psum(x, axis), axis, to="varying"), 1
 
 
-def _exchange(ways: int) -> tuple[Local, int]:
-    return lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True), ways
+def _exchange(axis: str, ways: int) -> tuple[Local, int]:
+    return lambda x: lax.all_to_all(x, axis, 0, 0, tiled=True), ways
 
 
-def _shift(ways: int) -> tuple[Local, int]:
+def _shift(axis: str, ways: int) -> tuple[Local, int]:
     ring = [(i, (i + 1) % ways) for i in range(ways)]
-    return lambda x: lax.ppermute(x, _AXIS, ring), 1
+    return lambda x: lax.ppermute(x, axis, ring), 1
 
 
 # For each collective its local function, and into how many parts V is cut beforehand.
-_KINDS: dict[str, Callable[[int], tuple[Local, int]]] = {
+_KINDS: dict[str, Callable[[str, int], tuple[Local, int]]] = {
     "all_gather": _gather,
     "reduce_scatter": _scatter,
     "all_reduce": _reduce,
@@ -109,8 +124,9 @@ def _program(mesh: Mesh, local: Local, shape: tuple[int, ...], count: int) -> Ca
             ends.append(lax.optimization_barrier(local(block)).ravel()[:1])
         return jnp.stack(ends)[None]
 
-    spec = PartitionSpec(_AXIS)
-    block = np.ones((mesh.size, *shape), np.float32)
-    arrays = [jax.device_put(block, NamedSharding(mesh, spec)) for _ in range(count)]
+    spec = PartitionSpec(mesh.axis_names)
+    whole, placed = (mesh.size, *shape), NamedSharding(mesh, spec)
+    block = np.ones((1, *shape), np.float32)
+    arrays = [jax.make_array_from_callback(whole, placed, lambda _: block) for _ in range(count)]
     mapped = jax.shard_map(every, mesh=mesh, in_specs=(spec,) * count, out_specs=spec)
     return jax.jit(mapped), tuple(arrays)

@@ -1,5 +1,16 @@
-"""A link-level simulator of collectives on a torus; it knows nothing of the cost formulas."""
+"""A link-level simulator of collectives; it knows nothing of the cost formulas."""
 
 from rooflight.netsim.simulate import Hop, SimResult, simulate, simulate_send, trace_json
+from rooflight.netsim.watch import Moment, Move, Watched, watch
 
-__all__ = ["Hop", "SimResult", "simulate", "simulate_send", "trace_json"]
+__all__ = [
+    "Hop",
+    "Moment",
+    "Move",
+    "SimResult",
+    "Watched",
+    "simulate",
+    "simulate_send",
+    "trace_json",
+    "watch",
+]

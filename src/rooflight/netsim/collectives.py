@@ -18,14 +18,16 @@ from rooflight.netsim.torus import Torus
 from rooflight.specs.mesh import Ring
 
 _CUTS = ((1, False), (8, True), (32, True), (128, True), (128, False), (512, False))
-_MAX_MESSAGES = 1_000_000  # keeps the worst run under half a minute; most need a few thousand
+MAX_MESSAGES = 1_000_000  # keeps the worst run under half a minute; most need a few thousand
 _ENOUGH = 1.004  # of what the busiest link or the longest way takes by itself
 
 Rings = tuple[Ring, ...]
 
 
 @lru_cache(maxsize=1)  # the three collectives made of a gather are often run one after another
-def all_gather(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
+def all_gather(
+    torus: Torus, nbytes: float, rings: Rings, most: int = MAX_MESSAGES
+) -> Sequence[Flight]:
     """Every chip ends with the shards of its whole group."""
     groups = groups_of(torus, rings)
     shard = nbytes / len(groups[0])
@@ -36,26 +38,34 @@ def all_gather(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
         def build(pieces: int, growing: bool) -> Schedule:
             return gather_schedule(torus, shard, shares, pieces=pieces, growing=growing)
 
-        flights = min(flights, _fastest(build, _CUTS, _flight_ticks(torus, rings)), key=end_of)
-    check_copies(flights, *_shards(groups, flights))
+        flights = min(
+            flights, _fastest(build, _CUTS, _flight_ticks(torus, rings), most), key=end_of
+        )
+    check_copies(flights, *held_shards(groups, flights))
     return flights
 
 
-def reduce_scatter(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
+def reduce_scatter(
+    torus: Torus, nbytes: float, rings: Rings, most: int = MAX_MESSAGES
+) -> Sequence[Flight]:
     """The all-gather backwards in time: where a block fanned out, partial sums come together."""
-    flights = mirror(all_gather(torus, nbytes, rings))
-    owned, whole = _shards(groups_of(torus, rings), flights)
+    flights = mirror(all_gather(torus, nbytes, rings, most))
+    owned, whole = held_shards(groups_of(torus, rings), flights)
     check_sums(flights, whole, owned)
     return flights
 
 
-def all_reduce(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
+def all_reduce(
+    torus: Torus, nbytes: float, rings: Rings, most: int = MAX_MESSAGES
+) -> Sequence[Flight]:
     """A reduce-scatter, then an all-gather of the sums, which is its mirror image."""
-    first = reduce_scatter(torus, nbytes, rings)
+    first = reduce_scatter(torus, nbytes, rings, most)
     return [*first, *later(mirror(first), end_of(first))]
 
 
-def all_to_all(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
+def all_to_all(
+    torus: Torus, nbytes: float, rings: Rings, most: int = MAX_MESSAGES
+) -> Sequence[Flight]:
     """Every chip ends with the chunk each of its group had for it."""
     groups = groups_of(torus, rings)
     chunk = nbytes / len(groups[0]) ** 2
@@ -64,23 +74,27 @@ def all_to_all(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
     turns = equal_shares(rings)
     flight = _flight_ticks(torus, rings)
     runs = [run(build(one_share(rings), pieces=1, merged=True))]
-    runs.append(_fastest(lambda p, _: build(turns, pieces=p, merged=True), _CUTS[:2], flight))
+    runs.append(_fastest(lambda p, _: build(turns, pieces=p, merged=True), _CUTS[:2], flight, most))
     if not all(r.wraps for r in rings):
-        runs.append(_fastest(lambda p, _: build(turns, pieces=p, merged=False), _CUTS, flight))
+        runs.append(
+            _fastest(lambda p, _: build(turns, pieces=p, merged=False), _CUTS, flight, most)
+        )
     flights = min(runs, key=end_of)
-    check_moves(flights, *_chunks(groups, flights))
+    check_moves(flights, *held_chunks(groups, flights))
     return flights
 
 
-def permute(torus: Torus, nbytes: float, rings: Rings) -> Sequence[Flight]:
-    """Every chip ends with the bytes of the chip before it in its group."""
+def permute(
+    torus: Torus, nbytes: float, rings: Rings, most: int = MAX_MESSAGES
+) -> Sequence[Flight]:
+    """Every chip ends with the bytes of the chip before it in its group; nothing is tried."""
     targets = {chip: next_member(torus, rings, chip) for chip in range(torus.num_chips)}
     flights = run(shift_schedule(torus, nbytes, rings))
     check_moves(flights, *streams(flights, targets))
     return flights
 
 
-COLLECTIVES: dict[str, Callable[[Torus, float, Rings], Sequence[Flight]]] = {
+COLLECTIVES: dict[str, Callable[[Torus, float, Rings, int], Sequence[Flight]]] = {
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,
     "all_reduce": all_reduce,
@@ -90,17 +104,21 @@ COLLECTIVES: dict[str, Callable[[Torus, float, Rings], Sequence[Flight]]] = {
 
 
 def _fastest(
-    build: Callable[[int, bool], Schedule], cuts: Sequence[tuple[int, bool]], flight_ticks: int
+    build: Callable[[int, bool], Schedule],
+    cuts: Sequence[tuple[int, bool]],
+    flight_ticks: int,
+    most: int,
 ) -> list[Flight]:
     """Cuts a schedule finer and finer until that no longer pays.
 
-    It stops near the time no schedule can beat, and after two cuts that gain under 0.5 %.
+    It stops near the time no schedule can beat, after two cuts that gain under 0.5 %, and at `most`
+    messages.
     """
     best = run(build(*cuts[0]))
     floor = max(flight_ticks, busiest(best)) * _ENOUGH
     num_messages, idle = len(best), 0
     for count, growing in cuts[1:]:
-        if end_of(best) <= floor or idle == 2 or num_messages * count > _MAX_MESSAGES:
+        if end_of(best) <= floor or idle == 2 or num_messages * count > most:
             break
         flights = run(build(count, growing))
         num_messages = len(flights) // count
@@ -127,7 +145,7 @@ def groups_of(torus: Torus, rings: Rings) -> list[list[int]]:
     return groups
 
 
-def _shards(
+def held_shards(
     groups: Sequence[Sequence[int]], flights: Sequence[Flight]
 ) -> tuple[Holdings, Holdings]:
     """A chip's own shard, and those of its whole group, for every piece."""
@@ -139,7 +157,7 @@ def _shards(
     )
 
 
-def _chunks(
+def held_chunks(
     groups: Sequence[Sequence[int]], flights: Sequence[Flight]
 ) -> tuple[Holdings, Holdings]:
     """The chunks a chip has for each of its group, and the ones they have for it."""

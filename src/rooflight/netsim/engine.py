@@ -23,8 +23,13 @@ class Flight(NamedTuple):
 
 def run(schedule: Schedule) -> list[Flight]:
     """When each message flies, in the order of the schedule."""
+    return fly(schedule.messages)
+
+
+def fly(messages: list[Message]) -> list[Flight]:
+    """When each of these messages flies, in their order."""
     flights: list[Flight] = []
-    for message, start in zip(schedule.messages, _Run(schedule.messages).finish(), strict=True):
+    for message, start in zip(messages, _Run(messages).finish(), strict=True):
         sent = start + message.send_ticks
         flights.append(Flight(message, start, sent, sent + message.flight_ticks))
     return flights

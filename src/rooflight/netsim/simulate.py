@@ -1,4 +1,4 @@
-"""Runs one collective on the links of a torus and tells who sent what to whom, and when.
+"""Runs one collective on the links of a slice and tells who sent what to whom, and when.
 
 In: a kind, bytes, a `Mesh` and some of its axes. Out: a `SimResult` with every hop, after a replay
 has checked that each chip ends with exactly the payload it should.
@@ -9,19 +9,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
-from rooflight.errors import ModelError, UnknownNameError, UsageError
+from rooflight.errors import ModelError
 from rooflight.netsim.check import bits, check_links, check_moves
-from rooflight.netsim.collectives import COLLECTIVES, streams
+from rooflight.netsim.collectives import streams
 from rooflight.netsim.engine import Flight, busiest, end_of, run
+from rooflight.netsim.network import CollectiveRun, run_collective
 from rooflight.netsim.shift import point_to_point_schedule
-from rooflight.netsim.torus import TICKS_PER_S, Torus, torus_of
+from rooflight.netsim.torus import TICKS_PER_S, torus_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.slice import Slice
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One message over one link. Chips are numbered row by row, the last axis fastest."""
+    """One message over one link.
+
+    Chips are numbered row by row, the last axis fastest; then the switches, inner ones first.
+    """
 
     start_s: float
     end_s: float
@@ -53,16 +57,7 @@ def simulate(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> SimRe
     >>> f"{result.seconds * 1e6:.2f} us in {len(result.hops)} hops"
     '3.00 us in 48 hops'
     """
-    if kind not in COLLECTIVES:
-        raise UnknownNameError("collective", kind, COLLECTIVES)
-    group, torus = mesh.group(axes), torus_of(mesh.slice)
-    if any(f.size > 1 for f in group.fans):
-        raise UsageError(
-            f"axes {'+'.join(axes)} leave the torus, and only torus links are simulated",
-            hint="choose mesh axes that lie on x, y or z",
-        )
-    rings = tuple(r for r in group.rings if r.size > 1)
-    return _result(kind, nbytes, torus, COLLECTIVES[kind](torus, nbytes, rings) if rings else [])
+    return result_of(kind, nbytes, run_collective(kind, nbytes, mesh, axes))
 
 
 def simulate_send(
@@ -75,7 +70,7 @@ def simulate_send(
     )
     flights = run(point_to_point_schedule(torus, nbytes, first, last))
     check_moves(flights, *streams(flights, {first: last}))
-    return _result("permute", nbytes, torus, flights)
+    return result_of("permute", nbytes, CollectiveRun(flights, torus.num_chips))
 
 
 def trace_json(result: SimResult) -> dict[str, object]:
@@ -83,7 +78,9 @@ def trace_json(result: SimResult) -> dict[str, object]:
     return {"schema": 1, **asdict(result)}
 
 
-def _result(kind: str, nbytes: float, torus: Torus, flights: Sequence[Flight]) -> SimResult:
+def result_of(kind: str, nbytes: float, ran: CollectiveRun) -> SimResult:
+    """A run in numbers, every hop in order."""
+    flights = ran.flights
     check_links(flights)
     loads = defaultdict[int, float](float)
     for flight in flights:
@@ -97,28 +94,27 @@ def _result(kind: str, nbytes: float, torus: Torus, flights: Sequence[Flight]) -
         nbytes=nbytes,
         seconds=end / TICKS_PER_S,
         hops=tuple(
-            _hop(f, kind, torus.num_chips)
-            for f in sorted(flights, key=lambda f: (f.start, f.message.link))
+            _hop(f, kind, ran) for f in sorted(flights, key=lambda f: (f.start, f.message.link))
         ),
         max_link_bytes=max(loads.values(), default=0.0),
         utilisation=utilisation,
     )
 
 
-def _hop(flight: Flight, kind: str, num_chips: int) -> Hop:
+def _hop(flight: Flight, kind: str, ran: CollectiveRun) -> Hop:
     message = flight.message
     return Hop(
         start_s=flight.start / TICKS_PER_S,
         end_s=flight.end / TICKS_PER_S,
-        source=message.source,
-        target=message.target,
+        source=ran.place(message.source),
+        target=ran.place(message.target),
         nbytes=message.nbytes,
-        label=f"{_cargo(kind, message.units, num_chips)} piece {message.piece}",
+        label=f"{cargo_words(kind, message.units, ran.num_chips)} piece {message.piece}",
     )
 
 
 @lru_cache(maxsize=65536)
-def _cargo(kind: str, units: int, num_chips: int) -> str:
+def cargo_words(kind: str, units: int, num_chips: int) -> str:
     """What a message carries, in words: `shard 3`, `16 shards from 0`, `chunk 0>5`, `chip 2`."""
     if kind == "permute":
         return f"chip {units.bit_length() - 1}"

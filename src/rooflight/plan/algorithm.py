@@ -12,7 +12,14 @@ from rooflight.costs import StepPrice, contraction_time, pick, price_step
 from rooflight.dtypes import Dtype
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Graph, Op
-from rooflight.plan.derivation import Derived, Slot, Waits, derive, known_strategies, token_axes
+from rooflight.plan.derivation import (
+    Derived,
+    Slot,
+    Waits,
+    known_options,
+    token_axes,
+)
+from rooflight.plan.derived_layers import derive_again
 from rooflight.specs.mesh import Mesh
 
 
@@ -61,13 +68,23 @@ def derive_algorithm(
 
     The tokens of an expert are padded to a multiple of the ways that tokens are split.
     """
-    sizes = pad_routed(dims, ways(token_axes(layout), mesh.axes))
+    axes = mesh.axes
+    sizes = pad_routed(dims, ways(token_axes(layout), axes))
 
     def choose(contraction: Contraction) -> Strategy:
-        found = known_strategies(contraction)
-        return pick(found, dims=sizes, mesh=mesh, dtype=dtype).strategy
+        options = known_options(contraction)
+        legal = [
+            o for o in options if all(sizes[dim] % ways(over, axes) == 0 for dim, over in o.splits)
+        ]
+        if not legal:  # this says what does not divide
+            return pick([o.strategy for o in options], dims=sizes, mesh=mesh, dtype=dtype).strategy
+        fewest = min(o.reroutes for o in legal)
+        direct = [o.strategy for o in legal if o.reroutes == fewest]
+        if len(direct) == 1:  # nothing to compare: no price is needed
+            return direct[0]
+        return pick(direct, dims=sizes, mesh=mesh, dtype=dtype).strategy
 
-    found = derive(graph, ops, layout, choose)
+    found = derive_again(graph, tuple(ops), layout, choose)
     forward, back = (
         tuple(_priced(d, sizes, mesh, dtype) for d in side)
         for side in (found.forward, found.backward)

@@ -18,13 +18,14 @@ from rooflight.errors import ShardingError
 from rooflight.graph.layout import Layout, parse_layout
 from rooflight.plan.candidate import Candidate, Question, step_of
 from rooflight.plan.compose import Steps
+from rooflight.plan.groundwork import Asked
 from rooflight.plan.job import Microbatching
 from rooflight.plan.region import Region
 from rooflight.plan.remat import Remat
-from rooflight.plan.search import Asked, can_run, every_point, rank, sizes_of
+from rooflight.plan.search import can_run, every_point, ground_of, rank, sizes_of
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.step_time import StepTime
-from rooflight.plan.sweep import Points, contractions, layer_times
+from rooflight.plan.sweep import Points, layer_times
 from rooflight.specs.mesh import Mesh
 
 # The second pattern is for slices with a factor, such as the 5 and 7 of 8,960 chips, that divides
@@ -97,7 +98,7 @@ def _family(question: Question, name: str, texts: Sequence[str], best: Candidate
 
 
 def _points(question: Question, layout: Layout, best: Candidate) -> Iterator[CurvePoint]:
-    asked = contractions(question.graph, layout)
+    asked = ground_of(question).asked(layout)
     in_one_piece = Region(remats=(best.remat,), num_microbatches=1)
     for batch in batches_around(question.batch):
         at_batch = replace(question, batch=batch, region=in_one_piece)
@@ -110,7 +111,8 @@ def _points(question: Question, layout: Layout, best: Candidate) -> Iterator[Cur
 def _best_mesh(question: Question, layout: Layout, asked: Asked, remat: Remat) -> Mesh | None:
     """The first in the order of the search, of all placements that divide."""
     found: list[tuple[float, Mesh]] = []
-    for points, _ in every_point(question, sizes_of(question), layout, asked, math.inf):
+    placed = ground_of(question).placed(layout)
+    for points, _ in every_point(question, sizes_of(question), placed, math.inf):
         if len(points):
             steps = Steps(points, layer_times(points, asked))
             composed = steps.composed(Microbatching(), remat, question.overlap)

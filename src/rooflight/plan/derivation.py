@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Literal
 
 from rooflight.algebra import (
+    Axes,
     Contraction,
     Step,
     Strategy,
@@ -66,6 +67,36 @@ class Derivation:
 def known_strategies(contraction: Contraction) -> tuple[Strategy, ...]:
     """Derived once for a pattern of shardings, whatever the sizes: a search asks many times."""
     return strategies(contraction)
+
+
+Split = tuple[str, Axes]  # a dim and the axes that split it
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStrategy:
+    """A strategy, and what does not depend on sizes: what must divide, and its reroutes."""
+
+    strategy: Strategy
+    splits: frozenset[Split]  # of every block on the way
+    reroutes: int
+
+
+@lru_cache(maxsize=8192)
+def known_options(contraction: Contraction) -> tuple[KnownStrategy, ...]:
+    """`known_strategies` with what a choice between them asks first."""
+    return tuple(
+        KnownStrategy(
+            s, splits_of(t for step in s.steps for t in (*step.inputs, step.output)), s.reroutes
+        )
+        for s in known_strategies(contraction)
+    )
+
+
+def splits_of(tensors: Iterable[Tensor]) -> frozenset[Split]:
+    """Every dim that some axes split."""
+    return frozenset(
+        (d, axes) for t in tensors for d, axes in zip(t.dims, t.axes, strict=True) if axes
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ the products and collectives of `algorithm`, these are the memory passes that a 
     casts         products in fewer than 16 bits: what they read and is no weight is written once
                   along rows and once along columns; reading it is part of the op before
     dispatch      tokens copied to the order of their experts and back
-    optimizer     weights, gradient, master and two moments of this chip's share, once a step
+    optimizer     weights, gradient, master and two moments of this chip's share, once a step; on a
+                  host also the stacks of weights and gradients that a program scans
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,13 @@ from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import REMATS, Remat, is_score, keep
 from rooflight.plan.stage_time import stage_shares
 from rooflight.plan.step_time import layer_runs
-from rooflight.plan.traffic import Traffic, experts_per_token, sent_once, traffic_of
+from rooflight.plan.traffic import (
+    Traffic,
+    experts_per_token,
+    sent_on_a_host,
+    sent_once,
+    traffic_of,
+)
 from rooflight.specs.chip import Chip
 from rooflight.specs.mesh import Mesh
 
@@ -43,6 +50,10 @@ _WHOLE = Microbatching()
 _OPTIMIZER_BYTES = 30  # a parameter: read gradient, master, two moments (16), write them and bf16
 _LOSS_BYTES = 16  # a logit: written, read twice in float32, its gradient written
 _HOST_BYTES = 28  # a parameter updated by the host: the optimizer's bytes in its memory
+# Of our own program on a host, over weights that are split no further than their layout says: the
+# stack of gradients is cleared, written layer by layer and read for its sum; the stack of new
+# weights is gathered, read and laid out anew. Elsewhere what is fitted has this in its constants.
+_STACK_PASSES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +283,11 @@ class _Layers:
         if time and time.kind == "all_to_all" and is_critical:
             group = self.run.mesh.group(line.step.axes)
             time = sent_once(time, group, experts_per_token(self.run.graph))
+        if time and self.run.mesh.slice.chip.kind == "cpu":
+            group = self.run.mesh.group(line.step.axes)
+            for one in sent_on_a_host(time, group, is_critical=is_critical):
+                yield from traffic_of(one, is_critical=is_critical, once=once)
+            return
         yield from traffic_of(time, is_critical=is_critical, once=once)
 
 
@@ -311,6 +327,18 @@ def _updates(run: TrainingRun, stages: int) -> Iterator[Work]:
         return
     yield Work(
         "optimizer", run.stored.name, 0.0, _OPTIMIZER_BYTES * share / _hbm(chip), 1.0, once=True
+    )
+    if chip.kind == "cpu":
+        bytes_s = _STACK_PASSES * _held_weights(run) / _hbm(chip)
+        yield Work("optimizer", run.stored.name, 0.0, bytes_s, 1.0, once=True)
+
+
+def _held_weights(run: TrainingRun) -> int:
+    """Bytes of the weights that a device has between steps, copies on other devices not counted."""
+    sizes, axes = run.graph.sizes, run.mesh.axes
+    return sum(
+        p.count * device_bytes(run.layout.of_weight(p.tensor), sizes, axes, run.stored)
+        for p in run.graph.params
     )
 
 

@@ -5,7 +5,7 @@ is derived as the product it is written as; arrays of queries by keys never leav
 strategies that would move them are left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from rooflight.algebra import Contraction, Step, Strategy, Tensor, ways
@@ -26,7 +26,32 @@ def pins_of(
     """Derives every block, and the frame around them, under a layout on a mesh."""
     layout = without_lone_axes(layout, mesh)
     found = derivations_of(graph, layout, mesh=mesh, dims=dims, dtype=dtype)
-    return read_pins({b: d.forward for b, d in found.items()}, layout, mesh=mesh, dims=dims)
+    pins = read_pins({b: d.forward for b, d in found.items()}, layout, mesh=mesh, dims=dims)
+    return replace(pins, vectors=dict(vectors_of(graph, pins)))
+
+
+def vectors_of(graph: Graph, pins: Pins) -> Iterator[tuple[Key, Pin]]:
+    """Every scale, bias and sink with the activation it meets, split as that is."""
+    tokens = pins.layout.of_activation(Tensor("m", ("B", "T", "D"), ((), (), ())))
+    tensors = {(p.block, p.name): p.tensor for p in graph.params}
+    for op in graph.ops:
+        pin, result = pins.ops.get((op.block, op.name)), op.contraction.result
+        beside = pins.layout.of_activation(result) if pin is None else pin.result[-1]
+        factors = {t.name for t in op.contraction.operands if op.kind != "elementwise"}
+        for name in op.params:
+            if tensors[op.block, name].name not in factors:
+                yield (op.block, name), _met(name, tensors[op.block, name], beside)
+    for (block, name), tensor in tensors.items():
+        if tensor.name == "Sinks":
+            queries = pins.ops[block, "attention.scores"].factors[0]
+            yield (block, name), _met(name, tensor, queries)
+        if tensor.name == "W_shared_gate":
+            yield (block, name), _met(name, tensor, tokens)
+
+
+def _met(name: str, vector: Tensor, beside: Tensor) -> Pin:
+    split = replace(vector, axes=tuple(beside.axes_of(d) for d in vector.dims))
+    return Pin(name, ((beside,), (split,)), (beside,))
 
 
 def read_pins(

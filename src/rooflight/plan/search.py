@@ -10,34 +10,31 @@ today may not tomorrow.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.algebra import Contraction, Tensor
 from rooflight.costs.choose import TIE
-from rooflight.costs.sweep import MeshSweep
 from rooflight.errors import ModelError
-from rooflight.graph import Graph, training_flops
+from rooflight.graph import training_flops
 from rooflight.graph.layout import Layout
 from rooflight.plan.bubble import BUBBLES
 from rooflight.plan.candidate import Candidate, Question, held_by, price_one
 from rooflight.plan.compose import Steps
+from rooflight.plan.groundwork import Asked, Groundwork, Placed, groundwork_of
 from rooflight.plan.job import Microbatching
 from rooflight.plan.least_memory import LeastMemory
 from rooflight.plan.memory import usable_hbm_bytes
 from rooflight.plan.region import Region, or_all
 from rooflight.plan.remat import REMATS, Remat
-from rooflight.plan.space import Meshes, data_axes, every_placement, microbatch_counts, patterns
+from rooflight.plan.space import Meshes, microbatch_counts
 from rooflight.plan.sweep import (
     Points,
     Sizes,
-    contractions,
     kept_by,
     layer_times,
-    splits_of,
 )
 from rooflight.specs.mesh import Mesh
 
@@ -78,6 +75,28 @@ class _Ranked:
     at: Ints
     option: Ints
 
+    def degrees(self, index: int) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """`Candidate.degrees`, without making the mesh."""
+        at = self.at[index]
+        sizes = ((axis, int(ways[at])) for axis, ways in self.points.ways.items())
+        return self.points.layout.text, tuple(sorted(sizes))
+
+    def option_at(self, index: int) -> tuple[int, Microbatching, str]:
+        """What sets layouts of the same degrees apart, beside their placement."""
+        micro, remat = self.options[int(self.option[index])]
+        return self.points.count_at(int(self.at[index])), micro, remat.name
+
+    def named(self, index: int) -> tuple[Layout, Mesh, Microbatching, Remat]:
+        points = self.points
+        mesh = points.meshes.mesh(int(points.mesh_of[self.at[index]]))
+        micro, remat = self.options[int(self.option[index])]
+        return (
+            points.layout,
+            mesh,
+            replace(micro, count=points.count_at(int(self.at[index]))),
+            remat,
+        )
+
 
 Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layouts priced
 
@@ -98,7 +117,7 @@ def search_training(question: Question, *, count: int = 8, watch: Watch | None =
 
 def layouts_of(question: Question) -> list[Layout]:
     """The patterns of the space; on one chip they are all the same."""
-    layouts = list(or_all(question.region.layouts, tuple(patterns(question.graph))))
+    layouts = list(or_all(question.region.layouts, ground_of(question).patterns))
     return layouts if question.on.num_chips > 1 else layouts[:1]
 
 
@@ -110,12 +129,14 @@ class Found:
         self._sizes = sizes_of(question)
         self._ranked: list[_Ranked] = []
         self._fits: dict[object, bool] = {}
+        self._alone: dict[tuple[int, int], Candidate] = {}  # by chunk and place in it
         self.num_priced = self._too_large = self._too_slow = 0
 
     def add(self, layout: Layout, limit_s: float) -> None:
         """Prices all layouts of a pattern, but for those whose pipeline alone takes too long."""
-        asked = contractions(self._question.graph, layout)
-        for points, skipped in every_point(self._question, self._sizes, layout, asked, limit_s):
+        ground = ground_of(self._question)
+        asked, placed = ground.asked(layout), ground.placed(layout)
+        for points, skipped in every_point(self._question, self._sizes, placed, limit_s):
             self._too_slow += skipped
             if len(points):
                 chunk, priced, too_large = _rank(self._question, points, asked)
@@ -131,16 +152,24 @@ class Found:
         return max(c.time.expected_s(self._question.overlap) for c in best)
 
     def best(self) -> list[Candidate]:
+        """The first of each degrees that fit; most of those in order differ in placement only."""
         found: dict[object, Candidate] = {}
-        for chunk, index in _in_order(self._ranked):
-            layout, mesh, micro, remat = _named(chunk, index)
-            degrees = layout.text, tuple(sorted(mesh.axes.items()))
-            if degrees not in found and self._fit(degrees, layout, mesh, micro, remat):
-                candidate = price_one(self._question, layout, mesh, micro, remat)
-                found[degrees] = self._checked(candidate, float(chunk.expected_s[index]))
+        for number, index in _in_order(self._ranked):
+            chunk = self._ranked[number]
+            degrees = chunk.degrees(index)
+            if degrees not in found and self._fit(degrees, chunk, index):
+                found[degrees] = self._priced((number, index))
             if len(found) == self._count:
                 break
         return list(found.values())
+
+    def _priced(self, at: tuple[int, int]) -> Candidate:
+        """A layout on its own, once: the limit and the answer ask for the same ones."""
+        if at not in self._alone:
+            chunk, index = self._ranked[at[0]], at[1]
+            candidate = price_one(self._question, *chunk.named(index))
+            self._alone[at] = self._checked(candidate, float(chunk.expected_s[index]))
+        return self._alone[at]
 
     def _checked(self, candidate: Candidate, swept_s: float) -> Candidate:
         """Priced alone and among all, a layout takes the same time."""
@@ -152,13 +181,11 @@ class Found:
             )
         return candidate
 
-    def _fit(
-        self, degrees: object, layout: Layout, mesh: Mesh, micro: Microbatching, remat: Remat
-    ) -> bool:
+    def _fit(self, degrees: object, chunk: _Ranked, index: int) -> bool:
         """Memory does not depend on where the axes lie, so each size is asked once."""
-        key = degrees, micro, remat.name
+        key = degrees, *chunk.option_at(index)
         if key not in self._fits:
-            held = held_by(self._question, layout, mesh, micro, remat)
+            held = held_by(self._question, *chunk.named(index))
             self._fits[key] = held.fits or not self._question.region.must_fit
         return self._fits[key]
 
@@ -166,9 +193,6 @@ class Found:
         best = tuple(self.best())
         unfit = sum(not fits for fits in self._fits.values())
         return Search(best, self.num_priced, self._too_large, self._too_slow, unfit)
-
-
-Asked = Mapping[int, Sequence[Contraction]]
 
 
 def sizes_of(question: Question) -> Sizes:
@@ -179,28 +203,25 @@ def sizes_of(question: Question) -> Sizes:
 
 
 def every_point(
-    question: Question, sizes: Sizes, layout: Layout, asked: Asked, limit_s: float
+    question: Question, sizes: Sizes, placed: Placed, limit_s: float
 ) -> Iterator[tuple[Points, int]]:
     """All points of a pattern that divide, a chunk at a time; and how many were skipped."""
-    splits = splits_of(placed_tensors(question.graph, layout, asked))
-
-    def keep(table: MeshSweep) -> Bools:
-        alone, every = Meshes(layout, (table,)), np.arange(table.count)
-        points = Points(sizes, alone, every, np.ones(1, np.int64), np.zeros_like(every))
-        few = points.num_stages <= len(question.graph.order)
-        return points.divides(splits) & few & question.region.on(alone)
-
-    meshes = every_placement(layout, question.on, keep)
+    meshes = placed.meshes
+    for dim, axes in placed.splits:
+        if dim == "B" and meshes.count:
+            split = math.prod((meshes.ways(a) for a in axes), start=np.ones(1, np.int64))
+            meshes = meshes.only(question.batch % split == 0)
+    if meshes.count and any(dim != "B" for dim, _ in placed.splits):  # tokens that are routed
+        every = np.arange(meshes.count)
+        points = Points(sizes, meshes, every, np.ones(1, np.int64), np.zeros_like(every))
+        meshes = meshes.only(points.divides(placed.splits))
+    if meshes.count and question.region.axes:
+        meshes = meshes.only(question.region.on(meshes))
     yield from _chunks(question, sizes, meshes, limit_s)
 
 
-def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tensor]:
-    """All that a layout has to divide: the stream, weights, and every tensor that is asked."""
-    yield layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
-    yield from (layout.of_weight(p.tensor) for p in graph.params)
-    for block in asked.values():
-        for product in block:
-            yield from (*product.operands, product.result)
+def ground_of(question: Question) -> Groundwork:
+    return groundwork_of(question.graph, question.on, question.seq)
 
 
 def _chunks(
@@ -210,13 +231,15 @@ def _chunks(
     counts = np.array(question.region.counts(microbatch_counts(question.batch)), np.int64)
     if not meshes.count or not len(counts):
         return
-    data = math.prod(
-        (meshes.ways(a) for a in data_axes(meshes.layout)), start=np.ones(meshes.count, np.int64)
-    )
+    data, stages, shape_of = meshes.shapes()
     divides = question.batch // counts % data[:, None] == 0
-    soon = least_seconds(question, meshes.num_stages()[:, None], counts) <= limit_s * _SAFE
-    mesh_of, which = np.nonzero(divides & soon)
-    skipped = int((divides & ~soon).sum())
+    skipped = 0
+    if limit_s < math.inf:
+        soon = least_seconds(question, stages[:, None], counts) <= limit_s * _SAFE
+        times = np.bincount(shape_of, minlength=len(data))
+        skipped = int(((divides & ~soon).sum(axis=1) * times).sum())
+        divides &= soon
+    mesh_of, which = np.nonzero(divides[shape_of])
     for start in range(0, len(mesh_of) or 1, _CHUNK):
         part = slice(start, start + _CHUNK)
         yield Points(sizes, meshes, mesh_of[part], counts, which[part]), skipped
@@ -299,8 +322,11 @@ def rank(expected_s: Floats, collectives_s: Floats) -> Floats:
     return band + np.round(collectives_s / (collectives_s + expected_s) / 2, 9)
 
 
-def _in_order(ranked: Sequence[_Ranked]) -> Iterator[tuple[_Ranked, int]]:
-    """All layouts by key, ties as they come; only as many are sorted as are looked at."""
+def _in_order(ranked: Sequence[_Ranked]) -> Iterator[tuple[int, int]]:
+    """All layouts by key, ties as they come, each as its chunk and its place there.
+
+    Only as many are sorted as are looked at.
+    """
     keys = np.concatenate([r.keys for r in ranked]) if ranked else np.zeros(0)
     ends = np.cumsum([len(r.keys) for r in ranked])
     seen = -np.inf
@@ -314,13 +340,5 @@ def _in_order(ranked: Sequence[_Ranked]) -> Iterator[tuple[_Ranked, int]]:
         for at in np.argsort(keys[batch], kind="stable"):
             index = int(batch[at])
             chunk = int(np.searchsorted(ends, index, side="right"))
-            yield ranked[chunk], index - int(ends[chunk]) + len(ranked[chunk].keys)
+            yield chunk, index - int(ends[chunk]) + len(ranked[chunk].keys)
         seen, size = limit, size * 4
-
-
-def _named(chunk: _Ranked, index: int) -> tuple[Layout, Mesh, Microbatching, Remat]:
-    at = int(chunk.at[index])
-    micro, remat = chunk.options[int(chunk.option[index])]
-    points = chunk.points
-    mesh = points.meshes.mesh(int(points.mesh_of[at]))
-    return points.layout, mesh, replace(micro, count=int(points.count[at])), remat

@@ -6,14 +6,16 @@ In: a `Job`. Out: `Sized`. A stage only adds: so many layers of this block, one 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from rooflight.algebra import local_shape, ways
+from rooflight.algebra import Tensor, local_shape, ways
 from rooflight.dtypes import Dtype
 from rooflight.graph.zero import split_state
 from rooflight.plan.in_flight import Gathered, backward_bytes, gathered, loss_bytes
 from rooflight.plan.job import Job, OnChip
-from rooflight.plan.pattern import Pattern, Product, Stored, pattern_of
+from rooflight.plan.pattern import Pattern, Product, Same, Stored, pattern_of
 
+AxisSizes = tuple[tuple[str, int], ...]
 Shape = tuple[str, tuple[int, ...]]  # of a product's weight on one chip, with the op's name
 
 
@@ -107,9 +109,17 @@ def _stored_bytes(component: Component, weights: Iterable[Stored], job: Job) -> 
 
 def _elements(stored: Stored, extra: tuple[str, ...], job: Job) -> int:
     """What a chip holds of a param; where ZeRO splits it flat, the last chip's part is shorter."""
-    if job.framework.splits_dims:
-        split = split_state(stored.placed, extra, sizes=job.graph.sizes, axes=job.axes)
-        return math.prod(local_shape(split, job.graph.sizes, job.axes))
-    local = math.prod(local_shape(stored.placed, job.graph.sizes, job.axes))
-    free = [axis for axis in extra if axis not in stored.placed.sharded_over]
-    return -(-local // ways(free, job.axes))
+    axes = tuple(job.axes.items())
+    return _held(Same(job.graph), stored.placed, extra, axes, job.framework.splits_dims)
+
+
+@lru_cache(maxsize=16_384)  # a search asks for the same weights on the same axes again and again
+def _held(
+    same: Same, placed: Tensor, extra: tuple[str, ...], sizes: AxisSizes, splits_dims: bool
+) -> int:
+    dims, axes = same.graph.sizes, dict(sizes)
+    if splits_dims:
+        return math.prod(local_shape(split_state(placed, extra, sizes=dims, axes=axes), dims, axes))
+    local = math.prod(local_shape(placed, dims, axes))
+    free = [axis for axis in extra if axis not in placed.sharded_over]
+    return -(-local // ways(free, axes))

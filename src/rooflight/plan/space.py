@@ -17,13 +17,15 @@ switches, orders in which an axis skips part of a node (ranks are counted node b
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations, product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.costs.sweep import MeshSweep, every_mesh
+from rooflight.algebra import Axes
+from rooflight.costs.sweep import MeshSweep, Rate, collective_rate, every_mesh, shift_rate
 from rooflight.graph import Graph
 from rooflight.graph.layout import Layout, parse_layout
 from rooflight.specs.mesh import Mesh
@@ -68,28 +70,80 @@ def data_axes(layout: Layout) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """The meshes of one pattern: one sweep for every nesting order of its axes."""
+    """The meshes of one pattern: one sweep for every nesting order of its axes.
+
+    `rows` are some of them. Sizes and rates are worked out for all, once, and parts read them.
+    """
 
     layout: Layout
     sweeps: tuple[MeshSweep, ...]
+    rows: Ints | None = None  # None is all
+    _known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
 
     @property
     def count(self) -> int:
-        return sum(s.count for s in self.sweeps)
+        return sum(s.count for s in self.sweeps) if self.rows is None else len(self.rows)
+
+    @property
+    def slice(self) -> Slice:
+        return self.sweeps[0].slice
+
+    def only(self, chosen: Bools) -> "Meshes":
+        """Those at which `chosen` is true."""
+        rows = np.flatnonzero(chosen)
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def ways(self, axis: str) -> Ints:
-        return np.concatenate([s.ways(axis) for s in self.sweeps])
+        key = "ways", axis
+        if key not in self._known:
+            self._known[key] = np.concatenate([s.ways(axis) for s in self.sweeps])
+        return self._taken(self._known[key])
 
     def num_stages(self) -> Ints:
         one = np.ones(self.count, np.int64)
         return math.prod((self.ways(a) for a in self.layout.stages), start=one)
 
+    def shapes(self) -> tuple[Ints, Ints, Ints]:
+        """The distinct pairs of data shards and stages, as two arrays, and which each mesh has."""
+        if "shapes" not in self._known:
+            whole = replace(self, rows=None)
+            one = np.ones(whole.count, np.int64)
+            data = math.prod((whole.ways(a) for a in data_axes(self.layout)), start=one)
+            pairs = np.stack([data, whole.num_stages()])
+            distinct, of = np.unique(pairs, axis=1, return_inverse=True)
+            self._known["shapes"] = distinct[0], distinct[1], of.reshape(-1)
+        data, stages, of = self._known["shapes"]
+        return data, stages, self._taken(of)
+
+    def rate(self, op: str, axes: Axes) -> Rate:
+        """What a collective costs on each of them."""
+        return self._rate((op, frozenset(axes)), lambda sweep: collective_rate(op, axes, sweep))
+
+    def shift(self) -> Rate:
+        """From one pipeline stage to the next."""
+        return self._rate("shift", lambda sweep: shift_rate(self.layout.stages, sweep))
+
     def mesh(self, index: int) -> Mesh:
+        if self.rows is not None:
+            index = int(self.rows[index])
         for sweep in self.sweeps:
             if index < sweep.count:
                 return sweep.mesh(index)
             index -= sweep.count
         raise IndexError(index)
+
+    def _rate(self, key: object, find: Callable[[MeshSweep], Rate]) -> Rate:
+        if key not in self._known:
+            rates = [find(sweep) for sweep in self.sweeps]
+            per_byte = np.concatenate([r.seconds_per_byte for r in rates])
+            self._known[key] = Rate(per_byte, np.concatenate([r.latency_s for r in rates]))
+        whole: Rate = self._known[key]
+        if self.rows is None:
+            return whole
+        return Rate(whole.seconds_per_byte[self.rows], whole.latency_s[self.rows])
+
+    def _taken(self, whole: Ints) -> Ints:
+        return whole if self.rows is None else whole[self.rows]
 
 
 Keep = Callable[[MeshSweep], Bools]

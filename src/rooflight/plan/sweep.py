@@ -9,7 +9,7 @@ strategies that is best on some point; collectives that share a group share its 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,20 @@ import numpy.typing as npt
 from rooflight.algebra import Axes, Contraction, Step, Strategy, Tensor
 from rooflight.costs.choose import TIE
 from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.costs.sweep import Rate, collective_rate, shift_rate
+from rooflight.costs.sweep import Rate
 from rooflight.dtypes import Dtype
 from rooflight.graph import Graph, dim_sizes
 from rooflight.graph.layout import Layout
 from rooflight.plan.algorithm import is_routed, visible_part
-from rooflight.plan.derivation import Derivation, Derived, derive, known_strategies, token_axes
+from rooflight.plan.derivation import (
+    Derivation,
+    Derived,
+    Split,
+    known_options,
+    splits_of,
+    token_axes,
+)
+from rooflight.plan.derived_layers import asked_contractions, derive_again
 from rooflight.plan.remat import Kept, Remat, keep
 from rooflight.plan.space import Meshes
 from rooflight.plan.stage_time import Part
@@ -31,7 +39,6 @@ from rooflight.plan.step_time import layer_runs
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Split = tuple[str, Axes]  # a dim and the axes that split it
 _LARGEST_CODE = 2**62  # a combination of choices is one number
 
 
@@ -57,7 +64,6 @@ class Points:
         layout = meshes.layout
         axes = (*layout.stages, *layout.split_over)
         self.ways = {a: meshes.ways(a)[mesh_of].astype(np.float64) for a in axes}
-        self.dims = self._dims()
         stages = meshes.num_stages()
         self.distinct_stages, of_mesh = np.unique(stages, return_inverse=True)
         self.stages_of = of_mesh[mesh_of]  # which of the distinct numbers of stages
@@ -77,11 +83,16 @@ class Points:
         """Microbatches."""
         return self.distinct_counts[self.count_of]
 
+    def count_at(self, index: int) -> int:
+        """Microbatches of one point."""
+        return int(self.distinct_counts[self.count_of[index]])
+
     @property
     def num_stages(self) -> Ints:
         return self.distinct_stages[self.stages_of]
 
-    def _dims(self) -> dict[str, Floats]:
+    @cached_property
+    def dims(self) -> dict[str, Floats]:
         """B is a microbatch's; C is padded as `algorithm.pad_routed` does."""
         batch, graph, seq = self.sizes.batch, self.sizes.graph, self.sizes.seq
         counts, inverse = self.distinct_counts, self.count_of
@@ -129,19 +140,15 @@ class Points:
     def rate(self, op: str, axes: Axes) -> Rate:
         key = op, frozenset(axes)
         if key not in self._rates:
-            each = [collective_rate(op, axes, s) for s in self.meshes.sweeps]
-            self._rates[key] = self._gathered(each)
+            self._rates[key] = self._on_points(self.meshes.rate(op, axes))
         return self._rates[key]
 
     def shift(self) -> Rate:
         """From one pipeline stage to the next."""
-        return self._gathered([shift_rate(self.layout.stages, s) for s in self.meshes.sweeps])
+        return self._on_points(self.meshes.shift())
 
-    def _gathered(self, rates: Sequence[Rate]) -> Rate:
-        per_byte = np.concatenate([r.seconds_per_byte for r in rates])
-        return Rate(
-            per_byte[self.mesh_of], np.concatenate([r.latency_s for r in rates])[self.mesh_of]
-        )
+    def _on_points(self, rate: Rate) -> Rate:
+        return Rate(rate.seconds_per_byte[self.mesh_of], rate.latency_s[self.mesh_of])
 
     def product(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
         """Seconds of a local product; a kernel skips masked pairs and keeps its scores."""
@@ -151,7 +158,7 @@ class Points:
         return self._seconds[key]
 
     def _product(self, step: Step, visible: float, *, kernel: bool) -> Floats:
-        chip, dtype = self.meshes.sweeps[0].slice.chip, self.sizes.dtype
+        chip, dtype = self.meshes.slice.chip, self.sizes.dtype
         dims = dict.fromkeys(d for t in step.inputs for d in t.dims)
         axes = dict.fromkeys(a for t in step.inputs for a in t.sharded_over)
         done = math.prod((self.dims[d] for d in dims), start=np.ones(1)) / self.split(axes)
@@ -161,12 +168,6 @@ class Points:
         moved = self.bytes(sum((self.elements(t) for t in stored), np.zeros(1)))
         flops_s = 2 * done * visible / chip.peak_flops(chip.matmul_dtype(dtype.name))
         return np.maximum(flops_s, moved / memory_bytes_per_s(chip))
-
-
-def splits_of(tensors: Iterable[Tensor]) -> frozenset[Split]:
-    return frozenset(
-        (d, axes) for t in tensors for d, axes in zip(t.dims, t.axes, strict=True) if axes
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +188,7 @@ def viable(contraction: Contraction) -> tuple[_Option, ...]:
     """
     asked = splits_of((*contraction.operands, contraction.result))
     options = [
-        _Option(
-            s,
-            splits_of(t for step in s.steps for t in (*step.inputs, step.output)) - asked,
-            s.reroutes,
-        )
-        for s in known_strategies(contraction)
+        _Option(o.strategy, o.splits - asked, o.reroutes) for o in known_options(contraction)
     ]
     return tuple(
         o
@@ -266,18 +262,11 @@ LayerTimes = Mapping[Key, Floats]
 
 
 def contractions(graph: Graph, layout: Layout) -> dict[int, list[Contraction]]:
-    """Every contraction of each kind of layer, forward and backward: no choice changes them."""
-    found: dict[int, list[Contraction]] = {}
-    for block, ops in layer_runs(graph):
-        seen: dict[Contraction, None] = {}
-
-        def first(contraction: Contraction, seen: dict[Contraction, None] = seen) -> Strategy:
-            seen[contraction] = None
-            return known_strategies(contraction)[0]
-
-        derive(graph, ops, layout, first)
-        found[block] = list(seen)
-    return found
+    """Every contraction of each kind of layer, each once."""
+    return {
+        block: list(dict.fromkeys(asked_contractions(graph, ops, layout)))
+        for block, ops in layer_runs(graph)
+    }
 
 
 def layer_times(
@@ -296,7 +285,7 @@ def layer_times(
         }
         totals: dict[Key, Floats] = {}
         for where, chosen in _combinations(chooser, asked[block]):
-            derivation = derive(graph, ops, points.layout, chosen.__getitem__)
+            derivation = derive_again(graph, ops, points.layout, chosen.__getitem__)
             _add(totals, points, derivation, again, where)
         found[block] = totals
     return found

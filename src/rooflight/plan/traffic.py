@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rooflight.costs import NetworkTime
+from rooflight.costs import NetworkTime, collective_time
 from rooflight.graph import Graph
 from rooflight.specs.mesh import Group
 
@@ -74,3 +74,16 @@ def _distinct(units: int, k: int) -> float:
     if units <= 1:
         return 1.0
     return (units - 1) * (1 - (1 - 1 / units) ** k) / (k * (1 - 1 / units))
+
+
+def sent_on_a_host(time: NetworkTime, group: Group, *, is_critical: bool) -> Iterator[NetworkTime]:
+    """What XLA makes of a collective for CPUs, which have no reduce-scatter.
+
+    A sum of which each device keeps a part is an all-reduce and a slice. So a gradient that goes
+    to the parts of an optimizer is all-reduced whole, and the new weights are gathered on top,
+    where elsewhere a scatter and a gather together send what the all-reduce does.
+    """
+    is_sum = time.kind in ("reduce_scatter", "all_reduce")
+    yield collective_time("all_reduce", time.nbytes, group) if is_sum else time
+    if time.kind == "all_reduce" and not is_critical:
+        yield collective_time("all_gather", time.nbytes, group)

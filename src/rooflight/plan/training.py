@@ -9,6 +9,7 @@ from dataclasses import replace
 import rooflight
 from rooflight.errors import RooflightError, UsageError
 from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.parts import STORED, TrainingRun
 from rooflight.plan.search import Search, Watch, search_training
 from rooflight.records import Alternative, Choice, Held, Mfu, Plan, Time
 from rooflight.specs.model import ModelSpec
@@ -197,3 +198,18 @@ def schedule_text(candidate: Candidate) -> str:
         return "" if micro.count == 1 else f"{micro.count} microbatches"
     virtual = f" x {micro.virtual}" if micro.virtual > 1 else ""
     return f"{micro.schedule}, {stages}{virtual} stages, {micro.count} microbatches"
+
+
+def candidate_run(question: Question, candidate: Candidate) -> TrainingRun:
+    """A layout of a search as a run to be priced."""
+    return TrainingRun(
+        question.graph,
+        candidate.layout,
+        candidate.mesh,
+        question.batch,
+        question.seq,
+        question.dtype,
+        candidate.micro,
+        candidate.remat,
+        stored=max(STORED, question.dtype, key=lambda dtype: dtype.bits),
+    )

@@ -7,11 +7,13 @@ the space leaves out. A scheme that is not named is free; a degree of 1 means wi
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from rooflight.algebra import ways
 from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.graph import SCHEDULES as EVERY_SCHEDULE
 from rooflight.graph import Graph
 from rooflight.graph.layout import SCHEMES, Layout, parse_layout
 from rooflight.plan.bubble import IN_STEP
+from rooflight.plan.candidate import Candidate
 from rooflight.plan.region import Region
 from rooflight.plan.remat import Remat, parse_remat
 from rooflight.plan.search import POLICIES, SCHEDULES
@@ -163,3 +165,9 @@ def _beyond(wanted: Wanted) -> Iterator[_Sized]:
     more = [f"{name}={rest}" for name in ("fsdp", "dp") if name not in wanted.degrees]
     for layout in filter(None, (text, *(f"{text},{m}".lstrip(",") for m in more))):
         yield parse_layout(layout), sizes
+
+
+def degrees_text(candidate: Candidate) -> str:
+    """Schemes with their degrees: `fsdp=64 x sp=8`."""
+    schemes = scheme_axes(candidate.layout).items()
+    return " x ".join(f"{name}={ways(axes, candidate.mesh.axes)}" for name, axes in schemes)

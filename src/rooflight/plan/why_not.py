@@ -17,7 +17,8 @@ from rooflight.graph.layout import Layout
 from rooflight.plan.algorithm import is_routed
 from rooflight.plan.candidate import Candidate, Question, job_of
 from rooflight.plan.fixes import Fix, fixes, together
-from rooflight.plan.search import placed_tensors, search_training
+from rooflight.plan.groundwork import placed_tensors
+from rooflight.plan.search import search_training
 from rooflight.plan.sweep import contractions
 from rooflight.plan.wanted import Wanted, region_of, scheme_axes
 from rooflight.units import format_seconds, format_si

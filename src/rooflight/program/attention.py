@@ -105,7 +105,8 @@ def _mapped(
     if mesh.manual_axes or not mesh.explicit_axes:
         return local(*qkv, sinks, *arrays)
     batch, kv, groups = _axes_of(*qkv)
-    heads = PartitionSpec(kv, groups)
+    pending = jax.typeof(sinks).sharding.spec.reduced if sinks is not None and check_vma else ()
+    heads = PartitionSpec(kv, groups, reduced=frozenset(pending))
     keys = PartitionSpec(batch, None, kv, None)
     queries = PartitionSpec(batch, None, kv, groups, None)
     per_row = tuple(

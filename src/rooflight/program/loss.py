@@ -53,7 +53,7 @@ def head_loss(
     scope = replace(scope, weights={**scope.weights, op.params[0]: table})
     with jax.named_scope(op.name):
         table = scope.weight(op.params[0], pin, 1)
-        bias = scope.vector(op.params[1], pin.result[0]) if op.params[1:] else None
+        bias = scope.beside(op.params[1]) if op.params[1:] else None
         return _mapped(program, scope, pin, (h, table), bias, (targets, weights))
 
 

@@ -123,12 +123,8 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
         *(_Taken(x, pin, 1) for x, pin in zip(k, scores, strict=True)),
         _Taken(v, weighted, 1),
     ]
-    queries = taken[0].place
-    sinks = None
-    if spec.has_sinks:
-        place = Tensor("heads", queries.dims[2:-1], queries.axes[2:-1])
-        sinks = scope.vector("attention.Sinks", place)
-    positions = queries.axes_of("T")
+    sinks = scope.vector("attention.Sinks") if spec.has_sinks else None
+    positions = taken[0].place.axes_of("T")
     local = partial(_local, parts=len(q), spec=spec, kernel=kernel, positions=positions)
     if positions or scope.pins.layout.stages:
         attended = _mapped(scope, local, taken, sinks, weighted.result[0])
@@ -166,12 +162,14 @@ def _mapped(
         with jax.named_scope(t.pin.op):
             arrays.append(scope.along(t.value, t.pin.operands[t.at], reduced))
 
+    heads = None if sinks is None else jax.typeof(sinks).sharding.spec
+
     def mapped(sinks: jax.Array | None, *arrays: jax.Array) -> jax.Array:
         pairs = zip(arrays, missing, strict=True)
+        sinks = None if heads is None else vary(sinks, heads.reduced)
         return local(*(vary(x, axes) for x, axes in pairs), sinks=sinks)
 
     specs = [spec_of(t.place, reduced=r) for t, r in zip(taken, missing, strict=True)]
-    heads = None if sinks is None else jax.typeof(sinks).sharding.spec
     with jax.named_scope("attention.softmax"):
         stages = scope.pins.layout.stages
         run = map_blocks(mapped, (heads, *specs), spec_of(result), stages=stages)

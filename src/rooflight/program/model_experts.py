@@ -27,6 +27,7 @@ from rooflight.program.moe_all_to_all import assign_places
 from rooflight.program.moe_routing import route
 from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
+from rooflight.program.vectors import scaled
 from rooflight.specs.model import Mlp, Moe
 
 
@@ -134,8 +135,7 @@ def _with_shared(scope: Scope, moe: Moe, m: jax.Array, fed: jax.Array) -> jax.Ar
         hidden = checkpoint_name(activate(moe.shared, gate, up), "shared.act")
     fed_shared = scope.product("shared.out", hidden)
     if moe.has_shared_gate:
-        place = scope.pins.layout.of_activation(Tensor("m", ("B", "T", "D"), ((), (), ())))
-        logit = (m * scope.vector("shared.W_shared_gate", place)).sum(-1, keepdims=True)
+        logit = scaled(m, scope.beside("shared.W_shared_gate")).sum(-1, keepdims=True)
         fed_shared = jax.nn.sigmoid(logit) * fed_shared
     with jax.named_scope("shared.add"):
         return fed + fed_shared

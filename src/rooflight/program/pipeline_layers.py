@@ -5,11 +5,11 @@ order of kinds (`graph.staging`), as the planner has it. A place in that order f
 no layer is padding: it is run like any other and its result is left out.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -112,51 +112,6 @@ def _periods(order: Kinds) -> Iterator[tuple[int, int]]:
             yield period, times
 
 
-Layers = Sequence[Sequence[Mapping[str, Any]]]  # weights: [run][block of its pattern][name]
-Stack = Callable[[list[Any]], Any]  # joins the weights of single layers, such as `numpy.stack`
-
-
-def to_stages(model: ModelSpec, staging: Staging, layers: Layers, stack: Stack) -> Layers:
-    """Weights stacked by the model's own runs as they are stacked by stage; padding is zeros."""
-    home = _model_places(model)
-    like = {block: i for i, block in enumerate(model.layer_blocks)}
-
-    def weights(layer: int, place: Place) -> dict[str, Any]:
-        if layer != PADDING:
-            return _weights_at(layers, home[layer])
-        there = home[like[staging.runs[place.run].blocks[place.block]]]
-        return {name: one * 0 for name, one in _weights_at(layers, there).items()}
-
-    found = [(place, weights(layer, place)) for layer, place in staging.places()]
-    return _stacked(staging.runs, found, stack)
-
-
-def from_stages(model: ModelSpec, staging: Staging, layers: Layers, stack: Stack) -> Layers:
-    """The way back: of gradients, or for a checkpoint."""
-    home = dict(staging.places())
-    places = enumerate(_model_places(model))
-    found = [(place, _weights_at(layers, home[layer])) for layer, place in places]
-    return _stacked(model.layers, found, stack)
-
-
-def _model_places(model: ModelSpec) -> list[Place]:
-    """Where each layer is in a tree of the model's own runs."""
-    whole = Staging(model.layers, (tuple(range(len(model.layer_blocks))),))
-    return [place for _, place in whole.places()]
-
-
-def _weights_at(layers: Layers, place: Place) -> dict[str, Any]:
-    return {name: a[place.row] for name, a in layers[place.run][place.block].items()}
-
-
-def _stacked(
-    runs: Sequence[Repeat], found: Sequence[tuple[Place, dict[str, Any]]], stack: Stack
-) -> Layers:
-    by_place: list[list[dict[str, list[Any]]]] = [[{} for _ in run.blocks] for run in runs]
-    for (run, block, _), weights in found:
-        for name, one in weights.items():
-            by_place[run][block].setdefault(name, []).append(one)
-    return tuple(
-        tuple({name: stack(parts) for name, parts in block.items()} for block in run)
-        for run in by_place
-    )
+def whole(model: ModelSpec) -> Staging:
+    """All layers as one stage, stacked by the model's own runs."""
+    return Staging(model.layers, (tuple(range(len(model.layer_blocks))),))

@@ -9,19 +9,20 @@ the axes along which its gradient is a pending sum, so jax moves the gradient ba
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from rooflight.algebra import Axes, Contraction, Tensor
+from rooflight.algebra import Axes, Contraction
 from rooflight.graph import Op
 from rooflight.graph.pins import Path, Pin, Pins
 from rooflight.program.layers import normalize
 from rooflight.program.params import TensorSpec
 from rooflight.program.shardings import spec_of
+from rooflight.program.vectors import scaled, shifted
 from rooflight.specs.model import Norm
 
 Moved = tuple[jax.Array, jax.Array]  # where it came from, which keeps its id taken, and where it is
@@ -56,7 +57,7 @@ class Scope:
             for tensor in rest:
                 y = jax.reshard(y, spec_of(tensor))
             for bias in names:
-                y = y + self.vector(bias, pin.result[-1])
+                y = shifted(y, self.beside(bias))
             return checkpoint_name(y, name)
 
     def operand(self, x: jax.Array, pin: Pin, index: int) -> jax.Array:
@@ -82,27 +83,30 @@ class Scope:
             x = self.moved[key][1]
         return x
 
-    def vector(self, name: str, beside: Tensor) -> jax.Array:
-        """A bias or a scale, shaped and split to meet an activation."""
-        tensor = self.specs[name].tensor
-        split = replace(tensor, axes=tuple(beside.axes_of(d) for d in tensor.dims))
-        value = jax.reshard(self.weights[name].astype(self.dtype), spec_of(split))
-        missing = [i for i, d in enumerate(beside.dims) if d not in tensor.dims]
-        return jnp.expand_dims(value, missing)
+    def vector(self, name: str) -> jax.Array:
+        """A scale, a bias or sinks where they meet an activation, their gradient left pending."""
+        pin = self.pins.vectors[self.block, name]
+        value = self.weights[name].astype(self.dtype)
+        return jax.reshard(value, spec_of(pin.factors[1], reduced=pin.pending(1)))
+
+    def beside(self, name: str) -> jax.Array:
+        """The same with the dims of the activation, for `scaled` and `shifted`."""
+        x, vector = self.pins.vectors[self.block, name].factors
+        missing = [i for i, d in enumerate(x.dims) if d not in vector.dims]
+        return jnp.expand_dims(self.vector(name), missing)
 
     def norm(self, name: str, x: jax.Array, norm: Norm) -> jax.Array:
         """The graph's norm op `name`, with its scale and its bias."""
         op = self.ops[name]
-        place = self.pins.layout.of_activation(op.contraction.result)
         num_dims = 1 if not op.params else len(self.specs[op.params[0]].tensor.dims)
         with jax.named_scope(name):
             y = normalize(x, norm, num_dims=num_dims)
             for weight in op.params:
-                vector = self.vector(weight, place).astype(jnp.float32)
+                vector = self.beside(weight).astype(jnp.float32)
                 if weight.endswith("Bias"):
-                    y = y + vector
+                    y = shifted(y, vector)
                 else:
-                    y = y * (vector + 1 if norm.adds_one else vector)
+                    y = scaled(y, vector + 1 if norm.adds_one else vector)
             return checkpoint_name(y.astype(x.dtype), name)
 
 

@@ -1,4 +1,4 @@
-"""The expected time of a planned training step, from the calibration that ships for its chip.
+"""The expected time of a planned training step, from a calibration of its chip: one's own first.
 
 In: a run. Out: an `Expected` with its 80 % interval, or None where no calibration fits its chip.
 """
@@ -10,7 +10,13 @@ from rooflight.plan.calibrated import part_table
 from rooflight.plan.parts import TrainingRun, training_parts
 from rooflight.reconcile.host import own_calibration
 from rooflight.reconcile.rows import read_facts
-from rooflight.specs.calibration import DENSE, EXPERTS, Calibration, shipped_calibrations
+from rooflight.specs.calibration import (
+    DENSE,
+    EXPERTS,
+    Calibration,
+    own_calibrations,
+    shipped_calibrations,
+)
 from rooflight.specs.chip import Chip
 
 _ENGINES = {"tpu": "maxtext", "gpu": "megatron"}  # whose runs most rows of a kind of chip are
@@ -38,8 +44,9 @@ def expected_step(run: TrainingRun) -> Expected | None:
     >>> found and found.low_s < found.seconds < found.high_s
     True
     """
-    chip, blocks = run.mesh.slice.chip, _blocks(run.graph)
-    one = own_calibration(chip) if blocks == DENSE else None
+    chip, blocks = run.mesh.slice.chip, blocks_of(run.graph)
+    one = own_calibrations().get((chip.name, blocks))
+    one = one or (own_calibration(chip) if blocks == DENSE else None)
     one = one or _calibration(chip, blocks)
     if one is None:
         return None
@@ -68,5 +75,6 @@ def _measured_name(chip: Chip) -> str | None:
     return plain[0] if plain else None
 
 
-def _blocks(graph: Graph) -> str:
+def blocks_of(graph: Graph) -> str:
+    """Of models with experts, or of dense ones."""
     return EXPERTS if graph.per_token else DENSE

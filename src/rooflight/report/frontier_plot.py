@@ -55,6 +55,20 @@ def frontier_svg(
     return svg.document(_LEFT + inner + names, height, title=title, body=body)
 
 
+def parts_svg(title: str, parts: Parts, *, across: str, width: int = 900) -> str:
+    """What a step is spent on, against anything: its batch, or its context."""
+    lines = [(name, tuple(p for p in points if p[1] > 0)) for name, points in parts.lines]
+    lines = [(name, points) for name, points in lines if points]
+    names = max(svg.text_width(name, _SIZE) for name, _ in lines) + 40
+    box = Box(_LEFT, _TOP + 24, width - _LEFT - names, _PANEL)
+    body = [
+        svg.text(24, 32, title, size=17, weight="bold"),
+        svg.text(24, 54, parts.label, fill=svg.MUTED),
+        *_panel(box, lines, across=across, up="seconds", is_time=(False, True)),
+    ]
+    return svg.document(width, box.foot + _FOOT, title=title, body=body)
+
+
 _Lines = Sequence[tuple[str, tuple[tuple[float, float], ...]]]
 
 

@@ -90,7 +90,7 @@ dl.choices dd { margin: 0 0 0.7rem; color: var(--muted); }
 """
 
 
-def _recoloured() -> str:
+def picture_rules() -> str:
     """Rules that give the colours of a picture their page's own; a bar keeps its colour.
 
     Attributes of SVG elements yield to any rule. Words on a bar have colours of their own.
@@ -108,14 +108,15 @@ def _recoloured() -> str:
     return "\n".join(rules)
 
 
-def _brighter() -> str:
+def dark_picture_rules() -> str:
     """In the dark, lines and their words take the brighter palette."""
     rules = [
         f'  svg [stroke="{light}"] {{ stroke: {dark}; }}\n'
         f'  svg text[fill="{light}"], svg circle[fill="{light}"] {{ fill: {dark}; }}'
         for light, dark in zip(svg.PALETTE, _ON_DARK, strict=True)
     ]
-    return "@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}"
+    return "\n".join(rules)
 
 
-STYLE = "\n".join([_PAGE.strip(), _recoloured(), _brighter()])
+_DARK = "@media screen and (prefers-color-scheme: dark) {\n" + dark_picture_rules() + "\n}"
+STYLE = "\n".join([_PAGE.strip(), picture_rules(), _DARK])

@@ -142,6 +142,23 @@ def _numbers(shown: Sequence[int | None]) -> list[str]:
 
 def shard_svg(picture: ShardPicture, *, width: int = 800) -> str:
     """The picture as SVG: a colour for each set of holders, all of them in the tooltip."""
+    body, height = _drawing(picture, width)
+    return svg.document(width, height, title=picture.title, body=body)
+
+
+def shards_svg(pictures: Sequence[ShardPicture], *, title: str, width: int = 1080) -> str:
+    """Several arrays of one mesh side by side."""
+    each = width // len(pictures)
+    drawings = [_drawing(picture, each) for picture in pictures]
+    body = [
+        f'<g transform="translate({i * each} 0)">' + "\n".join(parts) + "</g>"
+        for i, (parts, _) in enumerate(drawings)
+    ]
+    return svg.document(width, max(height for _, height in drawings), title=title, body=body)
+
+
+def _drawing(picture: ShardPicture, width: float) -> tuple[list[str], float]:
+    """The elements of a picture and their height."""
     per_row = min(math.prod(picture.block_counts[:-2]), _PANELS_A_ROW)
     panel_width = (width - 2 * _MARGIN) / per_row
     room = panel_width - _GUTTER - 16
@@ -149,14 +166,14 @@ def shard_svg(picture: ShardPicture, *, width: int = 800) -> str:
     cell = _cell_size(panels[0], room, is_vector=len(picture.dims) < 2)
     panel_height = _HEADER + cell[1] * len(panels[0].rows) + 16
     colours = _colours(picture)
-    body = [svg.text(_MARGIN, 32, picture.title, size=17, weight="bold")]
+    size = min(17.0, (width - 2 * _MARGIN) / svg.text_width(picture.title, 1))
+    body = [svg.text(_MARGIN, 32, picture.title, size=size, weight="bold")]
     body.append(svg.text(_MARGIN, 52, picture.caption, fill=svg.MUTED))
     for i, panel in enumerate(panels):
         x = _MARGIN + i % per_row * panel_width
         y = 64 + i // per_row * panel_height
         body += _panel_svg(panel, x, y, _across_and_down(picture), cell, colours)
-    height = 64 + math.ceil(len(panels) / per_row) * panel_height + 8
-    return svg.document(width, height, title=picture.title, body=body)
+    return body, 64 + math.ceil(len(panels) / per_row) * panel_height + 8
 
 
 def _readable_cols(picture: ShardPicture, room: float) -> int:
@@ -211,7 +228,7 @@ def _panel_svg(
         for j, col in enumerate(panel.cols):
             ids = panel.holders[row, col] if row is not None and col is not None else ()
             box = (left + j * width, top + i * height, width, height)
-            parts += _block_svg(ids, box, colours.get(ids, "#f4f6f8"))
+            parts += _block_svg(ids, box, colours.get(ids, svg.EMPTY))
     return parts
 
 
@@ -221,9 +238,10 @@ def _block_svg(
     x, y, width, height = box
     words, size = _fit(ids, width - 6)
     middle, baseline = x + width / 2, y + height / 2 + size * 0.35
+    ink = svg.ON_BAR if ids else svg.MUTED
     return [
         svg.rect(*box, fill=fill, stroke=svg.PAPER, tooltip=",".join(ids)),
-        svg.text(middle, baseline, words, size=size, anchor="middle"),
+        svg.text(middle, baseline, words, size=size, fill=ink, anchor="middle"),
     ]
 
 

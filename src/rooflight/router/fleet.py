@@ -17,6 +17,7 @@ from rooflight.router.ring import Ring, load_bound
 _PROBE_EVERY_S = 1.0
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _FAILURES = 2  # in a row, of a probe that finds the socket but no answer: it may only be busy
+_STUCK = 5  # in a row, unanswered or answered by `/health` with 503: it makes no progress
 _MOST_METRICS = 1 << 20
 _WAITING = re.compile(
     rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? (\d{1,9})(?:\.0*)?$", re.MULTILINE
@@ -49,12 +50,14 @@ class Fleet:
         least_bound: int,
         probe_key: str | None,
         changed: Callable[[Replica, str], None],
+        stuck: Callable[[Replica], None],
     ) -> None:
         self.replicas = {url: Replica(url) for url in urls}
         self._ring = Ring(urls)
         self._least = least_bound
         self._headers = {"Authorization": f"Bearer {probe_key}"} if probe_key else {}
         self._changed = changed  # is told of every replica that comes or goes, and why
+        self._stuck = stuck  # and of one that will not end what it has
 
     def pick(self, key: bytes, tried: set[str]) -> Replica | None:
         """The first replica on the way of the key that is up, has room and was not tried."""
@@ -94,7 +97,8 @@ class Fleet:
             status = await _status(session, f"{replica.url}/ready")
             if status == 404:  # not every server tells warm from alive
                 status = await _status(session, f"{replica.url}/health")
-            replica.failures = 0
+            is_red = status == 503 and await _status(session, f"{replica.url}/health") == 503
+            replica.failures = replica.failures + 1 if is_red else 0
             self._turn(replica, is_up=status == 200, why=f"probe: {status}")
         except aiohttp.ClientConnectorError:
             self._turn(replica, is_up=False, why="probe: no connection")
@@ -102,6 +106,8 @@ class Fleet:
             replica.failures += 1
             if replica.failures >= _FAILURES:
                 self._turn(replica, is_up=False, why=f"probe: {type(error).__name__}")
+        if replica.failures == _STUCK:
+            self._stuck(replica)
         waiting = await _waiting(session, replica.url, self._headers) if replica.is_up else 0
         replica.waiting = waiting
 

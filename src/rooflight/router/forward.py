@@ -52,21 +52,22 @@ class Forwarder:
 
     def __init__(self, fleet: Fleet, session: aiohttp.ClientSession, counts: Counts) -> None:
         self._fleet, self._session, self._counts = fleet, session, counts
-        self._timers: set[asyncio.Timeout] = set()
+        self._timers: dict[asyncio.Timeout, Replica] = {}
 
-    def cut(self) -> None:
-        """Ends all that is open; clients are told."""
-        for timer in self._timers:
-            timer.reschedule(asyncio.get_running_loop().time())
+    def cut(self, replica: Replica | None = None) -> None:
+        """Ends all that is open, or all that one replica has; clients are told."""
+        for timer, whose in self._timers.items():
+            if replica is None or whose is replica:
+                timer.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def _cuttable(self) -> AsyncGenerator[None]:
+    async def _cuttable(self, replica: Replica) -> AsyncGenerator[None]:
         async with asyncio.timeout(None) as timer:
-            self._timers.add(timer)
+            self._timers[timer] = replica
             try:
                 yield
             finally:
-                self._timers.discard(timer)
+                del self._timers[timer]
 
     async def forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
         """The answer of the first replica that takes it."""
@@ -96,7 +97,7 @@ class Forwarder:
         self, replica: Replica, request: web.Request, body: bytes
     ) -> web.StreamResponse | Refusal:
         try:
-            async with self._cuttable():
+            async with self._cuttable(replica):
                 upstream = await self._session.request(
                     request.method,
                     replica.url + request.path,
@@ -107,7 +108,7 @@ class Forwarder:
             async with upstream:
                 if upstream.status == 200 and upstream.content_type == "text/event-stream":
                     return await self._stream(replica, request, upstream)
-                async with self._cuttable():
+                async with self._cuttable(replica):
                     return await _answer(upstream)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             self._fleet.eject(replica, "no connection")
@@ -126,7 +127,7 @@ class Forwarder:
         response = web.StreamResponse(status=upstream.status, headers=headers)
         left, is_done, why = b"", False, "the stream ended early"
         try:
-            async with self._cuttable():
+            async with self._cuttable(replica):
                 async for piece in upstream.content.iter_any():
                     events, left = whole_events(left + piece)
                     is_done = is_done or events.rstrip().endswith(b"data: [DONE]")

@@ -36,6 +36,7 @@ class Settings:
     least_bound: int = 8
     timeout_s: float = 300.0  # without a byte from a replica
     drain_s: float = 60.0
+    open_metrics: bool = False  # no key is asked for them
 
 
 class Front:
@@ -49,6 +50,7 @@ class Front:
             least_bound=settings.least_bound,
             probe_key=settings.probe_key,
             changed=self._changed,
+            stuck=lambda replica: self.forwarder.cut(replica),
         )
         self.forwarder = Forwarder(self.fleet, session, self.counts)
         self._held = 0
@@ -71,7 +73,7 @@ class Front:
         """A key, errors in one shape, and a count of every answer."""
         try:
             authorization = request.headers.get(hdrs.AUTHORIZATION, "")
-            keys = () if request.path in _OPEN else self.settings.keys
+            keys = () if self._is_open(request.path) else self.settings.keys
             if keys and find_key(keys, authorization) is None:
                 raise Problem(401, "invalid_api_key", "send Authorization: Bearer KEY")
             response = await handler(request)
@@ -83,6 +85,9 @@ class Front:
             response = _answer(Problem(error.status, "bad_request", error.reason))
         self.counts.add("requests_total", f'status="{response.status}"')
         return response
+
+    def _is_open(self, path: str) -> bool:
+        return path in _OPEN or (self.settings.open_metrics and path == "/metrics")
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         if self.is_draining:

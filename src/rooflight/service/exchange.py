@@ -5,7 +5,6 @@ yet is at most the tokens it asked for, so a slow reader holds a bounded list of
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -39,15 +38,10 @@ class Exchange:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inboxes: dict[int, Inbox] = {}
-        self.busy_since = 0.0  # when a job last came while there was none
 
     def attach(self) -> None:
         """To the running event loop."""
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def num_jobs(self) -> int:
-        return len(self._inboxes)
 
     def deliver(self, deltas: Sequence[Delta]) -> None:
         """Called by the engine's thread; a loop that is gone has nobody left to tell."""
@@ -56,8 +50,6 @@ class Exchange:
                 self._loop.call_soon_threadsafe(self._sort, deltas)
 
     def open(self, job: int, inbox: Inbox) -> None:
-        if not self._inboxes:
-            self.busy_since = time.monotonic()
         self._inboxes[job] = inbox
 
     def close(self, job: int) -> None:

@@ -7,7 +7,7 @@ that is not done when its request is gone is cancelled before the next step.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rooflight.batching import Admission
 from rooflight.engine import Delta, Finish, Job, Runner
@@ -20,9 +20,17 @@ from rooflight.service.problem import Problem, invalid, overloaded, unavailable
 from rooflight.service.text import TextStream
 
 
+class Intake(Protocol):
+    """Where jobs go in: a runner, or who has their prompts computed elsewhere."""
+
+    def submit(self, job: Job) -> Admission: ...
+    def cancel(self, id: int) -> None: ...
+
+
 class Port(NamedTuple):
     """Where jobs go in and deltas come out."""
 
+    intake: Intake
     runner: Runner
     exchange: Exchange
     metrics: Metrics
@@ -67,7 +75,7 @@ class Generation:
         for choice in self.choices:
             self._port.exchange.open(choice.job.id, self._inbox)
             try:
-                found = self._port.runner.submit(choice.job)
+                found = self._port.intake.submit(choice.job)
             except UsageError:  # tokens that this tokenizer has and this model has not
                 raise invalid("prompt", "tokens outside the vocabulary of this model") from None
             if found is not Admission.ADMITTED:
@@ -88,7 +96,7 @@ class Generation:
             if choice.num_tokens == 0:
                 self._port.fairness.leave(self._port.key, len(choice.job.prompt))
             if choice.finish is None:
-                self._port.runner.cancel(choice.job.id)
+                self._port.intake.cancel(choice.job.id)
         if self._is_admitted:
             self._count()
 
@@ -145,14 +153,14 @@ class Generation:
         if delta.finish in (Finish.FAILED, Finish.CANCELLED):
             choice.finish = "error"
             raise unavailable("engine_failed", "the engine could not finish this request")
-        self._observe(choice, len(delta.tokens))
+        self._observe(choice, delta)
         choice.cached += delta.cached_tokens
         offset = choice.text.length
         text = choice.text.push(_shown(choice.job, delta), is_last=delta.finish is not None)
         if choice.text.is_stopped:
             choice.finish = str(Finish.STOP)
             if delta.finish is None:
-                self._port.runner.cancel(choice.job.id)
+                self._port.intake.cancel(choice.job.id)
         elif delta.finish is not None:
             choice.finish = str(delta.finish)
         logprobs = None
@@ -163,19 +171,22 @@ class Generation:
             choice.num_pieces += 1
             yield Piece(choice.index, text, offset, logprobs, choice.finish, is_first)
 
-    def _observe(self, choice: Choice, count: int) -> None:
-        if not count:
+    def _observe(self, choice: Choice, delta: Delta) -> None:
+        if not delta.tokens:
             return
         now, metrics = time.monotonic(), self._port.metrics
         if choice.num_tokens == 0:
             metrics.time_to_first_token.observe(now - self.start_time)
+            if delta.began is not None:
+                metrics.queue.observe(max(0.0, delta.began - self.start_time))
+                metrics.prefill.observe(max(0.0, now - delta.began))
             self.first_time = self.first_time or now
             self._port.fairness.leave(self._port.key, len(choice.job.prompt))
             self._port.fairness.started(choice.job.priority)
         else:
             metrics.inter_token.observe(now - choice.then)
         choice.then = now
-        choice.num_tokens += count
+        choice.num_tokens += len(delta.tokens)
 
 
 def _shown(job: Job, delta: Delta) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 from rooflight.engine import Runner
-from rooflight.service.exchange import Exchange
 
 _STEPS = 3
 
@@ -18,7 +17,6 @@ class Health:
     """Watches a runner; asks it nothing that could wait for the device."""
 
     runner: Runner
-    exchange: Exchange
     step_seconds: float | None  # of a full step, predicted
     floor_seconds: float
 
@@ -33,11 +31,7 @@ class Health:
     @property
     def stalled_seconds(self) -> float:
         """Since the last step, or since there was work again; 0 with none."""
-        stats = self.runner.stats()
-        has_work = stats.num_running or stats.num_waiting or self.exchange.num_jobs
-        if not (has_work and self.runner.is_warm):
-            return 0.0
-        return time.monotonic() - max(self.runner.last_step_time, self.exchange.busy_since)
+        return self.runner.stalled_seconds
 
     @property
     def is_live(self) -> bool:

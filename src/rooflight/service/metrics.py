@@ -43,6 +43,7 @@ class _EngineCollector(Collector):
             ("vllm:prefix_cache_queries", "Tokens looked up.", stats.prefix_queries),
             ("vllm:prefix_cache_hits", "Tokens found in the cache.", stats.prefix_hits),
             ("vllm:num_preemptions", "Requests sent back to the queue.", stats.preemptions),
+            ("rooflight:restored_blocks", "Blocks from host memory.", stats.restored_blocks),
             (
                 "rooflight:compilations_after_ready",
                 "Compilations on the hot path; 0 unless there is a bug.",
@@ -76,6 +77,9 @@ class Metrics:
         self.time_to_first_token = self._seconds(model, "vllm:time_to_first_token_seconds")
         self.inter_token = self._seconds(model, "vllm:inter_token_latency_seconds")
         self.time_per_token = self._seconds(model, "vllm:request_time_per_output_token_seconds")
+        self.queue = self._seconds(model, "vllm:request_queue_time_seconds")
+        self.prefill = self._seconds(model, "vllm:request_prefill_time_seconds")
+        self.predicted_ttft = self._seconds(model, "rooflight:predicted_ttft_seconds")
         self.decode = self._seconds(model, "vllm:request_decode_time_seconds")
         self.end_to_end = self._seconds(model, "vllm:e2e_request_latency_seconds")
         self._success = Counter(

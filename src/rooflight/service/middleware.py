@@ -73,7 +73,8 @@ def _route(request: web.Request) -> str:
 
 def _key(service: Service, request: web.Request, route: str) -> Key:
     keys = service.settings.keys
-    if not keys or route in OPEN:
+    is_open = route in OPEN or (service.settings.open_metrics and route == "/metrics")
+    if not keys or is_open:
         return NOBODY
     found = find_key(keys, request.headers.get(hdrs.AUTHORIZATION, ""))
     if found is None:

@@ -31,6 +31,13 @@ def make_app(service: Service) -> web.Application:
             web.get("/health", health),
             web.get("/ready", ready),
             web.get("/metrics", metrics),
+        ]
+    )
+    if service.lender is not None:
+        app.router.add_get("/prefill", prefill, allow_head=False)
+        return app
+    app.add_routes(
+        [
             web.get("/openapi.json", document),
             web.get("/v1/models", models),
             web.post("/v1/completions", complete),
@@ -75,6 +82,14 @@ async def models(request: web.Request) -> web.Response:
     most = service.protocol.bounds.max_model_tokens
     entry = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "local"}
     return web.json_response({"object": "list", "data": [{**entry, "max_model_len": most}]})
+
+
+async def prefill(request: web.Request) -> web.StreamResponse:
+    """A prompt for another server: see `prefill_route`."""
+    service = request.app[SERVICE]
+    assert service.lender is not None
+    with service.entered(request[KEY]):
+        return await service.lender.talk(request, service.protocol.bounds, next(service.ids))
 
 
 async def tokenize(request: web.Request) -> web.Response:

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflight.engine import EngineConfig
-from rooflight.engine.load import load_engine
+from rooflight.engine import Engine, EngineConfig
+from rooflight.engine.load import Placement, load_engine
+from rooflight.engine.separated import SeparatedEngine
 from rooflight.service.address import raise_file_limit
 from rooflight.service.front import open_front, until_signal
 from rooflight.service.logs import Log
 from rooflight.service.routes import make_app
+from rooflight.service.separation import Separation
 from rooflight.service.service import Service, Settings
 from rooflight.service.waiting_limit import WaitingLimit
 
@@ -29,15 +31,24 @@ class Deployment:
     settings: Settings
     limit: WaitingLimit
     sock: socket.socket
-    dtype: str
+    placement: Placement
     log: str | None  # a file; None for stderr
+    separation: Separation | None = None
 
 
 def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:
     """Serves until it is told to stop; false if requests had to be cut off."""
-    engine = load_engine(deployment.folder, deployment.config, dtype=deployment.dtype)
+    make = Engine if deployment.separation is None else SeparatedEngine
+    engine = load_engine(deployment.folder, deployment.config, deployment.placement, make=make)
     log = Log(deployment.log)
-    service = Service(deployment.folder, engine, deployment.settings, deployment.limit, log)
+    service = Service(
+        deployment.folder,
+        engine,
+        deployment.settings,
+        deployment.limit,
+        log,
+        deployment.separation,
+    )
     try:
         return asyncio.run(_listen(service, deployment.sock, announce))
     finally:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from rooflight.engine import Allowed, Engine, Job, Runner, Sampling
 from rooflight.service.asked import Asked, Kind
+from rooflight.service.borrower import Borrower
 from rooflight.service.bounds import Bounds
 from rooflight.service.chat_template import load_template
 from rooflight.service.exchange import Exchange
@@ -28,8 +29,10 @@ from rooflight.service.health import Health
 from rooflight.service.keys import NOBODY, Allowance, Key
 from rooflight.service.logs import Log
 from rooflight.service.metrics import Metrics
+from rooflight.service.prefill_route import Lender
 from rooflight.service.problem import Problem, invalid, overloaded, unavailable
 from rooflight.service.protocol import make_protocol
+from rooflight.service.separation import Separation, make_side
 from rooflight.service.text import TextStream
 from rooflight.service.tokens import load_tokenizer
 from rooflight.service.waiting_limit import WaitingLimit
@@ -52,13 +55,20 @@ class Settings:
     write_s: float = 20.0  # that a reader may take to make room in its socket
     drain_s: float = 60.0  # that running requests get when the server is told to stop
     patience_s: float = 5.0  # after which a step is stuck, unless three predicted are longer
+    open_metrics: bool = False  # no key is asked for them
 
 
 class Service:
     """One model, served."""
 
     def __init__(
-        self, folder: Path, engine: Engine, settings: Settings, limit: WaitingLimit, log: Log
+        self,
+        folder: Path,
+        engine: Engine,
+        settings: Settings,
+        limit: WaitingLimit,
+        log: Log,
+        separation: Separation | None = None,
     ) -> None:
         self.settings = settings
         self.log = log
@@ -70,7 +80,13 @@ class Service:
         self.protocol = make_protocol(bounds, model=settings.name)
         self.exchange = Exchange()
         self.runner = Runner(engine, self.exchange.deliver)
-        self.health = Health(self.runner, self.exchange, limit.step_seconds, settings.patience_s)
+        self.lender: Lender | None = None
+        self._borrower: Borrower | None = None
+        if separation is not None:
+            side = make_side(separation, engine, self.runner, self.exchange, bounds, log)
+            self.lender = side if isinstance(side, Lender) else None
+            self._borrower = side if isinstance(side, Borrower) else None
+        self.health = Health(self.runner, limit.step_seconds, settings.patience_s)
         self.metrics = Metrics(settings.name, self.runner.stats, self._gauges())
         self.is_draining = False
         self.num_open = 0
@@ -79,7 +95,7 @@ class Service:
         self._allowances = {key.name: Allowance(key) for key in (*settings.keys, NOBODY)}
         is_shared = len(settings.keys) > 1
         self._fairness = FairQueue(limit.max_waiting_tokens if is_shared else math.inf)
-        self._ids = itertools.count(1)  # of jobs; clients never choose or see them
+        self.ids = itertools.count(1)  # of jobs; clients never choose or see them
         self._pool = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
@@ -92,6 +108,8 @@ class Service:
             "max_waiting_tokens": lambda: self.limit.max_waiting_tokens,
             "open_requests": lambda: self.num_open,
             "log_lines_dropped": lambda: self.log.dropped,
+            **(self._borrower.gauges() if self._borrower else {}),
+            **(self.lender.gauges() if self.lender else {}),
         }
 
     @property
@@ -104,6 +122,8 @@ class Service:
     def start(self) -> None:
         """On the running event loop; `health.is_ready` says when it is warm."""
         self.exchange.attach()
+        if self._borrower is not None:
+            self._borrower.start()
         self.runner.start()
 
     async def drain(self) -> bool:
@@ -115,6 +135,8 @@ class Service:
         return self.num_open == 0
 
     async def stop(self) -> None:
+        if self._borrower is not None:
+            await self._borrower.stop()
         await asyncio.get_running_loop().run_in_executor(None, self.runner.stop)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -158,10 +180,14 @@ class Service:
             allowance.give_back(tokens)
             raise overloaded("too much of this key is waiting", retry_after=self._queue_s)
         choices = self._choices(asked, prompts, key, guides)
-        port = Port(self.runner, self.exchange, self.metrics, fairness, key.name)
+        intake = self._borrower or self.runner
+        port = Port(intake, self.runner, self.exchange, self.metrics, fairness, key.name)
         found = Generation(port, choices, n=asked.n, with_logprobs=asked.logprobs is not None)
+        waiting = self.runner.waiting_tokens + sum(map(len, prompts))
         try:
             found.start(retry_after=self._queue_s)
+            if self.limit.prefill_tokens_per_s is not None:
+                self.metrics.predicted_ttft.observe(self.limit.seconds(waiting))
             yield found
         finally:
             found.close()
@@ -211,7 +237,7 @@ class Service:
         for index, prompt in enumerate(p for p in prompts for _ in range(asked.n)):
             wanted = self._new_tokens(prompt, asked)
             job = Job(
-                next(self._ids),
+                next(self.ids),
                 prompt,
                 wanted,
                 Sampling(asked.temperature, asked.top_p, asked.top_k, (seed + index) & _SEEDS),

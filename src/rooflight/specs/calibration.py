@@ -1,10 +1,12 @@
 """`Calibration`: few named constants of a chip and the software on it, fitted to measured runs.
 
-In: `calibrations/*.toml`. Out: records. A calibration says what it was fitted to, when, and how far
-it was off on runs that it had not seen; a chip without one is uncalibrated, and says so.
+In: `calibrations/*.toml`, and files or folders of the environment variable ROOFLIGHT_CALIBRATIONS
+(several, joined like PATH). Out: records. A calibration says what it was fitted to, when, and how
+far it was off on runs that it had not seen; a chip without one is uncalibrated, and says so.
 """
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rooflight.errors import ParseError
+
 _FOLDER = Path(__file__).parent / "calibrations"
 DENSE, EXPERTS = "dense", "experts"
+OWN = "rooflight"  # the engine of runs of one's own
 ANY = "any"  # stands for every chip of a kind, or every engine
 
 
@@ -104,6 +109,35 @@ def shipped_calibrations() -> Mapping[tuple[str, str, str], Calibration]:
             for table in tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]:
                 one = _read(path.stem, table)
                 found[one.chip, one.engine, one.blocks] = one
+    return found
+
+
+def own_calibrations() -> Mapping[tuple[str, str], Calibration]:
+    """Those of ROOFLIGHT_CALIBRATIONS by chip and blocks; `rooflight reconcile` writes them."""
+    found: dict[tuple[str, str], Calibration] = {}
+    for entry in os.environ.get("ROOFLIGHT_CALIBRATIONS", "").split(os.pathsep):
+        path = Path(entry)
+        paths = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        for one in (one for path in paths if entry for one in _read_file(path)):
+            found[one.chip, one.blocks] = one
+    return found
+
+
+def _read_file(path: Path) -> list[Calibration]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]
+        found = [_read(path.stem, table) for table in tables]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ParseError(
+            f"cannot read the calibration {path}: {error!r}",
+            hint="ROOFLIGHT_CALIBRATIONS names files that `rooflight reconcile --save` wrote",
+        ) from None
+    missing = [c for one in found for c in typical_values() if c not in one.values]
+    if missing:
+        raise ParseError(
+            f"the calibration {path} lacks {missing[0]}",
+            hint="write it anew with `rooflight reconcile --save`",
+        )
     return found
 
 

@@ -188,9 +188,13 @@ def _check_shape(chip: Chip, shape: tuple[int, ...]) -> None:
                 hint=f"write {chip.name}:{_example(chip)}",
             )
     elif math.prod(shape) != 1:
-        raise PlacementError(
-            f"{chip.title} is a single device; got {text}", hint=f"write {chip.name}"
-        )
+        hint = f"write {chip.name}"
+        if chip.kind == "cpu":  # nobody measured how its devices are joined
+            hint = (
+                f"`rooflight measure --devices {math.prod(shape)} --write {chip.name}.toml`, then"
+                f" ROOFLIGHT_CHIPS={chip.name}.toml; or write {chip.name}"
+            )
+        raise PlacementError(f"{chip.title} is a single device; got {text}", hint=hint)
 
 
 def _check_torus(chip: Chip, torus: TorusSpec, shape: tuple[int, ...]) -> None:

@@ -125,7 +125,10 @@ def _name_of(request: CompileRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How a child process ended, and what it took."""
+    """How a child process ended, and what it took.
+
+    The most memory it held is read while it lives: `ru_maxrss` also remembers its parent's.
+    """
 
     code: int
     stopped: Literal["", "done", "late"]
@@ -173,12 +176,13 @@ def _watch_child(
     """Waits for the end of the process or of the stage, whichever is first; kill is silent."""
     started = time.monotonic()
     stopped: Literal["", "done", "late"] = ""
+    resident = 0
     while True:
+        resident = max(resident, _peak_resident(child.pid))
         pid, status, usage = os.wait4(child.pid, os.WNOHANG)
         if pid:
             child.returncode = os.waitstatus_to_exitcode(status)
-            cpu_s = usage.ru_utime + usage.ru_stime
-            return _Ended(child.returncode, stopped, cpu_s, usage.ru_maxrss * 1024)
+            return _Ended(child.returncode, stopped, usage.ru_utime + usage.ru_stime, resident)
         seconds = time.monotonic() - started
         if not stopped and _is_done(work, request):
             stopped = "done"
@@ -189,6 +193,16 @@ def _watch_child(
         else:
             tell("compiling" if (work / "lowered.json").exists() else "lowering", seconds)
         time.sleep(_POLL_S)
+
+
+def _peak_resident(pid: int) -> int:
+    """The most bytes of memory a running process has held; 0 once it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    peaks = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return sum(int(line.split()[1]) * 1024 for line in peaks)
 
 
 def _is_done(work: Path, request: CompileRequest) -> bool:

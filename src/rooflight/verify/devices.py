@@ -27,7 +27,12 @@ def target_mesh(target: Target) -> Mesh:
     if target.platform == "cuda":
         register_cuda()
     topology = topologies.get_topology_desc(target.topology, target.platform, **target.options)
-    devices = sorted(topology.devices, key=_place)
+    return placed_mesh(target, topology.devices)
+
+
+def placed_mesh(target: Target, found: Sequence[Any]) -> Mesh:
+    """The jax mesh of a target over its devices, real ones or those of the compiler."""
+    devices = sorted(found, key=_place)
     cores, rest = divmod(len(devices), target.num_chips)
     assert rest == 0, f"{len(devices)} devices on {target.num_chips} chips"
     grid = np.array(devices, dtype=object).reshape(*target.dims.values(), cores)

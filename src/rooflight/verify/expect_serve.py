@@ -5,89 +5,62 @@ and `Term`s. The steps are those of `plan.serving`: weights and caches stay wher
 """
 
 import math
-from dataclasses import replace
 
-from rooflight.algebra import Axes, device_bytes, ways
-from rooflight.graph import dim_sizes, model_graph
+from rooflight.algebra import Axes, device_bytes
 from rooflight.graph.ops import Param
-from rooflight.graph.pins import Path, Pins
-from rooflight.plan.algorithm import pad_routed
-from rooflight.plan.derivation import Derived, token_axes
-from rooflight.plan.pins import as_product, read_pins
-from rooflight.plan.serving.layout import parse_serving_layout, rules
+from rooflight.graph.pins import Pins
+from rooflight.plan.serving.layout import parse_serving_layout
+from rooflight.plan.serving.pins import (
+    generate_dims,
+    generate_pins,
+    generate_setting,
+    generate_steps,
+    spread_axes,
+)
 from rooflight.plan.serving.precision import parse_precision
-from rooflight.plan.serving.terms import Setting, derive_steps, sent_dtype
+from rooflight.plan.serving.terms import Setting, sent_dtype
 from rooflight.verify.expect import Expected
 from rooflight.verify.serve_step import WIDE, ServedStep
 from rooflight.verify.state import Term
 
 
 def serving_setting(step: ServedStep) -> Setting:
-    """The rules of a generate step, as the program follows them.
-
-    What an expert computed is summed before it is sent back, not after: the program has places of
-    experts on the network, the planner prices one vector a token.
-    """
-    layout = rules(parse_serving_layout(step.layout), step.model, "generate")
-    graph = model_graph(step.model)
-    precision = parse_precision(step.dtypes)
-    return Setting(graph, replace(layout, combines=False), step.placed(), precision)
+    """The rules of a served step, as the program follows them."""
+    layout, dtypes = parse_serving_layout(step.layout), parse_precision(step.dtypes)
+    return generate_setting(step.model, layout, step.placed(), dtypes)
 
 
 def serving_dims(step: ServedStep, setting: Setting) -> dict[str, int]:
-    """Sizes of one token a row; places of experts are padded to whole ones on every device."""
-    dims = dim_sizes(setting.graph, batch=step.rows, seq=step.context, queries=1)
-    return pad_routed(dims, ways(token_axes(setting.layout), setting.axes))
-
-
-def serving_steps(setting: Setting) -> dict[int | None, tuple[Derived, ...]]:
-    """The steps of each block, and of the frame around them."""
-    blocks = dict.fromkeys(op.block for op in setting.graph.ops)
-    found: dict[int | None, tuple[Derived, ...]] = {}
-    for block in blocks:
-        ops = [as_product(op) for op in setting.graph.ops if op.block == block]
-        found[block] = derive_steps(setting, ops)
-    return found
+    """Sizes of one token a row."""
+    return generate_dims(setting, rows=step.rows, context=step.context)
 
 
 def serving_pins(step: ServedStep) -> Pins:
-    """What the program of a generate step follows.
-
-    Where the positions of the cache are split, a new key is on all devices that may have its block.
-    """
-    setting = serving_setting(step)
-    dims = serving_dims(step, setting)
-    pins = read_pins(serving_steps(setting), setting.layout, mesh=setting.mesh, dims=dims)
-
-    def whole(path: Path) -> Path:
-        is_new = "S" in path[-1].dims and "T" not in path[-1].dims
-        return tuple(t.with_axes("S", ()) for t in path) if is_new else path
-
-    ops = {k: replace(p, operands=tuple(map(whole, p.operands))) for k, p in pins.ops.items()}
-    return replace(pins, ops=ops)
+    """What the program of a served step follows."""
+    return generate_pins(serving_setting(step), rows=step.rows, context=step.context)
 
 
 def spread_of(step: ServedStep) -> Axes:
     """The axes that split the positions of a row."""
-    return (serving_setting(step).layout.cache or {}).get("S", ())
+    return spread_axes(serving_setting(step))
 
 
 def expected_serving(step: ServedStep) -> list[Expected]:
     """Every collective of a generate step, layers multiplied out."""
     setting = serving_setting(step)
-    dims, axes = serving_dims(step, setting), setting.axes
+    dims = serving_dims(step, setting)
     kept = setting.precision.activations
     order = setting.graph.order
     return [
         Expected(
             line.step.op,
             tuple(sorted(line.step.axes)),
-            sent_dtype(line.op, kept).nbytes(math.ceil(line.step.elements(dims, axes))),
+            sent_dtype(line.op, kept).nbytes(math.ceil(line.step.elements(dims, setting.axes))),
             1 if block is None else order.count(block),
             line.op.name,
             str(line.step),
         )
-        for block, lines in serving_steps(setting).items()
+        for block, lines in generate_steps(setting).items()
         for line in lines
         if line.step.is_collective
     ]

@@ -1,6 +1,7 @@
 """The schedule of a compiled step as charts: the whole step, and a round of its longest loops."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rooflight.report.gantt import Bar, Gantt, Row
 from rooflight.units import format_count, format_seconds
@@ -65,6 +66,40 @@ def _chart(title: str, caption: str, spans: tuple[Span, ...]) -> Gantt:
         legend=_LEGEND,
         number="",
     )
+
+
+def binned(chart: Gantt, *, most: int = 600) -> Gantt:
+    """The same chart with short bars together, so that a long schedule stays a small picture.
+
+    A row is cut into `most` parts; bars that end in the part they begin in become one, of the
+    kind that takes most of it.
+    """
+    width = chart.end / most
+    rows = tuple(replace(row, bars=tuple(_binned(row.bars, width))) for row in chart.rows)
+    return replace(chart, rows=rows)
+
+
+def _binned(bars: tuple[Bar, ...], width: float) -> Iterator[Bar]:
+    short: list[Bar] = []
+    for bar in sorted(bars, key=lambda bar: bar.start):
+        if short and (bar.end - bar.start >= width or bar.end - short[0].start > width):
+            yield _together(short)
+            short = []
+        if bar.end - bar.start >= width:
+            yield bar
+        else:
+            short.append(bar)
+    if short:
+        yield _together(short)
+
+
+def _together(bars: list[Bar]) -> Bar:
+    if len(bars) == 1:
+        return bars[0]
+    longest = max(bars, key=lambda bar: bar.end - bar.start)
+    busy = format_seconds(sum(bar.end - bar.start for bar in bars))
+    words = f"{format_count(len(bars))} pieces, {busy} in all; the longest: {longest.tooltip}"
+    return replace(longest, start=bars[0].start, end=bars[-1].end, tooltip=words)
 
 
 def _row(span: Span) -> str:

@@ -1,4 +1,4 @@
-"""`--mesh` and `--axes` as records: the mesh on a slice and which of its axes are meant."""
+"""A mesh and some of its axes as a person names them: `--mesh` and `--axes`, either left out."""
 
 from rooflight.errors import UsageError
 from rooflight.specs.mesh import Mesh, parse_mesh
@@ -21,6 +21,6 @@ def axes_of(text: str | None, mesh: Mesh) -> list[str]:
         mesh.size(axis)  # an unknown axis gets its did-you-mean here
     if not axes or len(set(axes)) < len(axes):
         raise UsageError(
-            f"--axes {text!r} must name each axis once", hint=f"write --axes {','.join(mesh.axes)}"
+            f"axes {text!r} must name each axis once", hint=f"write {','.join(mesh.axes)}"
         )
     return axes

@@ -1,0 +1,1 @@
+"""The explorer: the library's answers in a browser, from this machine and no other host."""

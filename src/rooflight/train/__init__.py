@@ -1,0 +1,1 @@
+"""Training that survives: the loop, its data, checkpoints, and a supervisor."""

@@ -1,0 +1,95 @@
+"""The event log of a run: one JSON object a line, appended by whoever knows; and its goodput.
+
+In: events as they happen. Out: `events.jsonl`, and from it how the time was spent: steps that
+count, steps done again after a restart, starting, waiting. A last line that was cut short by a
+crash is passed over.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+FILE = "events.jsonl"
+Event = Mapping[str, object]
+
+
+class EventLog:
+    """Appends to a run's log; a full disk costs the log a line, never the run a step."""
+
+    def __init__(self, folder: Path, *, attempt: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path, self._attempt = folder / FILE, attempt
+
+    def tell(self, event: str, **facts: object) -> None:
+        line = {"time": time.time(), "event": event, "attempt": self._attempt, **facts}
+        try:
+            self._append((json.dumps(line) + "\n").encode())
+        except OSError as error:
+            print(f"an event was lost: {error}", file=sys.stderr, flush=True)
+
+    def _append(self, line: bytes) -> None:
+        """In one write, so that lines of two processes never mix."""
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+
+
+def read_events(folder: Path) -> Iterator[Event]:
+    """Every event that was written whole, in order."""
+    try:
+        lines = (folder / FILE).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and "event" in found:
+            yield cast(Event, found)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """The loss of every step; of one done again, the last."""
+    steps = (e for e in read_events(folder) if e["event"] == "step")
+    return {int(cast(int, e["step"])): float(cast(float, e["loss"])) for e in steps}
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Seconds of a run by what they were for."""
+
+    wall_s: float
+    steps_s: float  # steps that count
+    again_s: float  # steps whose results a failure took
+    saving_s: float  # that steps waited for a save; the rest of it is written beside them
+    attempts: int
+
+    @property
+    def share(self) -> float:
+        return self.steps_s / self.wall_s if self.wall_s else 0.0
+
+
+def goodput(folder: Path) -> Goodput:
+    """How much of the time since the first event went into steps that count."""
+    first = last = 0.0
+    seconds: dict[int, float] = {}
+    again, saving, attempts = 0.0, 0.0, set[int]()
+    for event in read_events(folder):
+        last = float(cast(float, event["time"]))
+        first = first or last
+        attempts.add(int(cast(int, event["attempt"])))
+        if event["event"] == "step":
+            step = int(cast(int, event["step"]))
+            again += seconds.get(step, 0.0)
+            seconds[step] = float(cast(float, event["seconds"]))
+        elif event["event"] == "save":
+            saving += float(cast(float, event["seconds"]))
+    return Goodput(last - first, sum(seconds.values()), again, saving, len(attempts))

@@ -1,0 +1,198 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# jax annotates its own functions only in part.
+"""The training loop of one process: read, step, tell, save.
+
+In: a `Run`, under `jax.distributed`. Out: events, checkpoints, an `Ending`. The loss of a step is
+read while the next one runs, so the devices never wait for the host; a save is written while
+later steps run. All processes stop after the same step, at the end or when one is told to.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rooflight.errors import RooflightError
+from rooflight.program.model import Program
+from rooflight.program.params import init_params
+from rooflight.program.shardings import device_mesh
+from rooflight.program.train import (
+    State,
+    abstract_batch,
+    abstract_state,
+    batch_spec,
+    begin_state,
+    make_train_step,
+)
+from rooflight.records import Plan
+from rooflight.train.batches import batches
+from rooflight.train.checkpoints import Checkpoints
+from rooflight.train.optimizer import make_optimizer
+from rooflight.train.run import COMPILED_STEP, Run
+from rooflight.train.window import Window
+from rooflight.verify.build_plan import make_program
+from rooflight.verify.devices import placed_mesh
+from rooflight.verify.target import make_target
+
+Tell = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process of a run ended: all steps done, or told to stop with the state saved."""
+
+    kind: Literal["finished", "preempted"]
+    step: int  # steps done
+
+
+class _Done(NamedTuple):
+    """A step that was dispatched; its loss is not there yet."""
+
+    step: int
+    loss: jax.Array
+    checksum: int
+    data_s: float  # that it waited for its rows
+
+
+def train(run: Run, tell: Tell) -> Ending:
+    """Goes on from the newest whole checkpoint, or begins."""
+    program = replace(make_program(run.plan), capacity=run.capacity)
+    mesh = _mesh(run.plan, program)
+    optimizer = make_optimizer(run, program)
+    with jax.set_mesh(mesh):
+        checkpoints = Checkpoints(run, tell=tell)
+        step = compiled_step(run, program, optimizer, mesh, tell)
+        state, start = _begin(run, program, optimizer, mesh, checkpoints, tell)
+        rows = NamedSharding(mesh, batch_spec(program))
+        _, ending = run_steps(run, rows, step, state, start, checkpoints, tell)
+        checkpoints.close()
+    return ending
+
+
+def _mesh(plan: Plan, program: Program) -> Mesh:
+    """As the plan places it on TPUs; fake devices of a host are all alike."""
+    devices = jax.devices()
+    if len(devices) != plan.placed().slice.num_chips:
+        raise RooflightError(
+            f"the plan is for {plan.placed().slice.num_chips} chips, and there are {len(devices)}"
+        )
+    if devices[0].platform != "tpu":
+        return device_mesh(program.pins.axes)
+    found = placed_mesh(make_target(plan.placed()), devices)
+    explicit = (AxisType.Explicit,) * len(found.axis_names)
+    return Mesh(found.devices, found.axis_names, axis_types=explicit)
+
+
+def _begin(
+    run: Run, program: Program, optimizer: Any, mesh: Mesh, checkpoints: Checkpoints, tell: Tell
+) -> tuple[State, int]:
+    began = time.monotonic()
+    like = jax.tree.map(partial(on_devices, mesh), abstract_state(program, optimizer, mesh))
+    found = checkpoints.restore(like, program)
+    if found is not None:
+        tell("restored", step=found[1], seconds=time.monotonic() - began)
+        return found
+    tell("began", step=0)
+    # On a host's CPU what runs and what compiles share threads, and what runs may wait for a peer
+    # that compiles: so each is done before the next.
+    params = jax.block_until_ready(
+        init_params(program.specs, program.pins, jax.random.key(run.seed))
+    )
+    return jax.block_until_ready(begin_state(program, optimizer, params)), 0
+
+
+def on_devices(mesh: Mesh, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The same on devices that are there; counts have no sharding of their own."""
+    spec = leaf.sharding.spec if isinstance(leaf.sharding, NamedSharding) else PartitionSpec()
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def compiled_step(run: Run, program: Program, optimizer: Any, mesh: Mesh, tell: Tell) -> Any:
+    """The step, ready to be called; programs of an attempt before are found on disk."""
+    began = time.monotonic()
+    step = make_train_step(program, optimizer, microbatches=run.plan.microbatches)
+    batch = abstract_batch(program, mesh, batch=run.plan.batch, seq=run.plan.seq)
+    found = step.lower(abstract_state(program, optimizer, mesh), batch).compile()
+    device = jax.devices()[0].device_kind
+    tell("compiled", seconds=time.monotonic() - began, device=device)
+    if jax.process_index() == 0:
+        with contextlib.suppress(OSError):  # a full disk costs what `reconcile` reads, not the run
+            (run.folder / COMPILED_STEP).write_text(found.as_text(), encoding="utf-8")
+    return found
+
+
+def run_steps(
+    run: Run,
+    rows: NamedSharding,
+    step_function: Any,
+    state: State,
+    start: int,
+    checkpoints: Checkpoints,
+    tell: Tell,
+) -> tuple[State, Ending]:
+    """Steps from `start` on, with a save at the end; gives back the state and how it ended."""
+    given = batches(run, rows, start)
+    window = Window(run, tell)
+    before: _Done | None = None
+    clock = time.monotonic()
+    for step in range(start, run.steps):
+        if window.turns(step):
+            before, clock = _settled(before, state, clock, tell)
+            window.turn(step)
+            clock = time.monotonic()
+        asked = time.monotonic()
+        with _doing("waits for the rows of a step"):
+            batch, checksum = next(given)
+        data_s = time.monotonic() - asked
+        state, loss = step_function(state, batch)
+        if before is not None:
+            with _doing("reads and tells the loss of the step before"):
+                clock = _tell_step(before, clock, tell)
+        before = _Done(step, loss, checksum, data_s)
+        with _doing("asks whether to stop"):
+            told_to_stop = multihost_utils.reached_preemption_sync_point(step)
+        if told_to_stop or (step + 1) % run.save_every == 0 or step + 1 == run.steps:
+            before, clock = _settled(before, state, clock, tell)
+            checkpoints.save(step + 1, state)
+            clock = time.monotonic()
+        if told_to_stop:
+            return state, Ending("preempted", step + 1)
+        with _doing("looks after a save"):
+            checkpoints.poll()
+    return state, Ending("finished", max(start, run.steps))
+
+
+def _doing(what: str) -> jax.profiler.TraceAnnotation:
+    """Names what the host does, for traces: `rooflight profile` says it of the gaps."""
+    return jax.profiler.TraceAnnotation(f"the trainer {what}")
+
+
+def _settled(before: _Done | None, state: State, clock: float, tell: Tell) -> tuple[None, float]:
+    """Waits for the step that is under way, so that neither counts as the time of the other.
+
+    Its loss is there before its last update.
+    """
+    jax.block_until_ready(state)
+    return None, clock if before is None else _tell_step(before, clock, tell)
+
+
+def _tell_step(done: _Done, clock: float, tell: Tell) -> float:
+    """Waits for the loss of a step and tells it; the time until now was the step's."""
+    loss = float(done.loss)
+    now = time.monotonic()
+    tell(
+        "step",
+        step=done.step,
+        loss=loss,
+        seconds=now - clock,
+        data_s=done.data_s,
+        rows=done.checksum,
+    )
+    return now

@@ -1,0 +1,137 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# jax annotates its own functions only in part.
+"""A checkpoint under another plan: what restoring it takes of a host, and doing it.
+
+In: one step of a run's checkpoints and a plan. Out: `RestoreMemory`, before anything is read; and a
+run's folder with the same state laid out as the plan says, from which training goes on.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import jax
+
+from rooflight.errors import RooflightError, UsageError
+from rooflight.program.model import Program
+from rooflight.program.pipeline_layers import whole
+from rooflight.program.shardings import abstract_mesh, device_mesh
+from rooflight.program.train import abstract_state
+from rooflight.records import Plan
+from rooflight.train.checkpoints import Checkpoints
+from rooflight.train.loop import Tell, on_devices
+from rooflight.train.optimizer import make_optimizer
+from rooflight.train.restore import check_same_run, named, read_about, read_state, saved_staging
+from rooflight.train.run import FILE, Run, claim, read_run
+from rooflight.train.seal import damage, is_sealed
+from rooflight.train.tokens import check_data
+from rooflight.verify.build_plan import make_program
+
+_MOST = 1.5  # times what is kept, at the peak: held by `tests/train/test_restore.py`
+_COPIES = 3  # of a stack whose rows are picked anew: as saved, joined, picked
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreMemory:
+    """Bytes that restoring needs: of a chip, of a host when done, of a host at its peak."""
+
+    state_bytes: int
+    chip_bytes: int
+    host_chips: int
+    restacked_bytes: int  # the largest stack whose rows are picked anew, of a host; 0 if none is
+
+    @property
+    def host_bytes(self) -> int:
+        return self.chip_bytes * self.host_chips
+
+    @property
+    def peak_bytes(self) -> int:
+        """Shards that are read are held twice for a while; a stack as often as it is copied."""
+        return self.host_bytes + max(
+            int((_MOST - 1) * self.host_bytes), _COPIES * self.restacked_bytes
+        )
+
+
+def moved_run(step: Path, plan: Plan, out: str) -> Run:
+    """The run of a checkpoint under another plan, in a folder of its own."""
+    path = step.parent.parent / FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{step} is not a checkpoint of a run: {path} is not there",
+            hint="give the folder of a run, or a step of its checkpoints",
+        )
+    run = read_run(path)
+    check_data(Path(run.data), plan.model.vocab)  # a part of what a run is, and perhaps elsewhere
+    return replace(run, plan=plan, out=out)
+
+
+def restore_memory(step: Path, run: Run) -> RestoreMemory:
+    """From shapes and shardings alone: no device, no array."""
+    check_same_run(run, step)
+    program = make_program(run.plan)
+    mesh = abstract_mesh(program.pins.axes)
+    with jax.sharding.use_abstract_mesh(mesh):
+        leaves = named(abstract_state(program, make_optimizer(run, program), mesh))
+    chips = run.plan.placed().slice
+    share = {name: _shard_bytes(leaf) for name, leaf in leaves.items()}
+    host_chips = min(chips.chip.host_chips, chips.num_chips)
+    again = saved_staging(run.plan.model, read_about(step)) != _staging(program)
+    stacks = [n * _rows(leaves[name]) for name, n in share.items() if "layers/" in name]
+    return RestoreMemory(
+        sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves.values()),
+        sum(share.values()),
+        host_chips,
+        max(stacks, default=0) * host_chips if again else 0,
+    )
+
+
+def _staging(program: Program) -> object:
+    return program.staging or whole(program.model)
+
+
+def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    shape = leaf.shape if leaf.sharding is None else leaf.sharding.shard_shape(leaf.shape)
+    return math.prod(shape) * leaf.dtype.itemsize
+
+
+def _rows(leaf: jax.ShapeDtypeStruct) -> int:
+    """How many ways the layers of a stack are split: they are read whole to be picked from."""
+    if leaf.sharding is None or not leaf.shape:
+        return 1
+    return leaf.shape[0] // max(1, leaf.sharding.shard_shape(leaf.shape)[0])
+
+
+def check_whole(step: Path) -> None:
+    """Refuses a checkpoint that is not, byte for byte, what was written."""
+    wrong = damage(step) if is_sealed(step) else "it was never sealed"
+    if wrong is not None:
+        raise RooflightError(f"{step} is not whole: {wrong}", hint="take the one before it")
+
+
+def move(step: Path, run: Run, tell: Tell) -> int:
+    """Restores on the devices there are, saves in the run's own folder; gives the step."""
+    claim(run)
+    program = make_program(run.plan)
+    mesh, optimizer = device_mesh(program.pins.axes), make_optimizer(run, program)
+    number = read_about(step).step
+    with jax.set_mesh(mesh):
+        like = jax.tree.map(partial(on_devices, mesh), abstract_state(program, optimizer, mesh))
+        state = jax.block_until_ready(read_state(step, like, program))
+        checkpoints = Checkpoints(run, tell=tell)
+        checkpoints.save(number, state)
+        checkpoints.close()
+    return number
+
+
+def available_bytes() -> int | None:
+    """Memory of this machine that a process could get; None if it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    facts: Mapping[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
+    found = facts.get("MemAvailable")
+    return int(found.split()[0]) * 1024 if found else None

@@ -1,0 +1,102 @@
+"""Blocks that the pool evicts and the host keeps: what comes back is what was there."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rooflight.batching import Key, Limits, Request, Scheduler
+from rooflight.batching.host_tier import Kind
+
+from .invariants import check
+
+SIZE = 4  # tokens of a block
+
+
+class Memory:
+    """What device and host hold, if moves and chunks are followed to the letter."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.device: dict[int, Key] = {}
+        self.host: set[Key] = set()
+
+    def follow(self) -> None:
+        tier = self.scheduler.room.tier
+        assert tier is not None
+        moves = tier.take_moves()
+        for move in moves:
+            if move.kind is Kind.SAVE:
+                assert self.device[move.block] == move.key
+        for kind, key, block in moves:
+            if kind is Kind.SAVE:
+                self.host.add(key)
+            else:
+                self.host.remove(key)  # it is there
+            if kind is Kind.RESTORE:
+                self.device[block] = key
+        assert len(self.host) == len(tier) <= tier.num_blocks
+
+
+def keys_of(text: int, tokens: int) -> list[Key]:
+    """Texts of one number begin alike."""
+    return [(text, at) for at in range(tokens // SIZE)]
+
+
+def step(scheduler: Scheduler, memory: Memory, prompts: dict[int, list[Key]]) -> None:
+    batch = scheduler.schedule()
+    memory.follow()
+    tables = scheduler.tables()
+    for chunk in batch.chunks:
+        keys, blocks = prompts[chunk.id], tables[chunk.row]
+        for at in range(min(len(keys), -(-(chunk.start + chunk.tokens) // SIZE))):
+            if at < chunk.start // SIZE:  # of the cache, or of a chunk before
+                assert memory.device[blocks[at]] == keys[at]
+            elif (at + 1) * SIZE <= chunk.start + chunk.tokens:
+                memory.device[blocks[at]] = keys[at]
+    scheduler.commit()
+    check(scheduler)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_what_is_restored_is_what_was_evicted(seed: int, host_blocks: int) -> None:
+    draw = random.Random(seed)
+    limits = Limits(3, 16, 14, SIZE, 50, chunk_tokens=SIZE, host_blocks=host_blocks)
+    scheduler = Scheduler(limits)
+    memory, prompts = Memory(scheduler), dict[int, list[Key]]()
+    to_come = 25
+    while to_come or scheduler.num_requests:
+        if to_come and draw.random() < 0.3:
+            to_come -= 1
+            id, tokens = len(prompts), draw.randint(1, 40)
+            prompts[id] = keys_of(draw.randrange(4), tokens)
+            scheduler.add(Request(id, tokens, draw.randint(1, 6), prompts[id]))
+        elif prompts and draw.random() < 0.02:
+            scheduler.cancel(draw.randrange(len(prompts)))
+        elif draw.random() < 0.01:
+            scheduler.abort()
+            memory.device.clear()
+            memory.host.clear()
+        else:
+            step(scheduler, memory, prompts)
+        check(scheduler)
+    assert scheduler.room.pool.num_free == limits.num_blocks
+
+
+def test_a_prefix_that_was_evicted_comes_back_from_the_host() -> None:
+    limits = Limits(1, 64, 10, SIZE, 50, chunk_tokens=SIZE, host_blocks=8)
+    scheduler = Scheduler(limits)
+    memory, prompts = Memory(scheduler), {at: keys_of(at % 2, 33) for at in range(3)}
+    for id, keys in prompts.items():
+        scheduler.add(Request(id, 33, 1, keys))
+        while scheduler.num_requests:
+            step(scheduler, memory, prompts)
+    tier = scheduler.room.tier
+    assert tier is not None and tier.num_restored > 0
+    assert scheduler.room.cached_tokens >= tier.num_restored * SIZE
+
+
+def test_without_a_host_nothing_is_kept() -> None:
+    scheduler = Scheduler(Limits(1, 64, 10, SIZE, 50))
+    assert scheduler.room.tier is None

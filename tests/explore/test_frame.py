@@ -1,0 +1,287 @@
+"""The frame of the explorer: addresses, keys, bounds, pages for everybody, and a fuzzer."""
+
+import base64
+import http.client
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from rooflight.cli.main import main
+from rooflight.errors import UsageError
+from rooflight.explore.answer import Answer
+from rooflight.explore.server import ExploreServer, check_key
+from rooflight.explore.site import Response, Site
+from rooflight.explore.view import Field, Files, Question, View
+from rooflight.explore.views import VIEWS
+
+from .conftest import OpenVisit
+
+KEY = "0123456789abcdef0123"
+NAMES = [view.name for view in VIEWS]
+
+
+def get(
+    server: ExploreServer, path: str, *, method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    port = int(server.server_address[1])
+    there = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    there.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        there.putheader(name, value)
+    there.endheaders()
+    response = there.getresponse()
+    found = response.status, dict(response.getheaders()), response.read()
+    there.close()
+    return found
+
+
+def echo(question: Question) -> Answer:
+    return Answer((question.text("word"),), command=f"rooflight {question.text('word')}")
+
+
+ECHO = View(
+    *("echo", "Echo", "Says what it hears."),
+    (Field("word", "Word", "text", "hello"), Field("n", "N", "count", "4", most=10)),
+    echo,
+    echo,
+)
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[ExploreServer]:
+    """One that asks for a key."""
+    with ExploreServer(Site([ECHO], Files()), key=KEY) as made:
+        Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def ask(path: str, query: str = "") -> Response:
+    return Site([ECHO], Files()).respond(path, query)
+
+
+def test_beyond_loopback_a_key_is_needed() -> None:
+    with pytest.raises(UsageError, match="can be reached from other machines"):
+        check_key("0.0.0.0", "")
+    with pytest.raises(UsageError, match="fewer than 16"):
+        check_key("0.0.0.0", "short")
+    check_key("0.0.0.0", KEY)
+    check_key("::1", "")
+
+
+def test_a_key_is_asked_for_and_known_in_both_forms(locked: ExploreServer) -> None:
+    status, headers, _ = get(locked, "/")
+    assert status == 401 and headers["WWW-Authenticate"].startswith("Basic")
+    assert get(locked, "/", Authorization=f"Bearer {KEY}x")[0] == 401
+    assert get(locked, "/", Authorization="Basic !!!")[0] == 401
+    assert get(locked, "/", Authorization=f"Bearer {KEY}")[0] == 200
+    password = base64.b64encode(f"me:{KEY}".encode()).decode()
+    assert get(locked, "/", Authorization=f"Basic {password}")[0] == 200
+
+
+def test_a_name_of_another_host_is_refused(server: ExploreServer) -> None:
+    assert get(server, "/", Host="evil.example")[0] == 421
+    assert get(server, "/", Host="[")[0] == 421
+    assert get(server, "/", Host="")[0] == 421
+    assert get(server, "/", Host="localhost:1")[0] == 200
+
+
+def test_only_reading_is_possible(server: ExploreServer) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert get(server, "/", method=method)[0] == 501
+    status, headers, body = get(server, "/roofline", method="HEAD")
+    assert (status, body) == (200, b"") and int(headers["Content-Length"]) > 1000
+
+
+def test_every_response_forbids_what_the_page_does_not_need(server: ExploreServer) -> None:
+    for path in ("/", "/roofline", "/api/roofline", "/assets/explore.js", "/nothing"):
+        _, headers, _ = get(server, path)
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/nothing", "/assets/../page.py", "/assets/%2e%2e/page.py", "/assets/", "/api/"),
+        *("/api/roofline/more", "/roofline/more", "/api/roofline.exe", "/part/", "/%00"),
+    ],
+)
+def test_what_is_not_there_is_not_found(server: ExploreServer, path: str) -> None:
+    assert get(server, path)[0] == 404
+
+
+def test_a_path_that_is_no_text_is_refused(server: ExploreServer) -> None:
+    assert get(server, "/%ff")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("word", "not field=value"),
+        ("word=a&word=b", "twice"),
+        ("what=1", "unknown field"),
+        ("word=" + "x" * 500, "500 characters"),
+        ("word=" + "x" * 5000, "more than 4000"),
+        ("word=%00", "cannot be printed"),
+        ("word=", "is empty"),
+        ("n=11", "not from 1 to 10"),
+        ("n=x", "not a count"),
+    ],
+)
+def test_a_wrong_query_is_refused_in_words(query: str, words: str) -> None:
+    for kind in ("/api/echo", "/part/echo", "/echo"):
+        response = ask(kind, query)
+        assert response.status == 422 and words in response.body.decode()
+    document = json.loads(ask("/api/echo", query).body)
+    assert document["hint"]
+
+
+def test_what_came_from_the_query_is_escaped() -> None:
+    bad = "%3Cscript%3Ealert(1)%3C/script%3E%22%27"
+    for path in ("/echo", "/part/echo", "/part/echo/more"):
+        for query in (f"word={bad}", f"n={bad}", f"{bad}=1"):
+            text = ask(path, query).body.decode()
+            assert "<script>" not in text and 'value="<' not in text
+
+
+def test_a_question_reads_no_file_outside_its_folder(folder: Path) -> None:
+    files = Files(folder)
+    for name in ("/etc/passwd", "../x.json", "~/x.json", "no.json"):
+        with pytest.raises(UsageError, match="there is no"):
+            files.path(name)
+    (folder / "inside.json").write_text("{}")
+    assert files.path("inside.json") == (folder / "inside.json").resolve()
+
+
+def test_what_was_opened_by_name_may_be_read(tmp_path: Path) -> None:
+    (tmp_path / "outside.json").write_text("{}")
+    files = Files(tmp_path / "elsewhere", (tmp_path / "outside.json",))
+    assert files.path(str(tmp_path / "outside.json")).name == "outside.json"
+
+
+def test_without_a_script_the_page_has_the_answer() -> None:
+    text = ask("/echo", "word=aloud").body.decode()
+    assert '<p class="answer">aloud</p>' in text and "Working it out" in text
+    assert "/echo?word=aloud&amp;n=4&amp;whole=yes" in text
+    whole = ask("/echo", "word=aloud&whole=yes").body.decode()
+    assert whole.count('<p class="answer">aloud</p>') == 2
+
+
+def test_what_every_view_shows_first_can_be_asked_ahead() -> None:
+    asked: list[str] = []
+
+    def listen(question: Question) -> Answer:
+        asked.append(question.text("word"))
+        return echo(question)
+
+    heard = View("heard", "Heard", "Listens.", ECHO.fields, listen)
+    site = Site([heard], Files())
+    site.warm()
+    assert site.respond("/heard", "").status == 200 and asked == ["hello"]
+    site.respond("/heard", "word=more")
+    assert asked == ["hello", "more"]
+
+
+def test_a_bug_is_a_500_and_does_not_end_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    def break_down(question: Question) -> Answer:
+        raise ZeroDivisionError(question.text("word"))
+
+    broken = View("broken", "Broken", "Breaks.", ECHO.fields, break_down)
+    with ExploreServer(Site([broken, ECHO], Files())) as made:
+        Thread(target=made.serve_forever, daemon=True).start()
+        status, _, body = get(made, "/broken?word=secret")
+        assert status == 500 and b"secret" not in body
+        assert get(made, "/echo")[0] == 200
+        made.shutdown()
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_view_answers_within_bounds(server: ExploreServer, name: str) -> None:
+    status, _, body = get(server, f"/{name}")
+    assert status == 200 and len(body) < 2_000_000
+    document = json.loads(get(server, f"/api/{name}")[2])
+    assert document["sentences"] and document["command"].startswith("rooflight ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_that_a_view_names_runs(
+    server: ExploreServer, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = json.loads(get(server, f"/api/{name}")[2])["command"]
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_no_view_has_a_serious_fault_of_accessibility(
+    visit: OpenVisit, name: str, dark: bool
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    there = visit(f"/{name}", dark=dark, width=390 if dark else 1280)
+    found = axe.Axe().run(there.page).response["violations"]
+    serious = [
+        (one["id"], [node["html"][:200] for node in one["nodes"][:3]])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_view_is_wider_than_a_narrow_screen(visit: OpenVisit, name: str) -> None:
+    there = visit(f"/{name}", width=390)
+    assert there.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_keyboard_is_enough(visit: OpenVisit) -> None:
+    page = visit("/roofline").page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "f-on"
+    page.locator("h1").click()
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("dialog").is_visible()
+
+
+def fuzz(server: ExploreServer, folder: Path, *words: str) -> int:
+    """Runs the fuzzer over `/openapi.json`; how many requests it sent."""
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"]
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance"
+    command += ["--checks", f"{checks},response_schema_conformance", "--no-shrink", "--seed", "1"]
+    done = subprocess.run(
+        [*command, *words, "--suppress-health-check", "all"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    found = re.search(r"(\d[\d,]*) generated", done.stdout)
+    assert found is not None, done.stdout[-2000:]
+    return int(found[1].replace(",", ""))
+
+
+def test_a_fuzzer_finds_nothing(server: ExploreServer, tmp_path: Path) -> None:
+    pytest.importorskip("schemathesis")
+    assert fuzz(server, tmp_path, "--phases", "fuzzing", "-n", "4") > 50
+
+
+@pytest.mark.full
+def test_a_fuzzer_finds_nothing_in_five_thousand_requests(
+    server: ExploreServer, tmp_path: Path
+) -> None:
+    assert fuzz(server, tmp_path, "--phases", "coverage,fuzzing", "-n", "150") > 5000

@@ -1,0 +1,181 @@
+"""Train: the ranked layouts are those of the planner, while a slider moves."""
+
+import json
+import statistics
+from typing import TYPE_CHECKING, cast
+from urllib.request import urlopen
+
+import pytest
+
+from rooflight.cli.main import main
+from rooflight.errors import UsageError
+from rooflight.explore.server import ExploreServer
+from rooflight.explore.train_more import VIEW
+from rooflight.explore.view import Files
+from rooflight.units import format_seconds, format_si
+
+from ..dated_figure import today, write_figure
+from .conftest import OpenVisit, Visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+SMALL = "model=llama3.2-1b&on=v5e:2x2&batch=65536&seq=4096"
+POD = "/train?model=llama3-70b&on=v5p:16x20x28&batch=4M"
+STOPS = ("1M", "2M", "3M", "6M", "10M", "15M", "20M", "30M", "40M", "60M")
+MOST_MS = 300
+# Moves the slider as a hand does, and waits until the answer to this very question is drawn.
+MOVE = """async stop => {
+  const range = document.querySelector("[data-for=f-batch]");
+  const slot = document.getElementById("answer");
+  const at = range.dataset.stops.split(" ").indexOf(stop);
+  const start = performance.now();
+  range.value = at;
+  range.dispatchEvent(new Event("input", { bubbles: true }));
+  await new Promise((done) => {
+    const watch = new MutationObserver(() => {
+      const isNew = (slot.dataset.query ?? "").includes(`batch=${stop}&`);
+      if (slot.dataset.state === "fresh" && isNew) { watch.disconnect(); done(); }
+    });
+    watch.observe(slot, { attributes: true });
+  });
+  await new Promise(requestAnimationFrame);
+  return performance.now() - start;
+}"""
+
+
+def planned(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, object]:
+    capsys.readouterr()
+    assert main([*command.split()[1:], "--json"]) == 0
+    return cast(dict[str, object], json.loads(capsys.readouterr().out))
+
+
+def test_the_page_shows_what_the_command_plans(
+    visit: OpenVisit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = visit(f"/train?{SMALL}").fill("batch", "131072")
+    plan = planned(capsys, there.page.locator("#answer .command code").inner_text())
+    time = cast(dict[str, float], plan["time"])
+    assert there.facts()["expected_s"] == format_seconds(time["expected_s"])
+    rows = there.rows("candidates")
+    assert rows[0][4:6] == [plan["layout"], plan["mesh"]]
+    others = cast(list[dict[str, object]], plan["alternatives"])
+    assert [row[4:6] for row in rows[1:]] == [[o["layout"], o["mesh"]] for o in others]
+    assert [row[1] for row in rows[1:]] == [
+        format_seconds(cast(float, o["expected_s"])) for o in others
+    ]
+    held = [format_si(cast(int, o["hbm_bytes"]), "B") for o in others]
+    assert [row[3] for row in rows[1:]] == held
+
+
+def test_a_slider_greys_what_is_old_until_the_new_is_there(visit: OpenVisit) -> None:
+    there = visit(f"/train?{SMALL}")
+    slider = there.page.get_by_label("Batch, slider")
+    slider.focus()
+    with there.page.expect_response(lambda r: "/part/train/more" in r.url):
+        there.page.keyboard.press("ArrowRight")
+        there.page.locator("#more[data-state=stale]").wait_for()
+    there.settle()
+    assert there.page.locator("#more[data-state=fresh] svg").count() >= 1
+    shared = visit(there.page.url.removeprefix(there.url))
+    assert shared.facts() == there.facts()
+
+
+def test_an_old_second_answer_is_never_shown_as_new(visit: OpenVisit) -> None:
+    there = visit(f"/train?{SMALL}")
+    held: list[Route] = []
+
+    def hold_first(route: "Route") -> None:
+        route.continue_() if held else held.append(route)
+
+    there.page.route("**/part/train/more?*", hold_first)
+    with there.page.expect_request("**/part/train/more?*"):
+        there.page.locator("#f-batch").fill("131072")
+    with there.page.expect_response("**/part/train?*batch=262144*"):
+        there.page.locator("#f-batch").fill("262144")
+    assert there.page.locator("#more").get_attribute("data-state") == "stale"
+    held[0].continue_()
+    there.settle()
+    shown = there.page.locator("#more").get_attribute("data-query")
+    assert shown is not None and "batch=262144" in shown
+
+
+def test_why_not_and_time_against_batch_follow(
+    visit: OpenVisit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = visit(f"/train?{SMALL}&why_not=pp%3D2")
+    asked = planned(capsys, there.page.locator("#more .command code").inner_text())
+    terms = cast(list[dict[str, float]], asked["terms"])
+    assert [row[1] for row in there.rows("why_not")] == [
+        format_seconds(t["seconds"]) for t in terms
+    ]
+    assert there.page.locator("figure[data-picture=time] svg").count() == 1
+
+
+@pytest.mark.parametrize("look", ["products under the roof", "strong scaling", "flip points"])
+def test_every_look_has_an_answer(look: str) -> None:
+    asked = {"model": "llama3.2-1b", "on": "v5e:2x4", "batch": "65536", "look": look}
+    assert VIEW.more is not None
+    answer = VIEW.more(VIEW.ask(asked, Files()))
+    assert answer.sentences and (answer.tables or answer.pictures)
+    assert answer.command.startswith("rooflight plan train")
+
+
+def test_a_pipeline_is_drawn() -> None:
+    asked = {"model": "llama3-70b", "on": "v5e:16x16", "batch": "1M", "seq": "8192"}
+    assert VIEW.more is not None
+    question = VIEW.ask(asked | {"why_not": "pp=4"}, Files())
+    keys = {picture.key for picture in VIEW.more(question).pictures}
+    layouts = VIEW.answer(question).tables[0].rows[0]
+    assert ("pipeline" in keys) == ("pp=" in str(layouts[4]))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"on": "64*v5p:16x20x28"}, "too many to search"),
+        ({"on": "v5p:16x16x16", "model": "deepseek-v3"}, "too many to search"),
+        ({"batch": "100"}, "no whole sequence"),
+        ({"on": "v5e:1x1", "model": "llama3-70b"}, "fits"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_words(given: dict[str, str], words: str) -> None:
+    with pytest.raises(Exception, match=words) as caught:
+        VIEW.answer(VIEW.ask(given, Files()))
+    assert getattr(caught.value, "hint", "")
+    assert isinstance(caught.value, UsageError) or caught.type.__name__ == "RooflightError"
+
+
+def test_the_json_has_the_unrounded_figures(server: ExploreServer) -> None:
+    with urlopen(f"{server.url}/api/train?{SMALL}") as response:
+        document = json.load(response)
+    first = document["tables"]["candidates"][0]
+    assert first["expected_s"] == document["figures"]["expected_s"]
+    assert format_seconds(first["expected_s"]) in document["sentences"][0]
+
+
+def moves(there: Visit, stops: tuple[str, ...], *, settled: bool) -> list[float]:
+    times: list[float] = []
+    for stop in stops:
+        times.append(float(there.page.evaluate(MOVE, stop)))
+        if settled:
+            there.settle()
+    return times
+
+
+@pytest.mark.full
+def test_a_slider_over_a_pod_is_answered_while_it_moves(visit: OpenVisit) -> None:
+    there = visit(POD)
+    moves(there, ("1.5M", "4M", "100M"), settled=True)  # patterns are derived once
+    alone = moves(there, STOPS, settled=True)
+    there.go(POD.replace("batch=4M", "batch=4M&recipe=16"))
+    dragged = moves(there, STOPS, settled=False)
+    one, other = statistics.median(alone), statistics.median(dragged)
+    write_figure(
+        "explore.md",
+        "slider",
+        f"{today()}: a move of the batch slider is answered after {one:.0f} ms (median of"
+        f" {len(alone)} moves, slowest {max(alone):.0f} ms); dragged on without a pause,"
+        f" after {other:.0f} ms (slowest {max(dragged):.0f} ms).",
+    )
+    assert one <= MOST_MS

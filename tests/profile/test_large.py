@@ -1,0 +1,73 @@
+"""Large traces: seconds of CPU and bytes of memory in proportion to the file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .large import write_large
+
+SECONDS_A_100_MB = 10.0
+MOST_MEMORY = 3.0  # times the file, at the peak, over an interpreter with numpy and this
+FIXED_BYTES = 30 * 10**6  # for modules, a window and one batch of events
+_READ = """
+import json, sys, time
+from pathlib import Path
+import numpy
+
+def peak():  # of this program alone; ru_maxrss remembers the one that started it
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+before = peak()
+began, cpu = time.perf_counter(), time.process_time()
+from rooflight.profile import host_gaps, overlaps, read_trace, step_table
+trace = read_trace(Path(sys.argv[1]))
+table, flights, gaps = step_table(trace), overlaps(trace), host_gaps(trace)
+after = peak()
+events = sum(len(d.work) for d in trace.devices) + sum(len(t.events) for t in trace.threads)
+print(json.dumps({
+    "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu,
+    "events": events, "grown": after - before,
+    "rows": [row.key for row in table.rows], "steps": len(table.steps),
+}))
+"""
+
+
+def _measure(path: Path) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(path)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="memory is read from /proc"
+)
+
+
+def _check(folder: Path, megabytes: int) -> None:
+    """In seconds of CPU, because other tests run beside this one."""
+    path = folder / "large.xplane.pb"
+    written = write_large(path, nbytes=megabytes * 10**6)
+    size = path.stat().st_size
+    assert size > 0.9 * megabytes * 10**6
+    found = _measure(path)
+    print(f"{size / 1e6:.0f} MB", found)
+    assert found["events"] == written
+    assert found["rows"] == ["matmul", "vector", "idle"]
+    assert found["cpu_s"] < SECONDS_A_100_MB * megabytes / 100
+    assert found["grown"] < MOST_MEMORY * size + FIXED_BYTES
+
+
+@needs_proc
+def test_a_trace_of_10_mb_is_read_in_a_second(tmp_path: Path) -> None:
+    _check(tmp_path, 10)
+
+
+@needs_proc
+@pytest.mark.full
+def test_a_trace_of_100_mb_is_read_in_ten_seconds(tmp_path: Path) -> None:
+    _check(tmp_path, 100)

@@ -1,0 +1,62 @@
+"""Calibrations of one's own: files named by the environment come before the shipped ones."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rooflight.errors import ParseError
+from rooflight.graph import model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.plan.parts import TrainingRun
+from rooflight.reconcile.expected import expected_step
+from rooflight.specs import load_model, parse_mesh
+from rooflight.specs.calibration import (
+    DENSE,
+    OWN,
+    Calibration,
+    calibration_text,
+    own_calibrations,
+    typical_values,
+)
+
+_ONE = Calibration("v5e", OWN, DENSE, typical_values(), 4, ("x",), "2026-11-15", 0.1, 0.1, 0.2)
+
+
+def _run() -> TrainingRun:
+    graph, mesh = model_graph(load_model("llama3-8b")), parse_mesh("X=256", on="v5e:16x16")
+    return TrainingRun(graph, parse_layout("fsdp=X"), mesh, 512, 4096)
+
+
+def test_a_plan_expects_what_ones_own_runs_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = expected_step(_run())
+    slow = replace(_ONE, values=typical_values() | {"matmul_bf16": 0.2})
+    (tmp_path / "v5e.toml").write_text(calibration_text([slow]), encoding="utf-8")
+    for named in (tmp_path, tmp_path / "v5e.toml"):
+        monkeypatch.setenv("ROOFLIGHT_CALIBRATIONS", str(named))
+        found = expected_step(_run())
+        assert shipped and found and found.seconds > 2 * shipped.seconds
+        assert found.calibration.engine == OWN and found.calibration.rows == 4
+    monkeypatch.delenv("ROOFLIGHT_CALIBRATIONS")
+    assert expected_step(_run()) == shipped and own_calibrations() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[calibration", "cannot read"),
+        ("[[calibration]]\nengine = 1\n", "cannot read"),
+        (calibration_text([replace(_ONE, values={"memory": 0.5})]), "lacks matmul_bf16"),
+    ],
+)
+def test_a_file_that_is_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    path = tmp_path / "v5e.toml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("ROOFLIGHT_CALIBRATIONS", str(path))
+    with pytest.raises(ParseError, match=words) as error:
+        own_calibrations()
+    assert str(path) in str(error.value)

@@ -1,0 +1,87 @@
+"""Faults: after each one the run goes on, and its curve is that of a run without any."""
+
+import random
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from ..dated_figure import today, write_figure
+from .faults import FAULTS, check_nothing_lost
+from .launched import Launched
+from .small_run import STEPS, words
+
+_BETWEEN = 9  # steps from one fault to the next, at the most
+_IN_ALL, _A_RUN = 100, 10
+_RUNS = [*((2, seed) for seed in range(8)), *((4, seed) for seed in range(4))]
+_SUFFERED: Counter[str] = Counter()  # by the random tests of this session
+
+
+def _suffer(run: Launched, names: list[str], rng: random.Random) -> Counter[str]:
+    """One fault after another, each some steps after the last one's recovery; those that were."""
+    done: Counter[str] = Counter()
+    run.start()
+    for name in names:
+        attempt = run.step
+        run.wait_for_step(min(attempt + rng.randint(1, _BETWEEN), STEPS - 2))
+        run.wait_for("a checkpoint", lambda: len(run.checkpoints()) > 1 or run.ended)
+        if run.ended:
+            break
+        FAULTS[name](run, rng)
+        done[name] += 1
+    assert run.end() == 0, run.talk()
+    return done
+
+
+def test_nothing_is_lost_by_faults_of_every_kind(
+    undisturbed: Path, tokens: Path, folder: Path
+) -> None:
+    names = [*FAULTS, "kill a worker", "flip a bit"]  # and a full disk: twelve
+    random.Random(1).shuffle(names)
+    run = Launched(words(folder, tokens, 2), folder / "disturbed")
+    try:
+        assert _suffer(run, names, random.Random(2)).total() == len(names)
+        check_nothing_lost(run, undisturbed)
+    finally:
+        run.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed_on_four(tokens: Path, folder: Path) -> Generator[Path]:
+    """Four processes add up in another order than two."""
+    run = Launched(words(folder, tokens, 4), folder / "undisturbed-4")
+    run.start()
+    assert run.end() == 0, run.talk()
+    yield run.out
+    run.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("processes", "seed"), _RUNS)
+def test_nothing_is_lost_by_random_faults(
+    request: pytest.FixtureRequest, tokens: Path, folder: Path, processes: int, seed: int
+) -> None:
+    fixture = "undisturbed" if processes == 2 else "undisturbed_on_four"
+    whole: Path = request.getfixturevalue(fixture)
+    rng = random.Random(100 * processes + seed)
+    run = Launched(words(folder, tokens, processes), folder / f"random-{processes}-{seed}")
+    try:
+        found = _suffer(run, rng.choices([*FAULTS], k=_A_RUN), rng)
+        check_nothing_lost(run, whole)
+    finally:
+        run.close()
+    _SUFFERED.update({f"{processes} processes": found.total()})
+
+
+@pytest.mark.full
+def test_a_hundred_faults_were_suffered() -> None:
+    """The last of this file: what the random ones before it did."""
+    runs = " and ".join(f"{count} on {where}" for where, count in _SUFFERED.items())
+    write_figure(
+        "train.md",
+        "faults",
+        f"{today()}: {_SUFFERED.total()} random faults of {len(FAULTS)} kinds in {len(_RUNS)} runs,"
+        f" {runs}; every curve was, to the last bit, that of a run that nothing happened to.",
+    )
+    assert _SUFFERED.total() >= _IN_ALL

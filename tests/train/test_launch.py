@@ -1,0 +1,301 @@
+"""`launch` before any device is touched: who is missing, who differs, when it gives up."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rooflight.cli.main import main
+from rooflight.records import encode
+from rooflight.train.facts import Facts
+from rooflight.train.leader import Leader
+from rooflight.train.lines import Message, receive, send
+from rooflight.train.tokens import write_tokens
+
+from .small_run import MODEL, small_plan, words, write_plan, write_text
+
+FACTS = Facts("run", "plan", "data", ("python 3.11.7", "jax 0.10.2"), 4)
+
+
+class _Host:
+    """A supervisor of a host as the leader sees it: what it is told, and what it says."""
+
+    def __init__(self, number: int, facts: Facts = FACTS) -> None:
+        self.hello: Message = {"host": number, "facts": encode(facts)}
+
+    async def join(self, lead: "_Lead") -> None:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", lead.port)
+        lead.hosts.append(self)
+        send(self.writer, self.hello)
+
+    async def told(self) -> Message:
+        message = await asyncio.wait_for(receive(self.reader), 10)
+        assert message is not None
+        return message
+
+    def say(self, **message: object) -> None:
+        send(self.writer, message)
+
+
+class _Lead:
+    """A leader with a server, and what it tells a person."""
+
+    def __init__(self, hosts: int, retries: int = 2) -> None:
+        self.said: list[str] = []
+        self.hosts: list[_Host] = []
+        self.leader = Leader(
+            FACTS,
+            hosts,
+            retries,
+            lambda *_, **__: None,
+            self.said.append,
+            lambda number: f"start {number}",
+            lambda: "127.0.0.1:1",
+        )
+
+    async def __aenter__(self) -> "_Lead":
+        self.server = await asyncio.start_server(self.leader.accept, "127.0.0.1", 0)
+        self.port = int(self.server.sockets[0].getsockname()[1])
+        self.task = asyncio.create_task(self.leader.lead())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        self.server.close()
+        for host in self.hosts:
+            host.writer.close()
+        await self.leader.gone()
+        await asyncio.sleep(0.05)  # for the streams to close
+
+
+def test_an_attempt_begins_when_all_are_there_and_ends_for_all_when_one_fails() -> None:
+    async def scene() -> str:
+        hosts = [_Host(0), _Host(1)]
+        async with _Lead(2) as lead:
+            for host in hosts:
+                await host.join(lead)
+            assert [(await h.told())["go"] for h in hosts] == [1, 1]
+            hosts[0].say(step=7)
+            hosts[1].say(ended="failed", why="process 1 was killed")
+            assert [(await h.told())["stop"] for h in hosts] == ["process 1 was killed"] * 2
+            for host in hosts:
+                host.say(ended="stopped")
+            assert [(await h.told())["go"] for h in hosts] == [2, 2]
+            for host in hosts:
+                host.say(ended="finished")
+            for host in hosts:
+                assert "stop" in await host.told()
+                host.say(ended="stopped")
+            assert "at step 7: process 1 was killed" in lead.said[0]
+            return await asyncio.wait_for(lead.task, 10)
+
+    assert asyncio.run(scene()) == "finished"
+
+
+def test_a_host_that_differs_is_refused_in_words() -> None:
+    async def scene() -> tuple[str, str]:
+        other = replace(FACTS, plan="other", versions=("python 3.11.7", "jax 0.10.1"), devices=8)
+        async with _Lead(2) as lead:
+            host = _Host(1, other)
+            await host.join(lead)
+            told = await host.told()
+            return str(told["refused"]), lead.said[0]
+
+    refused, said = asyncio.run(scene())
+    assert refused == (
+        "its plan is other, not plan; its devices is 8, not 4; it has jax 0.10.1, not jax 0.10.2"
+    )
+    assert said.endswith("start it with: start 1") and "host 1 was refused" in said
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"host": 7, "facts": encode(FACTS)},
+        {"host": 1, "facts": {"run": "of another version"}},
+        {"host": 1},
+        {"host": "1", "facts": None},
+        {},
+    ],
+)
+def test_whatever_a_stranger_says_is_refused_and_the_run_goes_on(hello: Message) -> None:
+    async def scene() -> None:
+        async with _Lead(1) as lead:
+            stranger, host = _Host(1), _Host(0)
+            stranger.hello = hello
+            await stranger.join(lead)
+            assert "refused" in await stranger.told()
+            await host.join(lead)
+            assert (await host.told())["go"] == 1
+            assert "was refused" in lead.said[0] and "--host -1" not in lead.said[0]
+
+    asyncio.run(scene())
+
+
+def test_a_host_that_is_lost_ends_the_attempt_and_is_waited_for() -> None:
+    async def scene() -> None:
+        hosts = [_Host(0), _Host(1)]
+        async with _Lead(2) as lead:
+            for host in hosts:
+                await host.join(lead)
+
+            for host in hosts:
+                await host.told()
+            hosts[1].writer.close()
+            assert (await hosts[0].told())["stop"] == "host 1 is gone"
+            hosts[0].say(ended="stopped")
+            again = _Host(1)
+            await again.join(lead)
+            assert (await hosts[0].told())["go"] == (await again.told())["go"] == 2
+
+    asyncio.run(scene())
+
+
+def test_attempts_that_get_no_further_end_in_giving_up() -> None:
+    async def scene() -> tuple[str, float]:
+        host = _Host(0)
+        async with _Lead(1, retries=1) as lead:
+            await host.join(lead)
+            began = time.monotonic()
+            for step in (3, 3, 2):  # the second and the third are no progress
+                assert "go" in await host.told()
+                host.say(step=step)
+                host.say(ended="failed", why="no space left on device")
+                await host.told()
+                host.say(ended="stopped")
+            return await asyncio.wait_for(lead.task, 10), time.monotonic() - began
+
+    ending, seconds = asyncio.run(scene())
+    assert ending == "gave up at step 3, 2 attempts got no further: no space left on device"
+    assert seconds > 2.9  # one second after progress, two after none
+
+
+def test_a_missing_host_is_named_within_thirty_seconds_with_its_command(
+    tmp_path: Path, tokens: Path
+) -> None:
+    command = [*words(tmp_path, tokens, 1), "--out", str(tmp_path / "run"), "--hosts", "2"]
+    at = command.index("--leader") + 1
+    command[at] = f"127.0.0.1:{_free_port()}"
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-m", "rooflight", "launch", *command], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        seconds = time.monotonic() - began
+        process.kill()
+    assert re.match(r"host 1 is not there; start it with: rooflight launch .* --host 1 ", line)
+    assert seconds < 30
+
+
+def _free_port() -> int:
+    from rooflight.train.supervisor import free_port
+
+    return free_port("127.0.0.1")
+
+
+def test_a_folder_of_another_run_is_refused(
+    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rooflight.train.run import Run, claim
+
+    plan = small_plan("fsdp=X", "X=4", "v5e:2x2")
+    run = Run(plan, str(tokens), str(tmp_path / "run"), 10)
+    claim(run)
+    claim(replace(run, steps=20))
+    claim(replace(run, plan=small_plan("dp=X", "X=4", "v5e:2x2")))
+    path = write_plan(tmp_path / "plan.json", replace(plan, batch=32))
+    flags = ["--data", str(tokens), "--out", run.out, "--steps", "10", "--cpu"]
+    assert main(["launch", str(path), *flags]) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+def test_what_a_run_cannot_use_is_refused_before_anything_starts(
+    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = replace(small_plan("fsdp=X", "X=4", "v5e:2x2"), model=replace(MODEL, vocab=128))
+    plan = write_plan(tmp_path / "plan.json", small)
+    flags = ["--out", str(tmp_path / "run"), "--steps", "10", "--cpu"]
+    assert main(["train", str(plan), "--data", str(tokens), *flags]) == 2
+    assert "tokens of" in (err := capsys.readouterr().err) and "--vocab 128" in err
+    assert main(["launch", str(plan), "--data", str(tmp_path / "no"), *flags]) == 2
+    assert "rooflight tokens" in capsys.readouterr().err
+    script = tmp_path / "run.py"
+    script.write_text("run = 1 / 0\n")
+    assert main(["train", str(script)]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    script.write_text("run = 1\n")
+    assert main(["train", str(script)]) == 2
+    assert "has no Run" in capsys.readouterr().err
+
+
+def test_data_that_was_made_anew_makes_another_run(tmp_path: Path, tokens: Path) -> None:
+    from rooflight.train.run import Run, identity
+
+    copy = tmp_path / "tokens"
+    shutil.copytree(tokens, copy)
+    run = Run(small_plan("fsdp=X", "X=4", "v5e:2x2"), str(copy), str(tmp_path / "run"), 10)
+    before = identity(run)
+    assert identity(replace(run, data=str(tokens))) == before  # wherever it is
+    write_tokens([write_text(tmp_path / "other.txt", words=900)], copy, vocab=300)
+    assert identity(run) != before
+
+
+def test_the_jobs_of_clusters_start_every_host(
+    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = write_plan(tmp_path / "plan.json", small_plan("fsdp=X", "X=16", "v5e:4x4"))
+    flags = ["--data", "it's tokens", "--out", "run", "--steps", "10", "--hosts", "4"]
+    assert main(["launch", str(plan), *flags, "--write", "jobset"]) == 0
+    document = yaml.safe_load(capsys.readouterr().out)
+    job = document["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    assert (job["parallelism"], job["completions"]) == (4, 4)
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
+    command = pod["containers"][0]["command"]
+    assert command[:2] == ["rooflight", "launch"]
+    assert command[-6:-1] == ["--hosts", "4", "--host", "$(HOST)", "--leader"]
+    assert main(["launch", str(plan), *flags, "--write", "slurm"]) == 0
+    script = tmp_path / "job.sh"
+    script.write_text(capsys.readouterr().out)
+    _run_slurm(script, tmp_path)
+
+
+def _run_slurm(script: Path, folder: Path) -> None:
+    """The script with stand-ins of Slurm's commands: what each task would be started as."""
+    tools = folder / "bin"
+    tools.mkdir()
+    for name, body in {
+        "scontrol": "printf 'node-a\\nnode-b\\n'",
+        "srun": 'SLURM_PROCID=3 exec "$@"',
+        "rooflight": 'printf "%s\\n" "$@"',
+    }.items():
+        (tools / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tools / name).chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(script)],
+        env={**os.environ, "PATH": path, "SLURM_JOB_NODELIST": "x"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = done.stdout.splitlines()
+    assert words[-6:] == ["--hosts", "4", "--host", "3", "--leader", "node-a:8476"]
+    assert words[words.index("--data") + 1] == "it's tokens"
+
+
+def test_bare_verbs_print_a_run_to_begin_with(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--json"]) == 0
+    template = json.loads(capsys.readouterr().out)["template"]
+    compile(template, "run.py", "exec")
+    assert "run = Run(" in template
