@@ -8,6 +8,7 @@ letter are written in braces: `W[D_{fsdp,tp},F]`. Text in, frozen records out, a
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rooflight.errors import ParseError, ShardingError
 
@@ -60,7 +61,7 @@ class Tensor:
     @property
     def sharded_over(self) -> Axes:
         """Every axis that splits a dim, in order of appearance."""
-        return tuple(axis for axes in self.axes for axis in axes)
+        return tuple(chain.from_iterable(self.axes))
 
     @property
     def mesh_axes(self) -> Axes:

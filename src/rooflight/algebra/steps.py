@@ -62,6 +62,11 @@ class Step:
         """Whether bytes cross a link."""
         return self.op not in ("einsum", "slice")
 
+    @property
+    def larger(self) -> Tensor:
+        """The side of a collective that its bytes are counted on."""
+        return self.output if self.op == "all_gather" else self.inputs[0]
+
     def elements(self, dim_sizes: Mapping[str, int], axis_sizes: Mapping[str, int]) -> float:
         """The book's V of a collective, in elements: the array as if this group did not split it.
 
@@ -69,8 +74,7 @@ class Step:
         """
         if self.op == "einsum":
             return _product(self, dim_sizes, axis_sizes)
-        larger = self.output if self.op == "all_gather" else self.inputs[0]
-        local = _local(larger, dim_sizes, axis_sizes)
+        local = _local(self.larger, dim_sizes, axis_sizes)
         if self.op == "all_to_all":
             return local * math.prod(axis_sizes[a] for a in self.axes)
         return local

@@ -9,11 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rooflight.algebra import Step, Strategy, Tensor, device_bytes, local_shape, ways
+from rooflight.algebra import Axes, Step, Strategy, Tensor, device_bytes, local_shape, ways
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.costs.roofline import OpTime, contraction_time
 from rooflight.dtypes import Dtype
-from rooflight.specs.mesh import Mesh
+from rooflight.specs.mesh import Group, Mesh
 
 TIE = 1e-9  # times that differ by less, relatively, differ by rounding
 
@@ -164,7 +164,7 @@ def _order(price: Price) -> tuple[float, int, int]:
 
 def price(strategy: Strategy, *, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> Price:
     """Prices one strategy: every operand and result at `dtype`, sums kept at it too."""
-    return Price(strategy, tuple(price_step(s, dims, mesh, dtype) for s in strategy.steps))
+    return Price(strategy, tuple(map(Pricer(dims, mesh, dtype).price, strategy.steps)))
 
 
 def _divides(strategy: Strategy, dims: Mapping[str, int], axis_sizes: Mapping[str, int]) -> bool:
@@ -179,28 +179,50 @@ def _divides(strategy: Strategy, dims: Mapping[str, int], axis_sizes: Mapping[st
 
 def price_step(step: Step, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> StepPrice:
     """The time of one step on the mesh."""
-    axes = mesh.axes
-    if step.op == "einsum":
-        return _price_product(step, dims, mesh, dtype)
-    nbytes = dtype.nbytes(math.ceil(step.elements(dims, axes)))
-    if step.op == "slice":
-        return StepPrice(step, nbytes, 0.0)
-    group = mesh.group(step.axes)
-    kind: CollectiveKind = step.op
-    if step.op == "permute":  # blocks change places all over the group, as in an all-to-all
-        kind, nbytes = "all_to_all", nbytes * group.size
-    return StepPrice(step, nbytes, 0.0, network=collective_time(kind, nbytes, group))
+    return Pricer(dims, mesh, dtype).price(step)
 
 
-def _price_product(step: Step, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> StepPrice:
-    """2 FLOPs for every multiply-add; every operand read once, the result written once."""
-    chip, axes = mesh.slice.chip, mesh.axes
-    tensors: tuple[Tensor, ...] = (*step.inputs, step.output)
-    moved = sum(device_bytes(t, dims, axes, dtype) for t in tensors)
-    flops = 2.0 * step.elements(dims, axes)
-    compute = chip.matmul_dtype(dtype.name)
-    op = contraction_time(chip, flops=flops, bytes_moved=moved, compute=compute)
-    return StepPrice(step, moved, flops, op=op)
+class Pricer:
+    """Prices steps of the same sizes on one mesh; equal collectives are worked out once."""
+
+    def __init__(self, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> None:
+        self._dims, self._mesh, self._dtype = dims, mesh, dtype
+        self._axes = mesh.axes
+        self._groups: dict[Axes, Group] = {}
+        self._networks: dict[tuple[CollectiveKind, int, Axes], NetworkTime] = {}
+
+    def price(self, step: Step) -> StepPrice:
+        """The time of one step."""
+        if step.op == "einsum":
+            return self._product(step)
+        nbytes = self._dtype.nbytes(math.ceil(step.elements(self._dims, self._axes)))
+        if step.op == "slice":
+            return StepPrice(step, nbytes, 0.0)
+        kind: CollectiveKind = step.op
+        if step.op == "permute":  # blocks change places all over the group, as in an all-to-all
+            kind, nbytes = "all_to_all", nbytes * self._group(step.axes).size
+        return StepPrice(step, nbytes, 0.0, network=self._network(kind, nbytes, step.axes))
+
+    def _network(self, kind: CollectiveKind, nbytes: int, axes: Axes) -> NetworkTime:
+        key = kind, nbytes, axes
+        if key not in self._networks:
+            self._networks[key] = collective_time(kind, nbytes, self._group(axes))
+        return self._networks[key]
+
+    def _group(self, axes: Axes) -> Group:
+        if axes not in self._groups:
+            self._groups[axes] = self._mesh.group(axes)
+        return self._groups[axes]
+
+    def _product(self, step: Step) -> StepPrice:
+        """2 FLOPs for every multiply-add; every operand read once, the result written once."""
+        chip, dims, axes, dtype = self._mesh.slice.chip, self._dims, self._axes, self._dtype
+        tensors: tuple[Tensor, ...] = (*step.inputs, step.output)
+        moved = sum(device_bytes(t, dims, axes, dtype) for t in tensors)
+        flops = 2.0 * step.elements(dims, axes)
+        compute = chip.matmul_dtype(dtype.name)
+        op = contraction_time(chip, flops=flops, bytes_moved=moved, compute=compute)
+        return StepPrice(step, moved, flops, op=op)
 
 
 _VERBS = {

@@ -6,9 +6,10 @@ those of `derivation`; `costs.pick` chooses between strategies.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
-from rooflight.algebra import Contraction, Step, Strategy, device_bytes, ways
-from rooflight.costs import StepPrice, contraction_time, pick, price_step
+from rooflight.algebra import Axes, Contraction, Step, Strategy, device_bytes, ways
+from rooflight.costs import Pricer, StepPrice, contraction_time, pick
 from rooflight.dtypes import Dtype
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Graph, Op
@@ -71,11 +72,13 @@ def derive_algorithm(
     axes = mesh.axes
     sizes = pad_routed(dims, ways(token_axes(layout), axes))
 
+    @cache
+    def split(over: Axes) -> int:
+        return ways(over, axes)
+
     def choose(contraction: Contraction) -> Strategy:
         options = known_options(contraction)
-        legal = [
-            o for o in options if all(sizes[dim] % ways(over, axes) == 0 for dim, over in o.splits)
-        ]
+        legal = [o for o in options if all(sizes[dim] % split(over) == 0 for dim, over in o.splits)]
         if not legal:  # this says what does not divide
             return pick([o.strategy for o in options], dims=sizes, mesh=mesh, dtype=dtype).strategy
         fewest = min(o.reroutes for o in legal)
@@ -85,8 +88,9 @@ def derive_algorithm(
         return pick(direct, dims=sizes, mesh=mesh, dtype=dtype).strategy
 
     found = derive_again(graph, tuple(ops), layout, choose)
+    pricer = Pricer(sizes, mesh, dtype)
     forward, back = (
-        tuple(_priced(d, sizes, mesh, dtype) for d in side)
+        tuple(_priced(d, pricer, sizes, mesh, dtype) for d in side)
         for side in (found.forward, found.backward)
     )
     return Algorithm(layout, forward, back)
@@ -105,9 +109,11 @@ def is_routed(dim: str) -> bool:
     return dim.rstrip("0123456789") == "C"
 
 
-def _priced(derived: Derived, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype) -> Line:
-    op, step = derived.op, derived.step
-    price = price_step(step, dims, mesh, dtype)
+def _priced(
+    derived: Derived, pricer: Pricer, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
+) -> Line:
+    op = derived.op
+    price = pricer.price(derived.step)
     visible = visible_part(op, dims) if price.op else 1.0
     if price.op and op.mask:
         price = _as_kernel(price, visible, dims, mesh, dtype)

@@ -47,6 +47,8 @@ class Steps:
         self._count = points.count.astype(np.float64)
         self._axes = sorted({axes for parts in times.values() for _, axes in parts if axes})
         self._sent = self._transfers()
+        self._shares: dict[Microbatching, dict[int, Floats]] = {}
+        self._parts: dict[tuple[Microbatching, str, str, bool], Floats] = {}
 
     def _transfers(self) -> Floats | None:
         """To the next stage, one way, for one chunk of layers."""
@@ -58,7 +60,7 @@ class Steps:
 
     def composed(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> Composed:
         """A stage, and the bubble; nonsense where no table exists."""
-        stage = self._stage(self._share(micro), micro, remat, overlap)
+        stage = self._stage(micro, remat, overlap)
         if not self._points.layout.stages:
             return Composed(stage.work_s, stage.queued_s)
         idle = seconds_of(*idle_rounds(self._points.num_stages), micro.virtual, stage.slots_s)
@@ -73,24 +75,22 @@ class Steps:
             for b in (*dict.fromkeys(order), HEAD)
         }
 
-    def _stage(
-        self, share: Mapping[int, Floats], micro: Microbatching, remat: Remat, overlap: Overlap
-    ) -> _Stage:
-        forward, parts = share, (("F",), ("B", f"again:{remat.name}"), ("W",))
-        if self._sent is not None:  # a backward runs the stage again; the head is with the loss
-            forward = {b: n for b, n in share.items() if b != HEAD}
-            parts = (("F",), ("F", "B", f"again:{remat.name}"), ("W",))
-        shares = (forward, share, share)
-        products = [self._sum(n, p, "") for n, p in zip(shares, parts, strict=True)]
+    def _stage(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> _Stage:
+        again, is_staged = f"again:{remat.name}", self._sent is not None
+        # A backward of a pipeline runs its stage again; the head is with the loss.
+        slots = (("F",), ("F", "B", again) if is_staged else ("B", again), ("W",))
+        headed = (not is_staged, True, True)
+        products = [self._sum(micro, p, "", h) for p, h in zip(slots, headed, strict=True)]
         axes = [
-            {a: self._sum(n, p, a) for a in self._axes} for n, p in zip(shares, parts, strict=True)
+            {a: self._sum(micro, p, a, h) for a in self._axes}
+            for p, h in zip(slots, headed, strict=True)
         ]
         if self._sent is not None:
             where = "+".join(sorted(self._points.layout.stages))
             for slot, times in zip(axes, (micro.virtual, micro.virtual, 0), strict=True):
                 slot[where] = times * self._sent
         whole = {
-            a: self._count * (axes[0][a] + axes[1][a] + axes[2][a]) + self._sum(share, ("once",), a)
+            a: self._count * (axes[0][a] + axes[1][a] + axes[2][a]) + self._part(micro, "once", a)
             for a in axes[0]
         }
         busy = self._count * sum(products)
@@ -100,13 +100,22 @@ class Steps:
             [np.maximum(p, _together(c, overlap)) for p, c in zip(products, axes, strict=True)],
         )
 
-    def _sum(self, share: Mapping[int, Floats], parts: Sequence[str], axes: str) -> Floats:
-        total = np.zeros(1)
-        for block, layers in share.items():
-            times = [t for p in parts if (t := self._times[block].get((p, axes))) is not None]
-            if times:
-                total = total + layers * sum(times[1:], times[0])
-        return total
+    def _sum(self, micro: Microbatching, parts: Sequence[str], axes: str, has_head: bool) -> Floats:
+        return sum((self._part(micro, p, axes, has_head) for p in parts), np.zeros(1))
+
+    def _part(self, micro: Microbatching, part: str, axes: str, has_head: bool = True) -> Floats:
+        """One part of all layers of a stage: most are the same under every remat policy."""
+        key = micro, part, axes, has_head
+        if key not in self._parts:
+            if micro not in self._shares:
+                self._shares[micro] = self._share(micro)
+            total = np.zeros(1)
+            for block, layers in self._shares[micro].items():
+                seconds = self._times[block].get((part, axes))
+                if seconds is not None and (has_head or block != HEAD):
+                    total = total + layers * seconds
+            self._parts[key] = total
+        return self._parts[key]
 
 
 @lru_cache(maxsize=4096)

@@ -49,9 +49,9 @@ class Derived:
     once: bool = False  # a sum over microbatches may wait for the last of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Derivation:
-    """A layer forward and backward."""
+    """A layer forward and backward; `derived_layers` makes each once, so one is only itself."""
 
     forward: tuple[Derived, ...]
     backward: tuple[Derived, ...]

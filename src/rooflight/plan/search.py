@@ -12,6 +12,7 @@ today may not tomorrow.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -261,34 +262,46 @@ def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
 
 
 def _rank(question: Question, points: Points, asked: Asked) -> tuple[_Ranked, int, int]:
-    """Prices every option of a chunk; leaves out what cannot fit."""
-    times = layer_times(points, asked)
-    least = LeastMemory(points, question.recipe)
+    """Prices every option of a chunk that may fit; how many there are, and how many cannot."""
+    few, of = points.alike
+    least = LeastMemory(few, question.recipe)
+    must_fit, times = question.region.must_fit, np.bincount(of)
     hbm_bytes = usable_hbm_bytes(question.on.chip)
     options: list[tuple[Microbatching, Remat]] = []
-    keys, expected_s = [np.zeros(0)], [np.zeros(0)]
-    at, option = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    priced = too_large = 0
-    steps = Steps(points, times)
+    held: list[Floats] = []
+    may: list[Bools] = []
+    num = num_too_large = 0
     for micro, remat in _options(points.layout, question.region):
-        allowed = _allowed(micro, points, len(question.graph.order))
-        if not allowed.any():
-            continue
+        allowed = _allowed(micro, few, len(question.graph.order))
+        nbytes = least.bytes(micro, remat)
+        fits = nbytes <= hbm_bytes if must_fit else nbytes > 0
+        num += int(times[allowed].sum())
+        num_too_large += int(times[allowed & ~fits].sum())
+        if (allowed & fits).any():
+            options.append((micro, remat))
+            held.append(nbytes)
+            may.append(allowed & fits)
+    if not options:
+        none = np.zeros(0, np.int64)
+        return _Ranked(points, options, np.zeros(0), np.zeros(0), none, none), num, num_too_large
+    is_left = np.logical_or.reduce(may)[of]
+    points, of = points.only(is_left), of[is_left]
+    steps = Steps(points, layer_times(points, asked))
+    keys: list[Floats] = []
+    expected_s: list[Floats] = []
+    at: list[Ints] = []
+    option: list[Ints] = []
+    for i, (micro, remat) in enumerate(options):
         found = steps.composed(micro, remat, question.overlap)
-        held = least.bytes(micro, remat)
-        fits = held <= hbm_bytes if question.region.must_fit else held > 0
-        priced += int(allowed.sum())
-        too_large += int((allowed & ~fits).sum())
-        chosen = np.flatnonzero(allowed & fits)
+        chosen = np.flatnonzero(may[i][of])
         ranked = rank(found.expected_s[chosen], found.collectives_s[chosen])
-        keys.append(ranked if question.region.must_fit else held[chosen])
+        keys.append(ranked if must_fit else held[i][of[chosen]])
         expected_s.append(found.expected_s[chosen])
         at.append(chosen)
-        option.append(np.full(len(chosen), len(options)))
-        options.append((micro, remat))
+        option.append(np.full(len(chosen), i))
     keyed, seconds = map(np.concatenate, (keys, expected_s))
     where, which = map(np.concatenate, (at, option))
-    return _Ranked(points, options, keyed, seconds, where, which), priced, too_large
+    return _Ranked(points, options, keyed, seconds, where, which), num, num_too_large
 
 
 def _options(layout: Layout, region: Region) -> Iterator[tuple[Microbatching, Remat]]:
@@ -303,11 +316,16 @@ def _allowed(micro: Microbatching, points: Points, num_layers: int) -> Bools:
     """Where the schedule has a table: enough layers, and microbatches that suit the stages."""
     if not points.layout.stages:
         return np.ones(len(points), np.bool_)
-    table = [
-        [can_run(micro, int(s), int(m), num_layers) for m in points.distinct_counts]
-        for s in points.distinct_stages
-    ]
-    return np.array(table)[points.stages_of, points.count_of]
+    stages, counts = points.distinct_stages, points.distinct_counts
+    table = _runs(micro, tuple(stages.tolist()), tuple(counts.tolist()), num_layers)
+    return table[points.stages_of, points.count_of]
+
+
+@lru_cache(maxsize=512)  # patterns have the same numbers of stages, and a batch its counts
+def _runs(
+    micro: Microbatching, stages: tuple[int, ...], counts: tuple[int, ...], num_layers: int
+) -> Bools:
+    return np.array([[can_run(micro, s, m, num_layers) for m in counts] for s in stages])
 
 
 def can_run(micro: Microbatching, stages: int, count: int, num_layers: int) -> bool:

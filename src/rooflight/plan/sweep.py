@@ -92,6 +92,26 @@ class Points:
         return self.distinct_stages[self.stages_of]
 
     @cached_property
+    def alike(self) -> tuple["Points", Ints]:
+        """One point of each ways and microbatches, and which of them every point is like.
+
+        Where the axes lie changes collectives, and neither what a chip holds nor its products.
+        """
+        code, radix = self.count_of, len(self.distinct_counts)
+        for ways in self.ways.values():
+            distinct, which = np.unique(ways, return_inverse=True)
+            code, radix = code + radix * which, radix * len(distinct)
+        assert radix < _LARGEST_CODE
+        _, first, of = np.unique(code, return_index=True, return_inverse=True)
+        return self.only(first), of
+
+    def only(self, which: Ints | Bools) -> "Points":
+        """Some of the points."""
+        return Points(
+            self.sizes, self.meshes, self.mesh_of[which], self.distinct_counts, self.count_of[which]
+        )
+
+    @cached_property
     def dims(self) -> dict[str, Floats]:
         """B is a microbatch's; C is padded as `algorithm.pad_routed` does."""
         batch, graph, seq = self.sizes.batch, self.sizes.graph, self.sizes.seq
@@ -126,9 +146,9 @@ class Points:
 
     def collective(self, step: Step) -> Floats:
         """Seconds of a collective: `Step.elements` in bytes at the rate of its group."""
-        larger = step.output if step.op == "all_gather" else step.inputs[0]
+        larger = step.larger
         without = step.axes if step.op == "all_to_all" else ()
-        key = step.op, frozenset(step.axes), larger.dims, frozenset(larger.sharded_over)
+        key = step.op, frozenset(step.axes), *_placing(larger)
         if key not in self._seconds:
             rate = self.rate(step.op, step.axes)
             self._seconds[key] = rate.seconds(self.bytes(self.elements(larger, without)))
@@ -152,9 +172,11 @@ class Points:
 
     def product(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
         """Seconds of a local product; a kernel skips masked pairs and keeps its scores."""
-        key = step.inputs, step.output, visible, kernel
+        key = *map(_placing, (*step.inputs, step.output)), visible, kernel
         if key not in self._seconds:
-            self._seconds[key] = self._product(step, visible, kernel=kernel)
+            few, of = self.alike
+            seconds = few._product(step, visible, kernel=kernel)
+            self._seconds[key] = seconds[of] if len(seconds) > 1 else seconds
         return self._seconds[key]
 
     def _product(self, step: Step, visible: float, *, kernel: bool) -> Floats:
@@ -245,7 +267,7 @@ class _Chooser:
         return np.maximum(local, streamed) + network - streamed, moved
 
     def _moved(self, step: Step) -> Floats:
-        larger = step.output if step.op == "all_gather" else step.inputs[0]
+        larger = step.larger
         if step.op == "permute":
             return self.points.bytes(self.points.elements(larger)) * self.points.split(step.axes)
         without = step.axes if step.op == "all_to_all" else ()
@@ -259,6 +281,7 @@ def kept_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, Kept]]
 
 Key = tuple[str, str]  # part, and mesh axes ("" for products)
 LayerTimes = Mapping[Key, Floats]
+Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy does again
 
 
 def contractions(graph: Graph, layout: Layout) -> dict[int, list[Contraction]]:
@@ -279,10 +302,10 @@ def layer_times(
     graph, chooser = points.sizes.graph, _Chooser(points)
     found: dict[int, LayerTimes] = {}
     for block, ops in layer_runs(graph):
-        again = {
-            name: frozenset(op.name for op in kept[block].ops)
+        again = tuple(
+            (name, frozenset(op.name for op in kept[block].ops))
             for name, kept in points.sizes.kept.items()
-        }
+        )
         totals: dict[Key, Floats] = {}
         for where, chosen in _combinations(chooser, asked[block]):
             derivation = derive_again(graph, ops, points.layout, chosen.__getitem__)
@@ -317,31 +340,54 @@ def _add(
     totals: dict[Key, Floats],
     points: Points,
     derivation: Derivation,
-    again: Mapping[str, frozenset[str]],
+    again: Again,
     where: Ints,
 ) -> None:
+    for key, lines in _tally(derivation, again).items():
+        seconds = sum((n * _seconds(points, line) for line, n in lines), np.zeros(1))
+        total = totals.setdefault(key, np.zeros(len(points)))
+        if len(where) == len(points):
+            total += seconds
+        else:
+            total[where] += seconds[where] if len(seconds) > 1 else seconds
+
+
+def _seconds(points: Points, line: Derived) -> Floats:
+    if line.step.op != "einsum":
+        return points.collective(line.step)
+    op = line.op
+    sizes = {d: int(points.dims[d][0]) for d in ("T", "S")} if op.mask else {}
+    return points.product(line.step, visible_part(op, sizes), kernel=op.mask is not None)
+
+
+@lru_cache(maxsize=2048)
+def _tally(derivation: Derivation, again: Again) -> dict[Key, list[tuple[Derived, int]]]:
+    """The lines of every part, those that take the same time once, with how many they are."""
+    found: dict[Key, dict[object, list[Derived]]] = {}
+
+    def add(part: str, line: Derived) -> None:
+        lines = found.setdefault((part, "+".join(sorted(line.step.axes))), {})
+        lines.setdefault(_likeness(line), []).append(line)
+
     for line in derivation.spent:
         part: Part = "once" if line.once else line.slot
-        _add_line(totals, points, line, part, where)
+        add(part, line)
     for line in derivation.forward:
         if line.step.op == "einsum" or line.waits == "critical":
-            for name, names in again.items():
+            for name, names in again:
                 if line.op.name in names:
-                    _add_line(totals, points, line, f"again:{name}", where)
+                    add(f"again:{name}", line)
+    return {k: [(alike[0], len(alike)) for alike in v.values()] for k, v in found.items()}
 
 
-def _add_line(
-    totals: dict[Key, Floats], points: Points, line: Derived, part: str, where: Ints
-) -> None:
-    if line.step.op == "einsum":
-        op = line.op
-        sizes = {d: int(points.dims[d][0]) for d in ("T", "S")}
-        seconds = points.product(line.step, visible_part(op, sizes), kernel=op.mask is not None)
-        key = part, ""
-    else:
-        seconds, key = points.collective(line.step), (part, "+".join(sorted(line.step.axes)))
-    total = totals.setdefault(key, np.zeros(len(points)))
-    if len(where) == len(points):
-        total += seconds
-    else:
-        total[where] += seconds[where] if len(seconds) > 1 else seconds
+def _likeness(line: Derived) -> object:
+    """What the time of a line depends on, sizes and axes of a group aside: no names."""
+    step = line.step
+    if step.op == "einsum":
+        return *map(_placing, (*step.inputs, step.output)), line.op.mask
+    return step.op, _placing(step.larger)
+
+
+def _placing(tensor: Tensor) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What the size of a tensor's block depends on."""
+    return tensor.dims, frozenset(tensor.sharded_over)

@@ -7,6 +7,7 @@ data-centre network) and the torus axes `x`, `y`, `z`; on a GPU `spine`, `leaf` 
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rooflight.errors import ParseError, PlacementError
 from rooflight.specs.catalog import load_chip
@@ -118,6 +119,7 @@ def _wraps(torus: TorusSpec, shape: tuple[int, ...]) -> tuple[bool, ...]:
     return tuple(False for _ in shape)
 
 
+@lru_cache(maxsize=64)  # a search asks for the dims of its slice at every mesh
 def _torus_dims(torus: TorusSpec, shape: tuple[int, ...]) -> tuple[TorusDim, ...]:
     wraps = _wraps(torus, shape)
     return tuple(

@@ -258,7 +258,7 @@ def _message(derived: Derived, setting: Setting, one: Mapping[str, float]) -> Me
     step, axes, op = derived.step, setting.axes, derived.op
     group = setting.mesh.group(step.axes)
     kind: CollectiveKind = "all_to_all" if step.op == "permute" else _kind(step)
-    larger = step.output if step.op == "all_gather" else step.inputs[0]
+    larger = step.larger
     elements = _local(larger, one, axes)
     if kind == "all_to_all":
         elements *= group.size
