@@ -8,6 +8,7 @@ with the group named; `ROOFLIGHT_UPDATE_GOLDEN=1` writes both afresh, for a comm
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,9 @@ from rooflight.reconcile.validation import (
     validate_shipped,
     validation_text,
 )
+from rooflight.specs.calibration import DENSE, EXPERTS
+
+from ..dated_figure import today, write_figure
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("accuracy.json")
@@ -131,3 +135,22 @@ def test_shuffled_measurements_destroy_the_fit(asked: Asked) -> None:
     wrong = shuffled(asked)
     out = cross_validate(wrong, "configuration").seconds
     assert float(np.median(np.abs(out / wrong.measured_s - 1))) > 0.5
+
+
+@pytest.mark.full
+def test_one_set_of_constants_for_both_kinds_of_model_answers_experts_worse(asked: Asked) -> None:
+    """Why experts have constants of their own; the day this fails they need none."""
+    alike = replace(asked, cases=tuple(replace(c, blocks=DENSE) for c in asked.cases))
+    errors = np.abs(cross_validate(alike, "configuration").seconds / asked.measured_s - 1)
+    own = {g.group: g for g in accuracies(TRAIN, "blocks")}
+    one: dict[str, float] = {}
+    said: list[str] = []
+    for blocks in (DENSE, EXPERTS):
+        of = [c.kind == "train" and c.blocks == blocks for c in asked.cases]
+        one[blocks] = float(np.median(errors[of]))
+        said.append(
+            f"{blocks} median {one[blocks]:.1%}, mean {errors[of].mean():.1%}"
+            f" (with sets of their own {own[blocks].median:.1%}, {own[blocks].mape:.1%})"
+        )
+    write_figure("accuracy.md", "one set", f"{today()}: {'; '.join(said)}.")
+    assert one[EXPERTS] > own[EXPERTS].median + 5 * NOISE
