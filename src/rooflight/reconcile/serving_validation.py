@@ -1,7 +1,7 @@
 """Serving rows of any file, answered by the shipped calibrations; errors of held-out rows.
 
 In: a CSV, or a file of measured runs. Out: a `Validation`. The CSV does not ship, so the errors of
-its held-out rows do, by group: `serving_accuracy.json`, written when the calibrations are.
+its held-out rows do, by group: `serving_accuracy.json`, by `tests/reconcile/serving_accuracy.py`.
 """
 
 import json
