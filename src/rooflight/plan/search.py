@@ -1,8 +1,9 @@
-"""Which layout? Every layout of the space is priced; the fastest that fit are reported.
+"""Which layout? Every layout of the space is judged; the fastest that fit are reported.
 
 In: a `Question`. Out: a `Search`: `Candidate`s, best first, and counts. A layout here is a pattern
 of schemes on a mesh (`space`), a number of microbatches, a pipeline schedule and a remat policy.
-All are priced at once (`sweep`), with the same formulas as one by one (`price_one`): a test
+Those whose weights and kept activations alone exceed the memory are only counted (`least_memory`).
+All others are priced at once (`sweep`), with the same formulas as one by one (`price_one`): a test
 tries everything, one by one, and finds the same winner with the same time.
 
 Of times within a thousandth, the layout with less time in collectives is first: what overlaps
@@ -59,8 +60,8 @@ class Search:
     """The best candidates, and how many layouts divide and were priced, and could not fit."""
 
     candidates: tuple[Candidate, ...]
-    num_priced: int
-    num_too_large: int  # of those priced: weights, optimizer and kept activations exceed the HBM
+    num_priced: int  # those that are too large among them
+    num_too_large: int  # weights, optimizer and kept activations exceed the HBM
     num_too_slow: int  # meshes with microbatches left out: FLOPs and bubble alone take too long
     num_unfit: int  # of those looked at more closely
 
