@@ -184,16 +184,14 @@ def test_ten_layouts_of_a_small_model_take_what_was_predicted() -> None:
 
 
 def test_processes_are_nodes_with_a_way_out_of_their_own(tmp_path: Path) -> None:
-    rows = measure_between("microbench:between", processes=2, devices=2, rounds=2)
+    rows = measure_between("microbench:between", processes=2, devices=2, rounds=12)
     found = host_of(rows, load_chip("this-host"), devices=2, source=SOURCE, processes=2)
     assert {row["kind"] for row in rows["between"]} == {row["kind"] for row in rows["collectives"]}
     assert sum(one.between for one in found.collectives) == len(rows["between"])
     assert found.slice.num_chips == 4 and found.slice.num_hosts == 2
     fabric = found.chip.switched
     assert fabric is not None
-    # Two rounds on a busy machine do not rank a socket and a thread; they do measure both.
-    assert 0 < fabric.hop_s < 0.1 and 0 < fabric.fabric_hop_s < 0.1
-    assert fabric.fabric_hop_s != fabric.hop_s
+    assert 0 < fabric.hop_s < fabric.fabric_hop_s < 0.1  # a thread's turn, a socket's
     path = tmp_path / "two.toml"
     path.write_text(chip_file(found), encoding="utf-8")
     assert read_chip(path).switched == fabric
