@@ -4,7 +4,8 @@
 """In what form a decode step is best compiled, by the backend: the one place that asks.
 
     TPU    layers in a scan, attention by the paged kernel, or to gathered blocks
-    CPU    layers one by one, attention row by row and block by block
+    CPU    layers one by one, attention row by row and block by block: in a foreign function where
+           this machine can make one (`native`), else in a loop of XLA's
 
 On a CPU a step is bound by reading memory once. A scan copies the weights of every layer before it
 multiplies by them, and a gather of blocks is written element by element, read again and is as long
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from rooflight.program.native import has_native
 from rooflight.program.params import Tree
 
 
@@ -24,6 +26,7 @@ class DecodeForm(NamedTuple):
 
     is_unrolled: bool  # layers one by one, from weights of their own
     is_by_row: bool  # attention loops over the blocks of each row
+    is_native: bool  # and does so in a foreign function
 
 
 class Unrolled(tuple[tuple[dict[str, jax.Array], ...], ...]):
@@ -36,7 +39,8 @@ def decode_form() -> DecodeForm:
     """The form for the mesh that is set, or else for the default backend."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     platform = device.platform if device else jax.default_backend()
-    return DecodeForm(is_unrolled=platform == "cpu", is_by_row=platform == "cpu")
+    is_cpu = platform == "cpu"
+    return DecodeForm(is_unrolled=is_cpu, is_by_row=is_cpu, is_native=is_cpu and has_native())
 
 
 def serving_weights(params: Tree) -> Tree:

@@ -37,6 +37,7 @@ from rooflight.program.paged_blocks import (
     write,
 )
 from rooflight.program.paged_kernel import attend_ragged, ragged_can
+from rooflight.program.paged_native import attend_natively, native_can
 from rooflight.program.paged_rows import attend_by_row, read_block
 from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
@@ -134,13 +135,17 @@ def _local_grouped(
     if takes_kernel:
         return attend_ragged(q, pages["kv"], blocks, spec=spec, scale=scale), pages
     how = How(Mask(spec.window), scale, softcap=spec.softcap)
-    if decode_form().is_by_row:
+    form = decode_form()
+    if form.is_by_row:
 
         def load(pages: Pages, block: jax.Array) -> tuple[jax.Array, jax.Array]:
             both = read_block(pages, "kv", layer, block, q.dtype)
             return both[:, 0::2], both[:, 1::2]
 
-        state = attend_by_row(q, pages, blocks, how, load)
+        if form.is_native and native_can(pages):
+            state = attend_natively(q, pages["kv"], blocks, how)
+        else:
+            state = attend_by_row(q, pages, blocks, how, load)
         out = merged(state, sinks, q.dtype, spread=spread, is_scattered=is_scattered)
         return out, pages
     both = read(pages, "kv", blocks, q.dtype)

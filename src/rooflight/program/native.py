@@ -1,0 +1,97 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# jax annotates its own functions only in part.
+"""Foreign functions for a CPU, made of `csrc/` by this machine's compiler when first asked for.
+
+In: C++ sources beside this module. Out: targets that `jax.ffi.ffi_call` finds by name. The library
+lies in the user's cache folder (XDG_CACHE_HOME) under a hash of all that it is made of: sources,
+flags, the headers of jax, the compiler, the processor. Without a compiler ($CXX, or else `c++`), or
+where it fails, there are no such functions, and what XLA compiles does the same more slowly.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import jax
+
+PAGED_ATTENTION = "rooflight_paged_attention"
+_SYMBOLS = {PAGED_ATTENTION: "PagedAttentionHandler"}
+_SOURCES = Path(__file__).parent / "csrc"
+_FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno"),
+    *("-fPIC", "-shared"),
+)
+_SECONDS = 120  # that a compiler may take
+_log = logging.getLogger(__name__)
+
+
+@cache
+def has_native() -> bool:
+    """Whether this process has them: made, loaded and registered at the first call."""
+    try:
+        functions = ctypes.CDLL(str(library()))
+        for name, symbol in _SYMBOLS.items():
+            handler = jax.ffi.pycapsule(getattr(functions, symbol))
+            jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.warning("no foreign functions for this CPU, attention will be slower: %s", error)
+        return False
+    return True
+
+
+def library() -> Path:
+    """The library, from the cache or else compiled now."""
+    compiler = shlex.split(os.environ.get("CXX") or "c++")
+    folder = _own_folder()
+    path = folder / f"native-{_identity(compiler)}.so"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / path.name
+            sources = [str(p) for p in sorted(_SOURCES.glob("*.cc"))]
+            include = ("-isystem", jax.ffi.include_dir())
+            _output([*compiler, *_FLAGS, *include, *sources, "-o", str(made)])
+            made.replace(path)  # at once, for whoever else makes it now
+    return path
+
+
+def _own_folder() -> Path:
+    """A folder of this user's, which nobody else may write: code is loaded from it."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "rooflight"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} can be written by others")
+    return folder
+
+
+def _identity(compiler: list[str]) -> str:
+    parts = [p.read_bytes() for p in sorted(_SOURCES.iterdir())]
+    told = (*_FLAGS, jax.__version__, _processor(), _output([*compiler, "--version"]))
+    return hashlib.sha256(b"\0".join([*parts, *(t.encode() for t in told)])).hexdigest()[:32]
+
+
+def _processor() -> str:
+    """What it can do: a library made for one with wider vectors must not be loaded here."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()} {platform.node()}"
+    return next((x for x in lines if x.startswith(("flags", "Features"))), platform.machine())
+
+
+def _output(command: list[str]) -> str:
+    """What a command prints; its errors where it fails."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+    )
+    if done.returncode:
+        raise OSError(f"{command[0]} ended with {done.returncode}: {done.stderr[-500:].strip()}")
+    return done.stdout

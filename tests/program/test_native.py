@@ -1,0 +1,182 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# jax annotates its own functions only in part.
+"""Foreign functions of this CPU: made by a real compiler, and against what XLA makes."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
+
+from rooflight.graph import Mask
+from rooflight.program import native
+from rooflight.program.attention_tile import How, State
+from rooflight.program.paged_blocks import Blocks, Rows
+from rooflight.program.paged_native import attend_natively, native_can
+from rooflight.program.paged_rows import attend_by_row, read_block
+
+SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
+Case = tuple[jax.Array, jax.Array, Blocks]
+
+
+def case(
+    seed: int, *, rows: int, tokens: int, heads: tuple[int, int, int], dtype: Any = jnp.float32
+) -> Case:
+    """Rows of any length at any blocks, some not here, and one row without a sequence."""
+    random = np.random.default_rng(seed)
+    kv_heads, groups, width = heads
+    q = random.standard_normal((rows, tokens, kv_heads, groups, width), np.float32)
+    pages = random.standard_normal((LAYERS, NUM_BLOCKS, SIZE, 2 * kv_heads, width), np.float32)
+    lengths = random.integers(0, tokens + 1, rows)
+    lengths[0] = 0
+    starts = random.integers(0, SIZE * TABLE - tokens + 1, rows)
+    ids = random.integers(0, NUM_BLOCKS + 1, (rows, TABLE))  # the last is of another device
+    where = Rows(*(jnp.asarray(x, jnp.int32) for x in (starts, lengths, ids)))
+    blocks = Blocks(where, where.tables, jnp.int32(seed % LAYERS), NUM_BLOCKS, SIZE)
+    return jnp.asarray(q), jnp.asarray(pages, dtype), blocks
+
+
+def by_loop(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> State:
+    def load(pages: dict[str, jax.Array], block: jax.Array) -> tuple[jax.Array, jax.Array]:
+        both = read_block(pages, "kv", blocks.layer, block, q.dtype)
+        return both[:, 0::2], both[:, 1::2]
+
+    return attend_by_row(q, {"kv": pages}, blocks, how, load)
+
+
+def real(state: State, blocks: Blocks, tokens: int) -> list[np.ndarray[Any, Any]]:
+    """Sum and mix of the queries that are no padding; the max of no keys is anything."""
+    is_real = np.arange(tokens) < np.asarray(blocks.rows.lengths)[:, None]
+    total = np.asarray(state.sum)
+    out = np.asarray(state.out) / np.where(total == 0, 1, total)[..., None]
+    return [np.asarray(state.max)[is_real], total[is_real], out[is_real]]
+
+
+def test_this_machine_makes_them() -> None:
+    assert native.has_native()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 5),
+    tokens=st.sampled_from([1, 3, 8]),
+    heads=st.sampled_from([(2, 2, 16), (1, 3, 24), (3, 1, 7), (2, 4, 128)]),
+    window=st.sampled_from([None, 1, 3, 9]),
+    softcap=st.sampled_from([None, 5.0]),
+    dtype=st.sampled_from([jnp.float32, jnp.bfloat16]),
+)
+@example(0, 3, 8, (2, 2, 16), None, None, jnp.float32)
+def test_attention_is_that_of_the_loop(
+    seed: int,
+    rows: int,
+    tokens: int,
+    heads: tuple[int, int, int],
+    window: int | None,
+    softcap: float | None,
+    dtype: Any,
+) -> None:
+    q, pages, blocks = case(seed, rows=rows, tokens=tokens, heads=heads, dtype=dtype)
+    how = How(Mask(window), 0.3, softcap=softcap)
+    expected = real(by_loop(q, pages, blocks, how), blocks, tokens)
+    found = real(attend_natively(q, pages, blocks, how), blocks, tokens)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+def test_a_row_finds_the_same_alone_and_beside_others() -> None:
+    """To the bit, whichever thread takes it and whatever else is asked."""
+    q, pages, blocks = case(1, rows=64, tokens=1, heads=(2, 2, 64))
+    how = How(Mask(None), 0.1)
+    together = attend_natively(q, pages, blocks, how)
+    for row in (1, 17, 63):
+        alone = Rows(*(x[row : row + 1] for x in blocks.rows))
+        found = attend_natively(
+            q[row : row + 1], pages, blocks._replace(rows=alone, ids=alone.tables), how
+        )
+        for ours, theirs in zip(found, together, strict=True):
+            np.testing.assert_array_equal(ours[0], theirs[row])
+
+
+def test_many_calls_at_once_end() -> None:
+    """More calls than threads, each of which shares its work with the others' threads."""
+    q, pages, blocks = case(2, rows=8, tokens=1, heads=(2, 2, 32))
+    how = How(Mask(None), 0.1)
+
+    @jax.jit
+    def several(q: jax.Array) -> list[jax.Array]:
+        return [attend_natively(q * i, pages, blocks, how).sum for i in range(24)]
+
+    first = several(q)
+    for _ in range(20):
+        for ours, theirs in zip(several(q), first, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pages_of_few_bits_are_left_to_xla() -> None:
+    kv = jnp.zeros((1, 1, 4, 2, 8), jnp.int8)
+    assert not native_can({"kv": kv})
+    assert not native_can({"kv": kv.astype(jnp.float32), "kv_scale": kv})
+    assert native_can({"kv": kv.astype(jnp.float32)})
+
+
+WITHOUT = """
+import sys
+from rooflight.program.native import has_native
+from rooflight.program.decode_form import decode_form
+form = decode_form()
+print(has_native(), form.is_by_row, form.is_native)
+"""
+
+
+@pytest.mark.parametrize("compiler", ["false", "/no/such/compiler"])
+def test_without_a_compiler_xla_does_it(compiler: str, tmp_path: Path) -> None:
+    environment = os.environ | {"CXX": compiler, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True", "False"]
+    assert "attention will be slower" in done.stderr
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_code_is_not_loaded_from_where_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "rooflight"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native.has_native.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert not native.has_native()
+    finally:
+        native.has_native.cache_clear()
+    assert "can be written by others" in caplog.text
+    monkeypatch.undo()
+    assert native.has_native()  # where nobody does, and a second time in one process
+
+
+def test_a_library_is_made_once_and_again_for_another_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = native.library()
+    made = first.stat().st_mtime_ns
+    assert native.library() == first and first.stat().st_mtime_ns == made
+    monkeypatch.setattr(native, "_processor", lambda: "another")
+    assert native.library() != first
+    assert not list(first.parent.glob("tmp*"))  # what was begun is gone
