@@ -20,12 +20,16 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
+from rooflight.algebra import parse_contraction
 from rooflight.graph import Mask
 from rooflight.program import native
 from rooflight.program.attention_tile import How, State
 from rooflight.program.paged_blocks import Blocks, Rows
 from rooflight.program.paged_native import attend_natively, native_can
 from rooflight.program.paged_rows import attend_by_row, read_block
+from rooflight.program.products import subscripts
+from rooflight.program.products_native import few_rows, few_rows_can
+from rooflight.program.shardings import device_mesh
 
 SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
 Case = tuple[jax.Array, jax.Array, Blocks]
@@ -123,6 +127,59 @@ def test_many_calls_at_once_end() -> None:
     for _ in range(20):
         for ours, theirs in zip(several(q), first, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+PRODUCTS = {
+    "x[B,D] * W[D,F] -> y[B,F]": True,
+    "x[B,T,D] * W[D,K,G,H] -> q[B,T,K,G,H]": True,
+    "m[B,T,K,H] * W[K,H,D] -> y[B,T,D]": True,
+    "h[B,T,D] * W[V,D] -> logits[B,T,V]": False,  # the weight lies the other way round
+    "m[E,C,D] * W[E,D,F] -> y[E,C,F]": False,  # a matrix for each expert
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    text=st.sampled_from([text for text, can in PRODUCTS.items() if can]),
+    rows=st.integers(1, 32),
+    sizes=st.lists(st.integers(1, 40), min_size=6, max_size=6),
+    seed=st.integers(0, 2**31),
+)
+@example("x[B,D] * W[D,F] -> y[B,F]", 32, [1, 512, 1, 1, 1408, 1], 0)
+@example("x[B,D] * W[D,F] -> y[B,F]", 1, [1, 37, 1, 1, 301, 1], 0)
+def test_a_product_of_a_few_rows_is_that_of_numpy(
+    text: str, rows: int, sizes: list[int], seed: int
+) -> None:
+    contraction, random = parse_contraction(text), np.random.default_rng(seed)
+    names = dict(zip("TDKGFH", sizes, strict=True)) | {"B": rows, "T": 1}
+    x, w = (
+        random.standard_normal([names[d] for d in t.dims], np.float32) for t in contraction.operands
+    )
+    with jax.set_mesh(device_mesh({"X": 1})):
+        assert few_rows_can(contraction, jnp.asarray(x), jnp.asarray(w))
+        found = few_rows(contraction, jnp.asarray(x), jnp.asarray(w))
+    expected = np.einsum(subscripts(contraction), x.astype(np.float64), w.astype(np.float64))
+    depth = max(1, x.size // rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * depth)
+
+
+@pytest.mark.parametrize("text", PRODUCTS)
+def test_only_rows_and_a_matrix_in_order_are_taken(text: str) -> None:
+    contraction = parse_contraction(text)
+    x, w = (jnp.ones([4] * len(t.dims)) for t in contraction.operands)
+    many = jnp.ones([33, *x.shape[1:]])
+    assert not few_rows_can(contraction, x, w)  # outside a mesh of one device
+    with jax.set_mesh(device_mesh({"X": 1})):
+        assert few_rows_can(contraction, x, w) == PRODUCTS[text]
+        assert not few_rows_can(contraction, many, w)
+        assert not few_rows_can(contraction, x.astype(jnp.bfloat16), w)
+
+
+def test_a_product_of_too_many_rows_is_refused() -> None:
+    result = jax.ShapeDtypeStruct((33, 8), jnp.float32)
+    call = jax.ffi.ffi_call(native.FEW_ROWS, result)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="more than a few rows"):
+        jax.block_until_ready(call(jnp.ones((33, 4)), jnp.ones((4, 8))))
 
 
 def test_pages_of_few_bits_are_left_to_xla() -> None:

@@ -13,6 +13,7 @@ The cache is carried through the layers and written in place. Weights may be sta
 over layers, or `Unrolled`.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -81,6 +82,7 @@ def extend(
     program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
 ) -> tuple[jax.Array, Layers]:
     """tokens[B,T] after what the cache has of their rows -> h[B,T,D], and the cache with them."""
+    program = replace(program, is_inference=True)
     positions = rows.positions(tokens.shape[1])
     x = embed(program, params, tokens, positions)
     written: list[tuple[Pages, ...]] = []
@@ -162,7 +164,8 @@ def score(
 
 
 def _logits(program: Program, params: Tree, h: jax.Array) -> jax.Array:
-    found = frame_scope(program, params).product("head.logits", h)
+    scope = frame_scope(replace(program, is_inference=True), params)
+    found = scope.product("head.logits", h)
     return softcapped(found.astype(jnp.float32), program.model.softcap)
 
 

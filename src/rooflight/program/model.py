@@ -52,6 +52,7 @@ class Program:
     loss_chunk: int = 2048  # tokens of a device whose logits are there at once
     kernel: Kernel = attend
     schedule: Schedule | None = None  # of the pipeline, where the layout has stages
+    is_inference: bool = False  # no gradient is asked for: products may be foreign functions
 
     def __post_init__(self) -> None:
         for block in self.model.blocks:
@@ -203,7 +204,8 @@ def _scope(
     weights: Mapping[str, jax.Array],
 ) -> Scope:
     ops = _ops(program.model, block)
-    return Scope(program.pins, block, ops, specs, weights, JAX_DTYPES[program.compute])
+    compute = JAX_DTYPES[program.compute]
+    return Scope(program.pins, block, ops, specs, weights, compute, program.is_inference)
 
 
 @lru_cache(maxsize=256)

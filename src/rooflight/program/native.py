@@ -22,7 +22,8 @@ from pathlib import Path
 import jax
 
 PAGED_ATTENTION = "rooflight_paged_attention"
-_SYMBOLS = {PAGED_ATTENTION: "PagedAttentionHandler"}
+FEW_ROWS = "rooflight_few_rows"
+_SYMBOLS = {PAGED_ATTENTION: "PagedAttentionHandler", FEW_ROWS: "FewRowsHandler"}
 _SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno"),

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from rooflight.algebra import Axes, Contraction
+from rooflight.algebra import Axes, Contraction, Tensor
 from rooflight.graph import Op
 from rooflight.graph.pins import Path, Pin, Pins
 from rooflight.program.layers import normalize
 from rooflight.program.params import TensorSpec
+from rooflight.program.products_native import few_rows, few_rows_can
 from rooflight.program.shardings import spec_of
 from rooflight.program.vectors import scaled, shifted
 from rooflight.specs.model import Norm
@@ -38,6 +39,7 @@ class Scope:
     specs: Mapping[str, TensorSpec]
     weights: Mapping[str, jax.Array]
     dtype: DTypeLike
+    is_inference: bool = False  # no gradient is asked for
     moved: dict[tuple[int, str], Moved] = field(default_factory=dict[tuple[int, str], Moved])
 
     def pin(self, name: str) -> Pin:
@@ -53,12 +55,19 @@ class Scope:
                 for i, t in enumerate(op.contraction.operands)
             ]
             first, *rest = pin.result
-            y = jnp.einsum(subscripts(op.contraction), *factors, out_sharding=spec_of(first))
+            y = self._contract(op.contraction, factors, first)
             for tensor in rest:
                 y = jax.reshard(y, spec_of(tensor))
             for bias in names:
                 y = shifted(y, self.beside(bias))
             return checkpoint_name(y, name)
+
+    def _contract(
+        self, contraction: Contraction, factors: list[jax.Array], result: Tensor
+    ) -> jax.Array:
+        if self.is_inference and len(factors) == 2 and few_rows_can(contraction, *factors):
+            return jax.reshard(few_rows(contraction, *factors), spec_of(result))
+        return jnp.einsum(subscripts(contraction), *factors, out_sharding=spec_of(result))
 
     def operand(self, x: jax.Array, pin: Pin, index: int) -> jax.Array:
         """An activation where the product takes it."""
