@@ -3,6 +3,8 @@
 # jax and transformers annotate their own functions only in part.
 """How fast the engine is on this machine, beside a bare decode loop and `transformers`.
 
+`XLA alone` is the engine without the foreign functions of a CPU, as where no compiler makes them.
+
 Run it: `python tests/engine/speed.py [--batches 1,8,32] [--rounds 3] [--tp 1] [--write]`, which
 writes the table into docs/serve.md. With `--tp 2` the model is split over two devices made of the
 CPU; six more lend their threads (`engine.load.THREADS`).
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault(  # before jax is there
@@ -122,6 +125,12 @@ def by_engine(program: Program, params: Tree, most: int) -> Contender:
     return run
 
 
+def by_xla_alone(program: Program, params: Tree, most: int) -> Contender:
+    """The engine as it is without a C++ compiler; it compiles everything before it runs."""
+    with patch("rooflight.program.decode_form.has_native", return_value=False):
+        return by_engine(program, params, most)
+
+
 def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
     """Our own generate in a loop that knows everything beforehand and reads once, at the end."""
     table = (PROMPT + TEXT) // BLOCK
@@ -205,13 +214,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         theirs = model_of(Path(folder))
         program, params = program_of(Path(folder), tp)
-    engine = by_engine(program, params, max(batches))
+    engine, plain = (make(program, params, max(batches)) for make in (by_engine, by_xla_alone))
     lines = [f"{'batch':>5} {'who':>15} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}"]
     print(lines[0])
     for batch in batches:
         contenders: dict[str, Contender] = {
             f"engine tp={tp}": engine,
             f"bare loop tp={tp}": by_bare_loop(program, params, batch),
+            "XLA alone": plain,
             "transformers": by_transformers(theirs),
         }
         for line in compare(batch, contenders, options.rounds):

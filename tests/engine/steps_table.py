@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from speed import busy_ticks, program_for, write_block  # pyright: ignore[reportMissingImports]
 
+from rooflight.algebra import parse_contraction
 from rooflight.dtypes import DTYPES
 from rooflight.engine import EngineConfig, Sampling
 from rooflight.engine.device import Device
@@ -39,6 +40,7 @@ from rooflight.plan.serving.precision import Precision
 from rooflight.plan.serving.step_model import StepModel
 from rooflight.program.decode_form import Unrolled, serving_weights
 from rooflight.program.params import Tree, init_params
+from rooflight.program.products_native import few_rows, few_rows_can
 from rooflight.program.shardings import device_mesh
 from rooflight.report.table import table
 from rooflight.specs.catalog import load_chip
@@ -60,6 +62,7 @@ TINY = (
     (1, 4),
 )
 F32 = DTYPES["f32"]
+PRODUCT = parse_contraction("x[B,D] * W[D,F] -> y[B,F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,12 @@ def products(weights: Tree, batch: int) -> Callable[[], object]:
         total = seed
         for w in flat:  # one after another, as in a step
             x = jnp.broadcast_to(total, (batch, w.shape[0]))
-            total = jnp.tanh((x @ w)[:1, :1])
+            y = few_rows(PRODUCT, x, w) if few_rows_can(PRODUCT, x, w) else x @ w
+            total = jnp.tanh(y[:1, :1])
         return total
 
-    run_all = jax.jit(every).lower(flat, jnp.ones((1, 1))).compile()
+    with jax.set_mesh(device_mesh({"Y": 1})):
+        run_all = jax.jit(every).lower(flat, jnp.ones((1, 1))).compile()
     return lambda: run_all(flat, jnp.ones((1, 1))).block_until_ready()
 
 
