@@ -16,6 +16,7 @@ the part of the machine's processors that other processes used meanwhile: above 
 
 import argparse
 import gc
+import json
 import os
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -208,32 +209,52 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--write", action="store_true")
+    for flag in ("--write", "--json"):
+        parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
     batches, tp = [int(x) for x in options.batches.split(",")], options.tp
     with tempfile.TemporaryDirectory() as folder:
         theirs = model_of(Path(folder))
         program, params = program_of(Path(folder), tp)
     engine, plain = (make(program, params, max(batches)) for make in (by_engine, by_xla_alone))
-    lines = [f"{'batch':>5} {'who':>15} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}"]
-    print(lines[0])
+    lines = [f"{'batch':>5} {'who':>13} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}"]
+    rates: dict[int, dict[str, float]] = {}
     for batch in batches:
         contenders: dict[str, Contender] = {
-            f"engine tp={tp}": engine,
-            f"bare loop tp={tp}": by_bare_loop(program, params, batch),
+            "engine": engine,
+            "bare loop": by_bare_loop(program, params, batch),
             "XLA alone": plain,
             "transformers": by_transformers(theirs),
         }
-        for line in compare(batch, contenders, options.rounds):
-            print(line, flush=True)
-            lines.append(line)
+        found = list(compare(batch, contenders, options.rounds))
+        rates[batch] = {row.who: row.rate for row in found}
+        lines += [str(row) for row in found]
+    if options.json:
+        print(json.dumps(rates))
+        return
+    text = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores, tp={tp}"])
+    print(text)
     if options.write:
-        found = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores"])
-        write_block(f"speed tp={tp}", found)
+        write_block(f"speed tp={tp}", text)
 
 
-def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> Iterator[str]:
-    """A line each; `same` is the part of its tokens that are those of the first."""
+class Row(NamedTuple):
+    """`same` is the part of its tokens that are those of the first."""
+
+    batch: int
+    who: str
+    rate: float
+    seconds: float
+    load: float
+    same: float
+
+    def __str__(self) -> str:
+        times = f"{self.rate:7.1f} {self.seconds:8.3f}"
+        return f"{self.batch:5} {self.who:>13} {times} {self.load:5.2f} {self.same:5.2f}"
+
+
+def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> Iterator[Row]:
+    """The best round of each."""
     prompts = np.random.default_rng(batch).integers(0, CONFIG["vocab_size"], (batch, PROMPT))
     best: dict[str, tuple[float, float, Prompts]] = {}
     for i in range(rounds + 1):  # the first compiles
@@ -243,8 +264,8 @@ def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> Iterat
                 best[name] = found
     first = next(iter(best.values()))[2]
     for name, (seconds, load, text) in best.items():
-        same, rate = float((text == first).mean()), batch * TEXT / seconds
-        yield f"{batch:5} {name:>15} {rate:7.1f} {seconds:8.3f} {load:5.2f} {same:5.2f}"
+        same = float((text == first).mean())
+        yield Row(batch, name, batch * TEXT / seconds, seconds, load, same)
 
 
 def write_block(name: str, text: str) -> None:

@@ -100,3 +100,12 @@ def test_a_step_is_planned_beside_what_it_takes() -> None:
         assert 0 < step["products_s"] < step["measured_s"]
         assert step["planned_s"] < step["measured_s"]
     assert found[0]["planned_s"] < found[1]["planned_s"]
+
+
+@pytest.mark.full
+def test_an_engine_is_as_fast_as_a_bare_loop_and_faster_than_xla_alone() -> None:
+    """On a machine that does nothing else; docs/serve.md has the table."""
+    for batch, rates in report("speed.py", "--json").items():
+        assert rates["engine"] >= 0.95 * rates["bare loop"], batch
+        assert rates["engine"] >= rates["XLA alone"], batch
+        assert rates["engine"] >= rates["transformers"], batch

@@ -40,6 +40,14 @@ def test_texts_are_those_of_transformers(place: str, folder: Path) -> None:
     check(report("engine_texts_worker.py", str(folder / place), place))
 
 
+def test_texts_without_a_compiler_are_those_of_transformers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention and products by XLA alone."""
+    monkeypatch.setenv("CXX", "false")
+    check(report("engine_texts_worker.py", str(folder / "xla"), "one"))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("place", ["tp4", "positions", "experts"])
 def test_texts_on_four_devices_are_those_of_transformers(place: str, folder: Path) -> None:

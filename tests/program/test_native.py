@@ -144,23 +144,47 @@ PRODUCTS = {
     rows=st.integers(1, 32),
     sizes=st.lists(st.integers(1, 40), min_size=6, max_size=6),
     seed=st.integers(0, 2**31),
+    dtype=st.sampled_from([jnp.float32, jnp.bfloat16]),
 )
-@example("x[B,D] * W[D,F] -> y[B,F]", 32, [1, 512, 1, 1, 1408, 1], 0)
-@example("x[B,D] * W[D,F] -> y[B,F]", 1, [1, 37, 1, 1, 301, 1], 0)
+@example("x[B,D] * W[D,F] -> y[B,F]", 32, [1, 512, 1, 1, 1408, 1], 0, jnp.float32)
+@example("x[B,D] * W[D,F] -> y[B,F]", 1, [1, 37, 1, 1, 301, 1], 0, jnp.bfloat16)
 def test_a_product_of_a_few_rows_is_that_of_numpy(
-    text: str, rows: int, sizes: list[int], seed: int
+    text: str, rows: int, sizes: list[int], seed: int, dtype: Any
 ) -> None:
     contraction, random = parse_contraction(text), np.random.default_rng(seed)
     names = dict(zip("TDKGFH", sizes, strict=True)) | {"B": rows, "T": 1}
     x, w = (
-        random.standard_normal([names[d] for d in t.dims], np.float32) for t in contraction.operands
+        jnp.asarray(random.standard_normal([names[d] for d in t.dims], np.float32), dtype)
+        for t in contraction.operands
     )
     with jax.set_mesh(device_mesh({"X": 1})):
-        assert few_rows_can(contraction, jnp.asarray(x), jnp.asarray(w))
-        found = few_rows(contraction, jnp.asarray(x), jnp.asarray(w))
-    expected = np.einsum(subscripts(contraction), x.astype(np.float64), w.astype(np.float64))
-    depth = max(1, x.size // rows)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * depth)
+        assert few_rows_can(contraction, x, w)
+        found = few_rows(contraction, x, w)
+    assert found.dtype == dtype
+    expected = np.einsum(subscripts(contraction), *(np.asarray(a, np.float64) for a in (x, w)))
+    depth, rounding = max(1, x.size // rows), float(jnp.finfo(dtype).eps) / 2
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64), expected, rtol=1e-5 + rounding, atol=1e-6 * depth
+    )
+
+
+def test_stored_numbers_are_the_nearest() -> None:
+    """A product with one is the rounding of a sum: to the bit that of jax, also halfway."""
+    sums = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    bits = sums.view(np.uint32)
+    bits[::3] = bits[::3] & 0xFFFF0000 | 0x8000  # halfway between two
+    parts = [jnp.asarray(p) for p in _two_parts(sums)]
+    x = jnp.ones((1, 2), jnp.bfloat16)
+    with jax.set_mesh(device_mesh({"X": 1})):
+        found = few_rows(parse_contraction("x[B,D] * W[D,F] -> y[B,F]"), x, jnp.stack(parts))
+    exact = sum(np.asarray(p, np.float32) for p in parts)
+    np.testing.assert_array_equal(found[0], jnp.asarray(exact, jnp.bfloat16))
+
+
+def _two_parts(values: Any) -> tuple[Any, Any]:
+    """Two numbers of bf16 whose sum is nearly each value, and a float to the bit."""
+    high = jnp.asarray(values, jnp.bfloat16)
+    return high, jnp.asarray(values - np.asarray(high, np.float32), jnp.bfloat16)
 
 
 @pytest.mark.parametrize("text", PRODUCTS)
@@ -205,7 +229,7 @@ def test_without_a_compiler_xla_does_it(compiler: str, tmp_path: Path) -> None:
         [sys.executable, "-c", WITHOUT], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True", "False"]
-    assert "attention will be slower" in done.stderr
+    assert "attention will be slower" in done.stderr and "CXX" in done.stderr
     assert not list(tmp_path.rglob("*.so"))
 
 

@@ -20,10 +20,12 @@ from functools import cache
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 PAGED_ATTENTION = "rooflight_paged_attention"
 FEW_ROWS = "rooflight_few_rows"
 _SYMBOLS = {PAGED_ATTENTION: "PagedAttentionHandler", FEW_ROWS: "FewRowsHandler"}
+STORED = (jnp.float32, jnp.bfloat16)  # numbers that they take
 _SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno"),
@@ -41,14 +43,20 @@ def has_native() -> bool:
         for name, symbol in _SYMBOLS.items():
             handler = jax.ffi.pycapsule(getattr(functions, symbol))
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
-    except (OSError, subprocess.SubprocessError) as error:
-        _log.warning("no foreign functions for this CPU, attention will be slower: %s", error)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        _log.warning(
+            "no foreign functions for this CPU, so attention will be slower: %s; "
+            "install a C++ compiler, or name one in CXX",
+            error,
+        )
         return False
     return True
 
 
 def library() -> Path:
     """The library, from the cache or else compiled now."""
+    if os.name != "posix":
+        raise OSError("they are made on POSIX systems only")
     compiler = shlex.split(os.environ.get("CXX") or "c++")
     folder = _own_folder()
     path = folder / f"native-{_identity(compiler)}.so"

@@ -13,16 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rooflight.program.attention_tile import How, State
-from rooflight.program.native import PAGED_ATTENTION
+from rooflight.program.native import PAGED_ATTENTION, STORED
 from rooflight.program.paged_blocks import Blocks, Pages
 from rooflight.program.varying import align
-
-_STORED = (jnp.float32, jnp.bfloat16)
 
 
 def native_can(pages: Pages) -> bool:
     """Whether it reads such pages: keys and values of heads, as they are."""
-    return set(pages) == {"kv"} and pages["kv"].dtype in _STORED
+    return set(pages) == {"kv"} and pages["kv"].dtype in STORED
 
 
 def attend_natively(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> State:

@@ -12,12 +12,11 @@ device only, and without a gradient: for inference.
 import math
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra import Contraction
 from rooflight.program.decode_form import decode_form
-from rooflight.program.native import FEW_ROWS
+from rooflight.program.native import FEW_ROWS, STORED
 
 _MOST = 32  # rows; with more of them packing pays
 
@@ -26,7 +25,7 @@ def few_rows_can(contraction: Contraction, x: jax.Array, weight: jax.Array) -> b
     """Whether these factors are a few rows and a matrix, one after the other in memory."""
     if not decode_form().is_native or jax.sharding.get_abstract_mesh().size != 1:
         return False
-    if not x.dtype == weight.dtype == jnp.float32:
+    if x.dtype != weight.dtype or x.dtype not in STORED:
         return False
     kept, summed, columns = _dims(contraction)
     left, right = contraction.operands
@@ -40,7 +39,7 @@ def few_rows(contraction: Contraction, x: jax.Array, weight: jax.Array) -> jax.A
     kept, summed, _ = _dims(contraction)
     x, weight = (jax.reshard(factor, PartitionSpec()) for factor in (x, weight))
     rows, columns = x.shape[: len(kept)], weight.shape[len(summed) :]
-    result = jax.ShapeDtypeStruct((math.prod(rows), math.prod(columns)), jnp.float32)
+    result = jax.ShapeDtypeStruct((math.prod(rows), math.prod(columns)), x.dtype)
     y = jax.ffi.ffi_call(FEW_ROWS, result)(
         x.reshape(result.shape[0], -1), weight.reshape(-1, result.shape[1])
     )

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bf16.h"
 #include "share.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -19,17 +20,6 @@ namespace ffi = xla::ffi;
 namespace {
 
 constexpr float kLowest = -1e30f;  // the max of no keys: LOWEST of paged_rows.py
-
-// A stored number of 16 bits: the upper half of a float.
-struct Bf16 {
-  uint16_t bits;
-  operator float() const {
-    const uint32_t whole = static_cast<uint32_t>(bits) << 16;
-    float value;
-    __builtin_memcpy(&value, &whole, sizeof value);
-    return value;
-  }
-};
 
 struct Shape {
   int64_t rows, tokens, kv_heads, groups, width;  // q[B,T,K,G,H]
@@ -152,7 +142,7 @@ ffi::Error PagedAttention(ffi::ThreadPool threads, F32 q, ffi::AnyBuffer pages, 
   if (!is_wide && pages.element_type() != ffi::BF16) {
     return ffi::Error::InvalidArgument("pages are of f32 or bf16");
   }
-  const auto run = is_wide ? Run<float> : Run<Bf16>;
+  const auto run = is_wide ? Run<float> : Run<rooflight::Bf16>;
   return run(threads, shape, q, pages, ids, starts, lengths, layer, max->typed_data(),
              sum->typed_data(), out->typed_data());
 }
