@@ -31,6 +31,12 @@ from rooflight.program.products import subscripts
 from rooflight.program.products_native import few_rows, few_rows_can
 from rooflight.program.shardings import device_mesh
 
+
+@pytest.fixture(autouse=True, scope="module")
+def made() -> None:
+    assert native.has_native(), "this machine has no C++ compiler"
+
+
 SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
 Case = tuple[jax.Array, jax.Array, Blocks]
 
@@ -66,10 +72,6 @@ def real(state: State, blocks: Blocks, tokens: int) -> list[np.ndarray[Any, Any]
     total = np.asarray(state.sum)
     out = np.asarray(state.out) / np.where(total == 0, 1, total)[..., None]
     return [np.asarray(state.max)[is_real], total[is_real], out[is_real]]
-
-
-def test_this_machine_makes_them() -> None:
-    assert native.has_native()
 
 
 @settings(max_examples=25, deadline=None)
