@@ -32,13 +32,13 @@ from rooflight.program.products_native import few_rows, few_rows_can
 from rooflight.program.shardings import device_mesh
 
 
+SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
+Case = tuple[jax.Array, jax.Array, Blocks]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def made() -> None:
     assert native.has_native(), "this machine has no C++ compiler"
-
-
-SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
-Case = tuple[jax.Array, jax.Array, Blocks]
 
 
 def case(
