@@ -5,9 +5,8 @@
 
 `XLA alone` is the engine without the foreign functions of a CPU, as where no compiler makes them.
 
-Run it: `python tests/engine/speed.py [--batches 1,8,32] [--rounds 3] [--tp 1] [--write]`, which
-writes the table into docs/serve.md. With `--tp 2` the model is split over two devices made of the
-CPU; six more lend their threads (`engine.load.THREADS`).
+Run it: `python tests/engine/speed.py [--batches 1,8,32] [--rounds 3] [--write]`, which writes the
+table into docs/serve.md; `--json` prints the rates.
 
 A Llama of 50M parameters with random weights in fp32, prompts of 128 tokens, 128 new tokens each,
 greedy. Every contender runs once a round, in turn; the table has the best round of each. `load` is
@@ -18,7 +17,6 @@ import argparse
 import gc
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,14 +26,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ.setdefault(  # before jax is there
-    "XLA_FLAGS", f"--xla_force_host_platform_device_count={8 if '--tp' in sys.argv else 1}"
-)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from rooflight.engine import Engine, EngineConfig, Job
 from rooflight.plan.serving.layout import ServingLayout
@@ -84,15 +78,15 @@ def model_of(folder: Path) -> Any:
     return model
 
 
-def program_for(model: ModelSpec, tp: int = 1) -> Program:
-    """On so many devices, in f32."""
-    mesh, dtypes = parse_mesh(f"Y={tp}", on=f"v5e:1x{tp}"), parse_precision("f32")
-    setting = generate_setting(model, ServingLayout(tp=tp), mesh, dtypes)
+def program_for(model: ModelSpec) -> Program:
+    """On one device, in f32."""
+    mesh, dtypes = parse_mesh("Y=1", on="v5e:1x1"), parse_precision("f32")
+    setting = generate_setting(model, ServingLayout(), mesh, dtypes)
     return Program(model, generate_pins(setting, rows=32, context=PROMPT + TEXT))
 
 
-def program_of(folder: Path, tp: int) -> tuple[Program, Tree]:
-    program = program_for(read_hf_config(folder), tp)
+def program_of(folder: Path) -> tuple[Program, Tree]:
+    program = program_for(read_hf_config(folder))
     target = abstract_params(program.specs, program.pins, device_mesh(program.pins.axes))
     return program, import_huggingface(folder, program.specs, target).params
 
@@ -139,7 +133,7 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
     mesh = device_mesh(program.pins.axes)
     with jax.set_mesh(mesh):
         weights, does = serving_weights(params), make_functions(program)
-        pick = jax.jit(whole_largest)
+        pick = jax.jit(largest)
     part = min(batch, 4)  # prompts that are computed at once
 
     def run(prompts: Prompts) -> Prompts:
@@ -151,10 +145,7 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
                 rows = Rows(jnp.zeros(part, int), jnp.full(part, PROMPT), tables[some])
                 found, cache = does.prefill_chunk(weights, cache, jnp.asarray(prompts[some]), rows)
                 logits.append(found)
-            # What compiles while another program waits in a collective may take the thread that
-            # this needs: so everything new comes when nothing runs.
-            jax.block_until_ready(logits)
-            token = jax.block_until_ready(pick(jnp.concatenate(logits)))
+            token = pick(jnp.concatenate(logits))
             text = [token]
             for i in range(TEXT - 1):
                 at = jnp.full(batch, PROMPT + i)
@@ -164,11 +155,6 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
             return np.stack([np.asarray(one) for one in text], 1)
 
     return run
-
-
-def whole_largest(logits: jax.Array) -> jax.Array:
-    """Of a vocabulary that may be split over devices."""
-    return largest(jax.reshard(logits, PartitionSpec(None, None)))
 
 
 def by_transformers(model: Any) -> Contender:
@@ -208,14 +194,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tp", type=int, default=1)
     for flag in ("--write", "--json"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
-    batches, tp = [int(x) for x in options.batches.split(",")], options.tp
+    batches = [int(x) for x in options.batches.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         theirs = model_of(Path(folder))
-        program, params = program_of(Path(folder), tp)
+        program, params = program_of(Path(folder))
     engine, plain = (make(program, params, max(batches)) for make in (by_engine, by_xla_alone))
     lines = [f"{'batch':>5} {'who':>13} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}"]
     rates: dict[int, dict[str, float]] = {}
@@ -232,10 +217,10 @@ def main() -> None:
     if options.json:
         print(json.dumps(rates))
         return
-    text = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores, tp={tp}"])
+    text = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores"])
     print(text)
     if options.write:
-        write_block(f"speed tp={tp}", text)
+        write_block("speed", text)
 
 
 class Row(NamedTuple):

@@ -31,7 +31,6 @@ from rooflight.program.products import subscripts
 from rooflight.program.products_native import few_rows, few_rows_can
 from rooflight.program.shardings import device_mesh
 
-
 SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
 Case = tuple[jax.Array, jax.Array, Blocks]
 
