@@ -69,7 +69,7 @@ def test_the_largest_llama_is_lowered_for_4096_chips_without_making_anything() -
     assert found["devices"] == 4096
     assert found["params"] > 405e9
     assert found["seconds"] < 30
-    assert found["peak_bytes"] < 2e9  # the weights of one chip alone are 3 GB
+    assert found["peak_bytes"] < 1e9  # the weights of one chip alone are 3 GB
     assert found["device_bytes"] > 3e9
     assert found["scopes"] == found["ops"]
 
@@ -82,7 +82,7 @@ def test_the_largest_llama_is_lowered_in_sixteen_uneven_stages() -> None:
     )
     assert found["params"] > 405e9 * 128 / 126.1  # 126 layers and two of padding
     assert found["seconds"] < 30
-    assert found["peak_bytes"] < 2e9
+    assert found["peak_bytes"] < 1e9
     assert found["scopes"] == found["ops"]
 
 
