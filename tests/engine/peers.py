@@ -55,8 +55,9 @@ def run(prompts):
         ("onnxruntime-genai", "onnx", "onnx-ir"),
         """
 import numpy, onnxruntime_genai as genai
-from onnxruntime_genai.models.builder import create_model
-create_model(None, folder, out, "fp32", "cpu", out + "-cache")
+from onnxruntime_genai.models.builder import create_model, parse_extra_options
+what = (None, folder, out, "fp32", "cpu", out + "-cache")
+create_model(*what, **parse_extra_options(*what, []))
 model = genai.Model(out)
 def run(prompts):
     how = genai.GeneratorParams(model)
