@@ -44,11 +44,7 @@ def has_native() -> bool:
             handler = jax.ffi.pycapsule(getattr(functions, symbol))
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        _log.warning(
-            "no foreign functions for this CPU, so attention will be slower: %s; "
-            "install a C++ compiler, or name one in CXX",
-            error,
-        )
+        _log.warning("no foreign functions for this CPU, attention will be slower: %s", error)
         return False
     return True
 
@@ -77,7 +73,7 @@ def _own_folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{folder} can be written by others")
+        raise PermissionError(f"{folder} can be written by others; chmod 700 it if it is yours")
     return folder
 
 
@@ -98,9 +94,13 @@ def _processor() -> str:
 
 def _output(command: list[str]) -> str:
     """What a command prints; its errors where it fails."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise OSError(f"no {command[0]} here; install a C++ compiler, or name one in CXX") from None
     if done.returncode:
-        raise OSError(f"{command[0]} ended with {done.returncode}: {done.stderr[-500:].strip()}")
+        said = done.stderr[-500:].strip()
+        raise OSError(f"{command[0]} ended with {done.returncode}; name another in CXX. {said}")
     return done.stdout
