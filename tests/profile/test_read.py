@@ -138,3 +138,14 @@ def test_lines_that_begin_at_different_times_share_one_clock(tmp_path: Path) -> 
     path.write_bytes(space(plane))
     (device,) = read_trace(path).devices
     assert (device.work.start_ps[0], device.flights.start_ps[0]) == (5_000, 7_000)
+
+
+def test_planes_whose_numbers_mean_other_words_keep_their_own(tmp_path: Path) -> None:
+    planes = [PlaneWriter(f"/device:TPU:{core}") for core in range(3)]
+    for plane, word in zip(planes, ("flops", "bytes_accessed", "flops"), strict=True):
+        plane.line("XLA Ops", [event(plane.kind_of("%a = b", "a", {word: 7}), 0, 10)])
+    assert planes[0].entries == planes[1].entries
+    path = tmp_path / "words.xplane.pb"
+    path.write_bytes(space(*planes))
+    found = [plane.kind(1).stats for plane in planes_of(path)]
+    assert found == [{"flops": 7}, {"bytes_accessed": 7}, {"flops": 7}]

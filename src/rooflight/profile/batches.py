@@ -77,11 +77,11 @@ def _find_heads(
     others: list[Field],
 ) -> int:
     """Puts down where repeated fields begin in a window; gives how much of it was read."""
-    adders = {key: places.append for key, places in heads.items()}
+    adder = {key: places.append for key, places in heads.items()}.get
     safe = len(window) - 16 if at + len(window) < stop else len(window)
-    here = 0
+    here, last = 0, safe - 1
     while here < safe:
-        add = adders.get(window[here])
+        add = adder(window[here])
         if add is None:
             one, ended = field_at(data, at + here, stop)
             others.append(one)
@@ -90,7 +90,7 @@ def _find_heads(
                 raise Malformed(f"more than {_MOST_FIELDS:,} fields in one message", ended)
             continue
         add(here)
-        if here + 1 < safe and (size := window[here + 1]) < 128:
+        if here < last and (size := window[here + 1]) < 128:
             here += size + 2
         else:
             size, inner = varint(data, at + here + 1, stop)

@@ -5,6 +5,7 @@ In: the category or opcode of an op, its name, and the scopes it was traced unde
 """
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 OpClass = Literal[
@@ -102,6 +103,7 @@ def _fusion(holds: frozenset[str]) -> OpClass:
     return "copy" if rest and all(_COPIES.search(code) for code in rest) else "vector"
 
 
+@lru_cache(maxsize=4096)  # every core of a slice names the same ops
 def layer_of(op_name: str) -> str:
     """The named scopes an op was traced under, and whether it is of the backward pass.
 

@@ -7,7 +7,7 @@ Wire types: 0 a varint, 1 eight bytes, 2 a length and so many bytes, 5 four byte
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,7 @@ class Malformed(Exception):
         super().__init__(f"{what} at byte {at:,}")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field: a number as 64 bits, or the span of its bytes."""
 
     number: int
@@ -48,6 +47,8 @@ class Field:
 
 def varint(data: Data, at: int, stop: int) -> tuple[int, int]:
     """A number of seven bits a byte, the lowest first, and where it ends."""
+    if at < stop and (byte := data[at]) < 128:  # nearly all of them
+        return byte, at + 1
     value = 0
     for shift in range(0, 70, 7):
         if at >= stop:

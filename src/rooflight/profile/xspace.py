@@ -49,6 +49,9 @@ class Kind:
     stats: Mapping[str, Value]
 
 
+_Known = dict[tuple[int, bytes], Kind]
+
+
 @dataclass(slots=True)
 class Plane:
     """A device or a host: its timelines, its own facts, and the names its events refer to."""
@@ -59,14 +62,17 @@ class Plane:
     words: Mapping[int, str]  # of stats: their names, and texts that stats refer to
     _data: Data
     _kinds: Mapping[int, tuple[int, int]]
+    _known: _Known  # by all planes with the same words: every core names the same ops
     _seen: dict[int, Kind] = field(default_factory=dict[int, Kind])
 
     def kind(self, number: int) -> Kind:
         """The metadata of an event; one that is not there has a name that says so."""
         if number not in self._seen:
             start, stop = self._kinds.get(number, (0, 0))
-            own = self._data[start:stop] if number in self._kinds else b""
-            self._seen[number] = _read_kind(own, self.words, f"unnamed {number}")
+            own = number, self._data[start:stop]
+            if own not in self._known:
+                self._known[own] = _read_kind(own[1], self.words, f"unnamed {number}")
+            self._seen[number] = self._known[own]
         return self._seen[number]
 
     def kind_ids(self) -> Sequence[int]:
@@ -106,7 +112,18 @@ def read_planes(
     origin = min(busy, default=0)
     if busy and max(busy) - origin > FARTHEST_NS:
         raise Malformed("timelines more than 20 days apart", 0)
-    return [draft.plane(data, raw, origin, wanted, without_stats) for draft in drafts]
+    known: dict[tuple[tuple[int, str], ...], _Known] = {}
+    return [
+        draft.plane(
+            data,
+            raw,
+            origin,
+            wanted,
+            without_stats,
+            known.setdefault(tuple(draft.words.items()), {}),
+        )
+        for draft in drafts
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +144,13 @@ class _PlaneDraft:
     kinds: Mapping[int, tuple[int, int]]
 
     def plane(
-        self, data: Data, raw: U8, origin: int, wanted: Sequence[str], without_stats: Sequence[str]
+        self,
+        data: Data,
+        raw: U8,
+        origin: int,
+        wanted: Sequence[str],
+        without_stats: Sequence[str],
+        known: _Known,
     ) -> Plane:
         ids = {number: word for number, word in self.words.items() if word in wanted}
         lines = tuple(
@@ -144,7 +167,7 @@ class _PlaneDraft:
             for line in self.lines
         )
         stats = _stats(data, self.own, self.words)
-        return Plane(self.name, stats, lines, self.words, data, self.kinds)
+        return Plane(self.name, stats, lines, self.words, data, self.kinds, known)
 
 
 def _draft(data: Data, raw: U8, start: int, stop: int) -> _PlaneDraft:
