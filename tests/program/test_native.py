@@ -169,6 +169,19 @@ def test_a_product_of_a_few_rows_is_that_of_numpy(
     )
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_row_of_a_product_is_the_same_alone_and_beside_others(dtype: Any) -> None:
+    random = np.random.default_rng(3)
+    x = jnp.asarray(random.standard_normal((32, 77), np.float32), dtype)
+    w = jnp.asarray(random.standard_normal((77, 301), np.float32), dtype)
+    product = parse_contraction("x[B,D] * W[D,F] -> y[B,F]")
+    with jax.set_mesh(device_mesh({"X": 1})):
+        together = np.asarray(few_rows(product, x, w))
+        for rows in range(1, 32):
+            some = np.asarray(few_rows(product, x[-rows:], w))
+            assert np.array_equal(some, together[-rows:])
+
+
 def test_stored_numbers_are_the_nearest() -> None:
     """A product with one is the rounding of a sum: to the bit that of jax, also halfway."""
     sums = np.random.default_rng(0).standard_normal(4096).astype(np.float32)

@@ -1,7 +1,7 @@
 // x[M,K] * W[K,N] -> y[M,N] of a few rows, on a CPU: W is read once, as it lies, and never packed.
 //
-//   for each tile of columns, on any thread: for 8 rows of W at a time:
-//       sums[m, tile] += x[m, 8] * W[8, tile]     for every m, W in registers
+//   for each tile of columns, on any thread: for 8 rows of W at a time: for each block of rows:
+//       sums[block, 2 vectors] += x[block, 8] * W[8, 2 vectors]     the sums in registers
 //
 // All of f32, or all of bf16 but the sums. They are taken in the order of k, so a row of y depends
 // neither on the rows beside it nor on the threads.
@@ -20,10 +20,10 @@ namespace {
 
 using rooflight::Bf16;
 
-constexpr int64_t kLanes = 16, kDepth = 8;  // of a vector; rows of W in registers, two vectors each
-constexpr int64_t kStep = 2 * kLanes;
-constexpr int64_t kSums = 4096;                // of a tile: they stay in the first cache
-constexpr int64_t kNarrow = 128, kWide = 256;  // columns of a tile
+constexpr int64_t kLanes = 16, kStep = 2 * kLanes;  // of a vector; columns of a block
+constexpr int64_t kDepth = 8;                       // rows of W at a time
+constexpr int64_t kTall = 8, kMostRows = 32;        // rows of a block at most; of x
+constexpr int64_t kWide = 256, kNarrow = 128;       // columns of a tile, of one block and of many
 
 typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
@@ -36,80 +36,113 @@ Lanes Load(const Bf16* at) {
   return reinterpret_cast<Lanes>(__builtin_convertvector(halves, Words) << 16);
 }
 
-template <typename Stored>
+// x in blocks of kRows rows, the last one filled with zeros: W of a step meets one block, or
+// several, which then share the fetching of the next step: one line of each row a block.
+template <typename Stored, int64_t kRows, bool kIsOne>
 struct Product {
+  static constexpr int64_t kTile = kIsOne ? kWide : kNarrow;
+
   const Stored* w;
   Stored* y;
-  int64_t rows, depth, columns, tile;
-  std::shared_ptr<const float[]> x;  // [K / kDepth, M, kDepth]: what meets 8 rows of W together
+  int64_t rows, depth, columns, blocks;
+  std::shared_ptr<const float[]> x;  // [K / kDepth, blocks, kDepth, kRows]
 
-  // sums[:, n : n + kStep] += x[:, k : k + kDepth] * W[k : k + kDepth, n : n + kStep]
-  void Step(float* sums, const Stored* w, const float* x) const {
-    Lanes left[kDepth], right[kDepth];
-    for (int64_t k = 0; k < kDepth; ++k) {
-      const Stored* at = w + k * columns;
-      left[k] = Load(at);
-      right[k] = Load(at + kLanes);
-      __builtin_prefetch(at + kDepth * columns);  // past the end at last, which is no fault
-      __builtin_prefetch(at + kDepth * columns + kLanes);
+  // sums[kRows, kStep] += x[deep, kRows] * W[deep, kStep]
+  void Step(float* sums, const float* x, const Stored* w, const Stored* next, int64_t deep) const {
+    Lanes left[kRows], right[kRows];
+    for (int64_t m = 0; m < kRows; ++m) {
+      left[m] = Load(sums + m * kTile);
+      right[m] = Load(sums + m * kTile + kLanes);
     }
-    for (int64_t m = 0; m < rows; ++m, x += kDepth, sums += tile) {
-      Lanes* to = reinterpret_cast<Lanes*>(sums);
-      Lanes a = to[0], b = to[1];
-      for (int64_t k = 0; k < kDepth; ++k) {
-        a += x[k] * left[k];
-        b += x[k] * right[k];
+    for (int64_t k = 0; k < deep; ++k, x += kRows, w += columns, next += columns) {
+      const Lanes first = Load(w), second = Load(w + kLanes);
+      __builtin_prefetch(next, 0, kIsOne ? 3 : 2);
+      if (kIsOne) __builtin_prefetch(next + kLanes);
+      for (int64_t m = 0; m < kRows; ++m) {
+        left[m] += x[m] * first;
+        right[m] += x[m] * second;
       }
-      to[0] = a;
-      to[1] = b;
+    }
+    for (int64_t m = 0; m < kRows; ++m) {
+      *reinterpret_cast<Lanes*>(sums + m * kTile) = left[m];
+      *reinterpret_cast<Lanes*>(sums + m * kTile + kLanes) = right[m];
     }
   }
 
   void operator()(int64_t number) const {
-    const int64_t begin = number * tile, width = std::min(tile, columns - begin);
-    const int64_t steps = width / kStep * kStep, deep = depth / kDepth * kDepth;
-    alignas(64) float sums[kSums];
-    std::fill_n(sums, rows * tile, 0.0f);
-    for (int64_t k = 0; k < deep; k += kDepth) {
-      const Stored* at = w + k * columns + begin;
-      for (int64_t n = 0; n < steps; n += kStep) Step(sums + n, at + n, x.get() + k * rows);
-    }
-    for (int64_t k = 0; k < depth; ++k) {  // one by one, what no step has covered
-      const Stored* at = w + k * columns + begin;
-      const float* factors = x.get() + k / kDepth * kDepth * rows + k % kDepth;
-      for (int64_t m = 0; m < rows; ++m) {
-        for (int64_t n = k < deep ? steps : 0; n < width; ++n) {
-          sums[m * tile + n] += factors[m * kDepth] * at[n];
+    const int64_t begin = number * kTile, width = std::min(kTile, columns - begin);
+    const int64_t steps = width / kStep * kStep;
+    alignas(64) float sums[kMostRows * kNarrow];
+    std::fill_n(sums, blocks * kRows * kTile, 0.0f);
+    for (int64_t from = 0; from < depth; from += kDepth) {
+      const int64_t deep = std::min(kDepth, depth - from);
+      const Stored* at = w + from * columns + begin;
+      const float* factors = x.get() + from * blocks * kRows;
+      for (int64_t n = 0; n < steps; n += kStep) {
+        for (int64_t block = 0; block < blocks; ++block) {
+          const Stored* next = at + n + kDepth * columns;  // past the end at last: no fault
+          Step(sums + block * kRows * kTile + n, factors + block * kDepth * kRows, at + n,
+               next + block % 2 * kLanes, deep);
+        }
+      }
+      for (int64_t m = 0; m < rows && steps < width; ++m) {  // one by one, what no step covers
+        const float* own = factors + m / kRows * kDepth * kRows + m % kRows;
+        for (int64_t k = 0; k < deep; ++k) {
+          for (int64_t n = steps; n < width; ++n) {
+            sums[m * kTile + n] += own[k * kRows] * at[k * columns + n];
+          }
         }
       }
     }
     for (int64_t m = 0; m < rows; ++m) {
       for (int64_t n = 0; n < width; ++n) {
-        y[m * columns + begin + n] = static_cast<Stored>(sums[m * tile + n]);
+        y[m * columns + begin + n] = static_cast<Stored>(sums[m * kTile + n]);
       }
     }
   }
 };
 
+// x in the order in which the steps meet it.
 template <typename Stored>
-ffi::Error Run(ffi::ThreadPool& threads, ffi::AnyBuffer x, ffi::AnyBuffer w, ffi::AnyBuffer y) {
-  const int64_t rows = x.dimensions()[0], depth = x.dimensions()[1], columns = w.dimensions()[1];
-  const auto* factors = static_cast<const Stored*>(x.untyped_data());
-  const std::shared_ptr<float[]> packed(new float[(depth + kDepth) * rows]);
-  for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t k = 0; k < depth; ++k) {
-      packed[(k / kDepth * rows + m) * kDepth + k % kDepth] = factors[m * depth + k];
+std::shared_ptr<const float[]> Packed(const Stored* x, int64_t rows, int64_t depth, int64_t tall) {
+  const int64_t blocks = (rows + tall - 1) / tall, deep = (depth + kDepth - 1) / kDepth * kDepth;
+  const std::shared_ptr<float[]> packed(new float[deep * blocks * tall]);
+  for (int64_t from = 0; from < depth; from += kDepth) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      float* to = packed.get() + (from * blocks + block * kDepth) * tall;
+      for (int64_t k = from; k < std::min(from + kDepth, depth); ++k) {
+        for (int64_t m = block * tall; m < (block + 1) * tall; ++m) {
+          *to++ = m < rows ? static_cast<float>(x[m * depth + k]) : 0.0f;
+        }
+      }
     }
   }
-  const int64_t tile = rows * kWide <= kSums / 2 ? kWide : kNarrow;
-  const Product<Stored> product{static_cast<const Stored*>(w.untyped_data()),
-                                static_cast<Stored*>(y.untyped_data()),
-                                rows,
-                                depth,
-                                columns,
-                                tile,
-                                packed};
-  rooflight::Share(threads, (columns + tile - 1) / tile, product);
+  return packed;
+}
+
+template <typename Stored, int64_t kRows, bool kIsOne>
+void Multiply(ffi::ThreadPool& threads, ffi::AnyBuffer x, ffi::AnyBuffer w, ffi::AnyBuffer y) {
+  const int64_t rows = x.dimensions()[0], depth = x.dimensions()[1], columns = w.dimensions()[1];
+  using Form = Product<Stored, kRows, kIsOne>;
+  const Form product{static_cast<const Stored*>(w.untyped_data()),
+                     static_cast<Stored*>(y.untyped_data()),
+                     rows,
+                     depth,
+                     columns,
+                     (rows + kRows - 1) / kRows,
+                     Packed(static_cast<const Stored*>(x.untyped_data()), rows, depth, kRows)};
+  rooflight::Share(threads, (columns + Form::kTile - 1) / Form::kTile, product);
+}
+
+template <typename Stored>
+ffi::Error Run(ffi::ThreadPool& threads, ffi::AnyBuffer x, ffi::AnyBuffer w, ffi::AnyBuffer y) {
+  const int64_t rows = x.dimensions()[0];
+  const auto multiply = rows > kTall ? Multiply<Stored, kTall, false>
+                        : rows > 4   ? Multiply<Stored, 8, true>
+                        : rows > 2   ? Multiply<Stored, 4, true>
+                        : rows > 1   ? Multiply<Stored, 2, true>
+                                     : Multiply<Stored, 1, true>;
+  multiply(threads, x, w, y);
   return ffi::Error::Success();
 }
 
@@ -119,7 +152,7 @@ ffi::Error FewRows(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer w,
   if (left.size() != 2 || right.size() != 2 || left[1] != right[0]) {
     return ffi::Error::InvalidArgument("a product is of x[M,K] and W[K,N]");
   }
-  if (left[0] * kNarrow > kSums) {
+  if (left[0] > kMostRows) {
     return ffi::Error::InvalidArgument("x has more than a few rows");
   }
   const auto type = x.element_type();
