@@ -19,16 +19,17 @@ from ..cli.command import run
 from ..service.tiny_model import make_folder
 from .fleet_of_processes import Process, process, until
 
-_SIZES = ("--rows", "4", "--step-tokens", "32", "--block-tokens", "16", "--max-tokens", "256")
+_SIZES = ("--rows", "4", "--step-tokens", "64", "--block-tokens", "16", "--max-tokens", "256")
 _QUICK = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
 }
 
 
-def _is_ready(url: str) -> bool:
+def _is_ready(replica: Process) -> bool:
+    assert replica.popen.poll() is None, "it has ended before it was ready"
     try:
-        with urllib.request.urlopen(f"{url}/ready", timeout=5) as response:
+        with urllib.request.urlopen(f"{replica.url}/ready", timeout=5) as response:
             return response.status == 200
     except (urllib.error.URLError, OSError):
         return False
@@ -57,7 +58,7 @@ def test_a_killed_replica_of_our_own_costs_only_what_it_had_in_its_hands(tmp_pat
     with ExitStack() as stack:
         replicas = [stack.enter_context(_served(folder)) for _ in range(2)]
         for each in replicas:
-            until(lambda each=each: _is_ready(each.url), seconds=600)
+            until(lambda each=each: _is_ready(each), seconds=600)
         words = [word for each in replicas for word in ("--replica", each.url)]
         router = stack.enter_context(process("-m", "rooflight", "route", *words, "--port", "0"))
         bench = ["bench", str(folder / "config.json"), "--on", "v5e", "--url", router.url, "--json"]
