@@ -1,17 +1,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # jax annotates its own functions only in part.
-"""Times one generate step through the public API against the same maths written by hand.
+"""One generate step through the public API beside the same maths written by hand.
 
-Run as a process of its own: `python generate_overhead_worker.py ROUNDS`. Both steps are one jit on
-one device with a donated cache, run in turn; prints the seconds of each round as JSON, and how far
-the logits are apart.
+Both steps are one jit on one device with a donated cache, run in turn.
 """
 
-import json
 import os
-import sys
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -23,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.record import Row, ratio_row, row_of
 from rooflight.dtypes import DTYPES
 from rooflight.graph import dim_sizes, model_graph
 from rooflight.graph.layout import parse_layout
@@ -45,7 +43,7 @@ def norm(x: Any, scale: Any) -> Any:
     return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + EPS) * scale
 
 
-def turned(x: Any, positions: Any) -> Any:
+def apply_rope(x: Any, positions: Any) -> Any:
     half = x.shape[-1] // 2
     rates = 10_000.0 ** (-np.arange(half) / half)
     angles = positions.astype(jnp.float32)[:, None] * rates.astype(np.float32)
@@ -62,8 +60,8 @@ def bare_step(params: Any, pages: Any, tokens: Any, positions: Any, tables: Any)
     def layer(state: Any, mine: Any) -> Any:
         (x, pages), (w, i) = state, mine
         h = norm(x, w["attention_in_norm.Scale"])
-        q = turned(jnp.einsum("bd,dkgh->bkgh", h, w["attention.W_q"]), positions)
-        k = turned(jnp.einsum("bd,dkh->bkh", h, w["attention.W_k"]), positions)
+        q = apply_rope(jnp.einsum("bd,dkgh->bkgh", h, w["attention.W_q"]), positions)
+        k = apply_rope(jnp.einsum("bd,dkh->bkh", h, w["attention.W_k"]), positions)
         v = jnp.einsum("bd,dkh->bkh", h, w["attention.W_v"])
         both = jnp.stack([k, v], 2).reshape(BATCH, -1, k.shape[-1])
         pages = pages.at[i, block, positions % SIZE].set(both)
@@ -82,7 +80,14 @@ def bare_step(params: Any, pages: Any, tokens: Any, positions: Any, tables: Any)
     return norm(x, frame["final_norm.Scale"]) @ frame["head.W_head"], pages
 
 
-def main(rounds: int) -> dict[str, Any]:
+def run(*, quick: bool) -> Iterator[Row]:
+    seconds = _timed(3 if quick else 40)
+    yield row_of("through the API", seconds["ours"])
+    yield row_of("by hand", seconds["bare"])
+    yield ratio_row("through the API / by hand", seconds["ours"], seconds["bare"])
+
+
+def _timed(rounds: int) -> dict[str, list[float]]:
     graph, mesh = model_graph(MODEL), parse_mesh("X=1", on="v5e:1x1")
     dims, layout = dim_sizes(graph, batch=BATCH, seq=1), parse_layout("dp=X")
     program = Program(MODEL, pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
@@ -98,7 +103,6 @@ def main(rounds: int) -> dict[str, Any]:
     plain = jax.tree.map(jnp.asarray, jax.tree.map(np.array, tuple(params)))
     bare = jax.jit(bare_step, donate_argnums=1)
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
-    apart = 0.0
     for i in range(rounds + 1):  # the first compiles
         step = [tokens[i], np.full(BATCH, i, np.int32), tables]
         found: dict[str, Any] = {}
@@ -112,9 +116,5 @@ def main(rounds: int) -> dict[str, Any]:
                     found[name], pages = jax.block_until_ready(bare(plain, pages, *given))
                 seconds[name].append(time.perf_counter() - begin)
         difference = np.asarray(found["ours"]) - np.asarray(found["bare"])
-        apart = max(apart, float(np.abs(difference).max()))
-    return {name: times[1:] for name, times in seconds.items()} | {"apart": apart}
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]))))
+        assert np.abs(difference).max() < 1e-4, "the two steps must compute the same logits"
+    return {name: times[1:] for name, times in seconds.items()}

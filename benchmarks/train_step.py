@@ -1,19 +1,17 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # jax annotates its own functions only in part.
-"""Times one train step through the public API against the same maths written by hand.
+"""One train step through the public API beside the same maths written by hand.
 
-Run as a process of its own: `python overhead_worker.py ROUNDS`. Both steps are one jit on one
-device, run in turn; prints the seconds of each round as JSON, and how far the losses are apart.
+Both steps are one jit on one device, run in turn.
 """
 
-import json
 import os
-import sys
 import time
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -24,6 +22,7 @@ import numpy as np
 import optax  # pyright: ignore[reportMissingTypeStubs]
 from jax import lax
 
+from benchmarks.record import Row, ratio_row, row_of
 from rooflight.dtypes import DTYPES
 from rooflight.graph import Mask, dim_sizes, model_graph
 from rooflight.graph.layout import parse_layout
@@ -45,7 +44,7 @@ def norm(x: Any, scale: Any) -> Any:
     return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + EPS) * scale
 
 
-def turned(x: Any) -> Any:
+def apply_rope(x: Any) -> Any:
     half = x.shape[-1] // 2
     rates = 10_000.0 ** (-np.arange(half) / half)
     angles = (np.arange(x.shape[1])[:, None] * rates).astype(np.float32)
@@ -56,8 +55,8 @@ def turned(x: Any) -> Any:
 
 def layer(x: Any, w: Weights) -> Any:
     h = norm(x, w["attention_in_norm.Scale"])
-    q = turned(jnp.einsum("btd,dkgh->btkgh", h, w["attention.W_q"]))
-    k = turned(jnp.einsum("btd,dkh->btkh", h, w["attention.W_k"]))
+    q = apply_rope(jnp.einsum("btd,dkgh->btkgh", h, w["attention.W_q"]))
+    k = apply_rope(jnp.einsum("btd,dkh->btkh", h, w["attention.W_k"]))
     v = jnp.einsum("btd,dkh->btkh", h, w["attention.W_v"])
     heads = attend(q, k, v, mask=Mask(), scale=q.shape[-1] ** -0.5)
     x = x + jnp.einsum("btkgh,kghd->btd", heads, w["attention.W_o"])
@@ -87,7 +86,14 @@ def bare_step(state: Any, batch: Batch, optimizer: Any) -> Any:
     return (optax.apply_updates(params, updates), inner), loss
 
 
-def main(rounds: int) -> dict[str, Any]:
+def run(*, quick: bool) -> Iterator[Row]:
+    seconds = _timed(3 if quick else 30)
+    yield row_of("through the API", seconds["ours"])
+    yield row_of("by hand", seconds["bare"])
+    yield ratio_row("through the API / by hand", seconds["ours"], seconds["bare"])
+
+
+def _timed(rounds: int) -> dict[str, list[float]]:
     graph, mesh = model_graph(MODEL), parse_mesh("X=1", on="v5e:1x1")
     dims, layout = dim_sizes(graph, batch=BATCH, seq=SEQ), parse_layout("fsdp=X")
     program = Program(MODEL, pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
@@ -105,7 +111,6 @@ def main(rounds: int) -> dict[str, Any]:
     bare = jax.jit(partial(bare_step, optimizer=optimizer), donate_argnums=0)
     plain = Batch(*map(jnp.asarray, rows))
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
-    apart = 0.0
     for i in range(rounds + 1):  # the first compiles
         losses: list[float] = []
         for name in sorted(seconds, reverse=i % 2 == 0):  # neither is always the first
@@ -117,9 +122,5 @@ def main(rounds: int) -> dict[str, Any]:
                     other, loss = jax.block_until_ready(bare(other, plain))
                 seconds[name].append(time.perf_counter() - begin)
             losses.append(float(loss))
-        apart = max(apart, abs(losses[0] - losses[1]))
-    return {name: times[1:] for name, times in seconds.items()} | {"apart": apart}
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]))))
+        assert abs(losses[0] - losses[1]) < 1e-4, "the two steps must compute the same loss"
+    return {name: times[1:] for name, times in seconds.items()}

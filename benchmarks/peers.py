@@ -2,28 +2,26 @@
 # pyright: reportUnknownArgumentType=false
 """Other engines beside ours on this machine: the same weights, prompts and lengths.
 
-Run it: `python tests/engine/peers.py [--only NAME,...] [--batches 1,8,32] [--write]`, which writes
-a dated table into docs/serve.md. Each peer is installed from wheels into an environment of its own
-that is thrown away; one that cannot be installed or run is told, with the last line of why. Every
-peer reads and times in a process of its own; `load` is the part of the machine that others used
-meanwhile, and above 0.08 a row is noise. Ours are timed by `speed.py`.
+Each peer is installed from wheels into an environment of its own that is thrown away; a note says
+of one that cannot be installed or run the last line of why. Every peer reads and times in a
+process of its own, the fastest of its rounds counts. `engine` times ours.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 import venv
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from speed import CONFIG, PROMPT, TEXT, busy_ticks, model_of, write_block
+
+from benchmarks.engine import CONFIG, PROMPT, TEXT, model_of
+from benchmarks.machine import OtherLoad
+from benchmarks.record import Row
 
 ROUNDS = 3
 
@@ -117,26 +115,25 @@ def install(folder: Path, packages: tuple[str, ...]) -> Path:
     return python
 
 
-def times(python: Path, peer: Peer, model: Path, batches: list[int]) -> Iterator[str]:
-    """A line for each batch: tokens a second, seconds, and other load."""
+def times(python: Path, name: str, model: Path, batches: tuple[int, ...]) -> Iterator[Row]:
+    """A row for each batch."""
     prompts = [
         np.random.default_rng(b).integers(0, CONFIG["vocab_size"], (b, PROMPT)).tolist()
         for b in batches
     ]
-    cores = os.cpu_count() or 1
-    words = [str(model), str(model) + "-out", str(cores), str(TEXT), str(ROUNDS)]
-    command = [str(python), "-c", TIMED.format(code=peer.code), *words, json.dumps(prompts)]
-    ticks, begin, own = busy_ticks(), time.perf_counter(), 0.0
+    sizes = (os.cpu_count() or 1, TEXT, ROUNDS)
+    words = [str(model), f"{model}-out", *map(str, sizes), json.dumps(prompts)]
+    command = [str(python), "-c", TIMED.format(code=PEERS[name].code), *words]
+    load, own = OtherLoad(), 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
         assert it.stdout and it.stderr
         for line in it.stdout:
             if not line.startswith("["):
                 continue
             batch, seconds, used = json.loads(line)
-            busy = (busy_ticks() - ticks) / os.sysconf("SC_CLK_TCK") - (used - own)
-            load = max(0.0, busy) / (time.perf_counter() - begin) / cores
-            ticks, begin, own = busy_ticks(), time.perf_counter(), used
-            yield f"{batch:5} {batch * TEXT / seconds:7.1f} {seconds:8.3f} {load:5.2f}"
+            rate, part = batch * TEXT / seconds, load.part(running_s=used - own)
+            yield Row(f"batch {batch}: {name}", rate, "tokens/s", "higher", ROUNDS, load=part)
+            load, own = OtherLoad(), used
         if it.wait():
             raise OSError(last_line(it.stderr.read()))
 
@@ -158,33 +155,17 @@ def with_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(PEERS))
-    parser.add_argument("--batches", default="1,8,32")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    batches = [int(b) for b in options.batches.split(",")]
-    lines = [f"{'peer':>18} {'batch':>5} {'tok/s':>7} {'seconds':>8} {'load':>5}"]
+def run(*, quick: bool) -> Iterator[Row | str]:
     with tempfile.TemporaryDirectory() as root:
         model = Path(root) / "model"
         model_of(model)
         with_tokenizer(model)
-        for name in options.only.split(","):
+        for name, peer in PEERS.items():
             try:
-                python = install(Path(root) / name, PEERS[name].packages)
-                lines += [f"{name:>18} {x}" for x in times(python, PEERS[name], model, batches)]
+                python = install(Path(root) / name, peer.packages)
+                yield from times(python, name, model, (1,) if quick else (1, 8, 32))
             except subprocess.CalledProcessError as error:
-                lines.append(f"{name:>18} not installed: {last_line(error.stderr)}")
+                yield f"{name} was not installed: {last_line(error.stderr)}"
             except OSError as error:
-                lines.append(f"{name:>18} not run: {error}")
-            print(lines[-1], file=sys.stderr, flush=True)
-    lines += [f"{name:>18} not compared: {why}" for name, why in NOT_COMPARED.items()]
-    text = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores, f32"])
-    print(text)
-    if options.write:
-        write_block("peers", text)
-
-
-if __name__ == "__main__":
-    main()
+                yield f"{name} was not run: {error}"
+    yield from (f"{name} is not compared: {why}." for name, why in NOT_COMPARED.items())

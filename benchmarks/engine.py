@@ -3,26 +3,20 @@
 # jax and transformers annotate their own functions only in part.
 """How fast the engine is on this machine, beside a bare decode loop and `transformers`.
 
-`XLA alone` is the engine without the foreign functions of a CPU, as where no compiler makes them.
-
-Run it: `python tests/engine/speed.py [--batches 1,8,32] [--rounds 3] [--write]`, which writes the
-table into docs/serve.md; `--json` prints the rates.
-
+`XLA alone` is the engine without the FFI custom calls of a CPU, as where no compiler makes them.
 A Llama of 50M parameters with random weights in fp32, prompts of 128 tokens, 128 new tokens each,
-greedy. Every contender runs once a round, in turn; the table has the best round of each. `load` is
-the part of the machine's processors that other processes used meanwhile: above 0.08 a row is noise.
+greedy. Every contender runs once per round, in turn. `same` is the part of its tokens that are
+the engine's.
 """
 
-import argparse
 import gc
-import json
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -31,6 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.machine import OtherLoad
+from benchmarks.record import Row, ratio_row, row_of
 from rooflight.engine import Engine, EngineConfig, Job
 from rooflight.plan.serving.layout import ServingLayout
 from rooflight.plan.serving.pins import generate_pins, generate_setting
@@ -47,7 +43,6 @@ from rooflight.program.shardings import device_mesh
 from rooflight.specs import parse_mesh, read_hf_config
 from rooflight.specs.model import ModelSpec
 
-DOC, END = Path(__file__).parents[2] / "docs" / "serve.md", "<!-- end -->"
 PROMPT, TEXT, BLOCK, TILE = 128, 128, 32, 32
 CONFIG: dict[str, Any] = {
     "hidden_size": 512,
@@ -174,36 +169,12 @@ def by_transformers(model: Any) -> Contender:
     return run
 
 
-def busy_ticks() -> int:
-    """Of all processors since the start, idle and waiting for a disk left out."""
-    fields = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return sum(fields[:8]) - fields[3] - fields[4]
-
-
-def timed(run: Contender, prompts: Prompts) -> tuple[float, float, Prompts]:
-    """Seconds, and the part of the machine that others used."""
-    gc.collect()
-    ticks, own, begin = busy_ticks(), time.process_time(), time.perf_counter()
-    text = run(prompts)
-    seconds = time.perf_counter() - begin
-    used = (busy_ticks() - ticks) / os.sysconf("SC_CLK_TCK") - (time.process_time() - own)
-    return seconds, max(0.0, used) / seconds / (os.cpu_count() or 1), text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", default="1,8,32")
-    parser.add_argument("--rounds", type=int, default=3)
-    for flag in ("--write", "--json"):
-        parser.add_argument(flag, action="store_true")
-    options = parser.parse_args()
-    batches = [int(x) for x in options.batches.split(",")]
+def run(*, quick: bool) -> Iterator[Row]:
+    batches, rounds = ((1,), 1) if quick else ((1, 8, 32), 5)
     with tempfile.TemporaryDirectory() as folder:
         theirs = model_of(Path(folder))
         program, params = program_of(Path(folder))
     engine, plain = (make(program, params, max(batches)) for make in (by_engine, by_xla_alone))
-    lines = [f"{'batch':>5} {'who':>13} {'tok/s':>7} {'seconds':>8} {'load':>5} {'same':>5}"]
-    rates: dict[int, dict[str, float]] = {}
     for batch in batches:
         contenders: dict[str, Contender] = {
             "engine": engine,
@@ -211,55 +182,27 @@ def main() -> None:
             "XLA alone": plain,
             "transformers": by_transformers(theirs),
         }
-        found = list(compare(batch, contenders, options.rounds))
-        rates[batch] = {row.who: row.rate for row in found}
-        lines += [str(row) for row in found]
-    if options.json:
-        print(json.dumps(rates))
-        return
-    text = "\n".join([*lines, "", f"{date.today()}, {os.cpu_count()} cores"])
-    print(text)
-    if options.write:
-        write_block("speed", text)
-
-
-class Row(NamedTuple):
-    """`same` is the part of its tokens that are those of the first."""
-
-    batch: int
-    who: str
-    rate: float
-    seconds: float
-    load: float
-    same: float
-
-    def __str__(self) -> str:
-        times = f"{self.rate:7.1f} {self.seconds:8.3f}"
-        return f"{self.batch:5} {self.who:>13} {times} {self.load:5.2f} {self.same:5.2f}"
+        yield from compare(batch, contenders, rounds)
 
 
 def compare(batch: int, contenders: dict[str, Contender], rounds: int) -> Iterator[Row]:
-    """The best round of each."""
+    """Tokens per second of each, and the engine's beside those of the others."""
     prompts = np.random.default_rng(batch).integers(0, CONFIG["vocab_size"], (batch, PROMPT))
-    best: dict[str, tuple[float, float, Prompts]] = {}
-    for i in range(rounds + 1):  # the first compiles
+    texts = {name: run(prompts) for name, run in contenders.items()}  # this compiles
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    loads: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
         for name, run in contenders.items():
-            found = timed(run, prompts)
-            if i and (name not in best or found[0] < best[name][0]):
-                best[name] = found
-    first = next(iter(best.values()))[2]
-    for name, (seconds, load, text) in best.items():
-        same = float((text == first).mean())
-        yield Row(batch, name, batch * TEXT / seconds, seconds, load, same)
-
-
-def write_block(name: str, text: str) -> None:
-    """Into docs/serve.md, between the marks of that name."""
-    begin = f"<!-- {name} -->\n"
-    before, found, rest = DOC.read_text().partition(begin)
-    assert found, begin
-    DOC.write_text(f"{before}{begin}```text\n{text}\n```\n{END}{rest.partition(END)[2]}")
-
-
-if __name__ == "__main__":
-    main()
+            gc.collect()
+            load, begin = OtherLoad(), time.perf_counter()
+            run(prompts)
+            rates[name].append(batch * TEXT / (time.perf_counter() - begin))
+            loads[name].append(load.part() or 0.0)
+    for name, found in rates.items():
+        same = {"same": float((texts[name] == texts["engine"]).mean())}
+        load = statistics.median(loads[name])
+        case = f"batch {batch}: {name}"
+        yield row_of(case, found, "tokens/s", better="higher", load=load, more=same)
+    for name in list(contenders)[1:]:
+        case = f"batch {batch}: engine / {name}"
+        yield ratio_row(case, rates["engine"], rates[name], better="higher")
