@@ -9,6 +9,7 @@ from sphinx.util.typing import ExtensionMetadata
 from handbook.catalog import Calibrations, PlanFields
 from handbook.drawn import Drawn, Live
 from handbook.errata import Errata
+from handbook.full_sizes import FullSizes
 from handbook.guides import Steps
 from handbook.names import Names
 from handbook.reach import reachable
@@ -22,6 +23,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("drawn", Drawn)
     app.add_directive("live", Live)
     app.add_directive("errata", Errata)
+    app.add_directive("full-sizes", FullSizes)
     app.add_directive("record", Record)
     app.add_directive("steps", Steps)
     app.add_directive("verbs", Verbs)
