@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +146,8 @@ def _compile(
         ended = _run_child(request, work, tell)
         lowered = _read_json(work / "lowered.json")
         entry = store / str(lowered.get("key", _name_of(request)))
-        if (entry / "summary.json").exists():
-            return _from_summary(request, entry, time.monotonic() - started)
+        if facts := _read_json(entry / "summary.json"):
+            return _compilation(request, facts, entry, time.monotonic() - started)
         return _conclude(request, work, entry, ended, time.monotonic() - started)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -241,7 +241,7 @@ def _conclude(
     if outcome not in _KEPT:
         entry = entry.with_name(f"failed-{entry.name}")  # looked at, never handed out again
         shutil.rmtree(entry, ignore_errors=True)
-    return _from_summary(request, keep(work, entry), seconds, was_cached=False)
+    return _compilation(request, facts, keep(work, entry), seconds, was_cached=False)
 
 
 def _outcome(work: Path, result: dict[str, Any], ended: _Ended) -> Outcome:
@@ -271,10 +271,14 @@ def _last_words(log: str) -> str:
     return "\n".join([*said[-_LAST_LINES:], where]).strip()
 
 
-def _from_summary(
-    request: CompileRequest, folder: Path, seconds: float, *, was_cached: bool = True
+def _compilation(
+    request: CompileRequest,
+    facts: Mapping[str, Any],
+    folder: Path,
+    seconds: float,
+    *,
+    was_cached: bool = True,
 ) -> Compilation:
-    facts = _read_json(folder / "summary.json")
     return Compilation(
         request=request,
         outcome=facts["outcome"],
