@@ -89,7 +89,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=4000, deadline=None)
+@settings(max_examples=4000)
 @given(st.one_of(st.lists(PIECES, max_size=14).map("".join), st.text(max_size=40)))
 def test_no_text_makes_the_parser_fall_over(text: str) -> None:
     for parse in (parse_tensor, parse_contraction):

@@ -42,7 +42,7 @@ def tensors(draw: st.DrawFn, *, pending: bool) -> Tensor:
     return Tensor("A", ("I", "J", "K"), tuple(map(tuple, held)), tuple(sorted(unreduced)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(tensors(pending=True), tensors(pending=False))
 def test_the_steps_are_a_chain_from_source_to_target(source: Tensor, target: Tensor) -> None:
     at = source
@@ -52,7 +52,7 @@ def test_the_steps_are_a_chain_from_source_to_target(source: Tensor, target: Ten
     assert at == target
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(tensors(pending=True), tensors(pending=False))
 def test_no_path_sends_more_than_reducing_gathering_and_slicing(
     source: Tensor, target: Tensor
@@ -70,7 +70,7 @@ def test_no_path_sends_more_than_reducing_gathering_and_slicing(
     assert sent(reshard(source, target, sizes), sizes) <= naive + 1e-12
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(tensors(pending=True), tensors(pending=False), st.lists(st.integers(2, 16), min_size=3))
 def test_a_path_found_for_the_pattern_is_near_the_best_for_any_sizes(
     source: Tensor, target: Tensor, ways: list[int]
@@ -82,7 +82,7 @@ def test_a_path_found_for_the_pattern_is_near_the_best_for_any_sizes(
     assert sent(pattern, sizes) <= 3 * sent(exact, sizes) + 1e-12
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(tensors(pending=True), tensors(pending=False))
 def test_leaving_right_axes_alone_costs_no_bytes(source: Tensor, target: Tensor) -> None:
     """The search never disturbs the outer axes that are already right; a search that may agrees."""

@@ -23,7 +23,7 @@ def state(scheduler: Scheduler) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), st.sampled_from(list(Policy)), st.sampled_from([6, 14, 200]))
 def test_advance_equals_single_steps(seed: int, policy: Policy, num_blocks: int) -> None:
     draw = random.Random(seed)

@@ -14,7 +14,7 @@ from .invariants import check
 LENGTHS = (13, 1, 30, 7, 22)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([14, 20, 60]))
 def test_drafts_make_every_token_once_and_lose_no_block(seed: int, num_blocks: int) -> None:
     draw = random.Random(seed)

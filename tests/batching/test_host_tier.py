@@ -58,7 +58,7 @@ def step(scheduler: Scheduler, memory: Memory, prompts: dict[int, list[Key]]) ->
     check(scheduler)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_what_is_restored_is_what_was_evicted(seed: int, host_blocks: int) -> None:
     draw = random.Random(seed)

@@ -181,7 +181,7 @@ _sizes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_sizes, st.integers(0, 2**32))
 def test_tokens_and_blocks_are_conserved_at_every_event(
     sizes: dict[str, int | Policy | None], seed: int

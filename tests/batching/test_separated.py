@@ -69,7 +69,7 @@ class Traffic:
             self.made[id] += 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_whatever_happens_elsewhere_every_token_is_made_once_and_no_block_is_lost(
     seed: int,

@@ -20,7 +20,7 @@ class Scripted:
 
     def log(self) -> list[dict[str, Any]]:
         """Every request but the first, with which a client asks how to ask."""
-        with urllib.request.urlopen(f"{self.url}/log", timeout=10) as response:
+        with urllib.request.urlopen(f"{self.url}/log", timeout=300) as response:
             return json.load(response)[1:]
 
 

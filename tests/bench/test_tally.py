@@ -43,7 +43,7 @@ _seconds = st.floats(0.0, 2.0)
 _sample = st.tuples(_seconds, _seconds, st.lists(_seconds, max_size=6))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_sample, min_size=1, max_size=40))
 def test_percentiles_and_goodput_are_numpys(
     samples: list[tuple[float, float, list[float]]],

@@ -25,8 +25,8 @@ from rooflight.specs.calibration import Calibration, shipped_calibrations
 
 from .command import run
 
-PER_VERB = 600  # times the number of verbs: more than 2,000 different command lines
-PER_PARSER = 1500
+EXAMPLES = settings().max_examples  # of the profile: everyday, or ten times as many
+PER_VERB, PER_PARSER = 4 * EXAMPLES, 10 * EXAMPLES
 SLOW = {"plan serve": 5}  # a line that stands is simulated
 
 FLAGS = (
@@ -250,7 +250,7 @@ def test_no_command_line_of_a_verb_raises(
         monkeypatch.setattr(load_verb(verb), "measure", measured)
     ran: set[str] = set()
 
-    @settings(max_examples=PER_VERB // SLOW.get(verb, 1), deadline=None)
+    @settings(max_examples=PER_VERB // SLOW.get(verb, 1))
     @given(_spoilt(PLAUSIBLE[verb]))
     def check(words: list[str]) -> None:
         _check([*verb.split(), *words], ran)
@@ -258,13 +258,13 @@ def test_no_command_line_of_a_verb_raises(
     check()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(_mutated, st.text(max_size=6)), max_size=3))
 def test_no_first_word_raises(words: list[str]) -> None:
     _check(words, set())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(list(VERBS)), st.lists(_word, max_size=4))
 def test_completion_answers_every_line_without_an_error(verb: str, words: list[str]) -> None:
     outcome = run(["--complete-words", verb, *words])
@@ -291,7 +291,7 @@ _slice_text = st.one_of(
 )
 
 
-@settings(max_examples=PER_PARSER, deadline=None)
+@settings(max_examples=PER_PARSER)
 @given(_slice_text)
 def test_parse_slice_returns_a_slice_or_one_of_our_errors(text: str) -> None:
     try:
@@ -316,7 +316,7 @@ _mesh_text = st.one_of(
 )
 
 
-@settings(max_examples=PER_PARSER, deadline=None)
+@settings(max_examples=PER_PARSER)
 @given(_mesh_text, st.sampled_from(("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "h100:8x4", "2*v5e:4x4")))
 def test_parse_mesh_returns_a_mesh_or_one_of_our_errors(text: str, on: str) -> None:
     try:

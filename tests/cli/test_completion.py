@@ -70,7 +70,7 @@ def _press_tab(shell: list[str], env: dict[str, str], setup: str, typed: str) ->
     try:
         for text, until in ((f"{setup}; echo READ''Y\n", "READY"), (typed, "DONE")):
             os.write(terminal, text.encode())
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 300
             while until not in shown and time.monotonic() < deadline:
                 if select.select([terminal], [], [], 0.2)[0]:
                     shown += os.read(terminal, 4096).decode(errors="replace")

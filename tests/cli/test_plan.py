@@ -109,7 +109,7 @@ _WORDS = ("tp", "sp", "fsdp", "pp", "remat", "microbatches", "schedule", "ep", "
 _VALUES = ("1", "2", "16", "0", "-1", "none", "gate+up", "1f1b", "x", "", "1e99", "3.5")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(_WORDS), st.sampled_from(_VALUES)), max_size=3))
 def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, str]]) -> None:
     text = ",".join(f"{name}={value}" for name, value in pairs)

@@ -157,7 +157,7 @@ def fastest_right_run(left: Matrix, right: Matrix, unit: MatrixUnit, double_buff
     raise AssertionError("unreachable: a long enough period is right")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(**SIZES)
 def test_closed_form_equals_the_fastest_schedule_that_gives_the_product(
     m: int, k: int, n: int, rows: int, cols: int, arrays: int, double_buffer: bool, seed: int

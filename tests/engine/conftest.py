@@ -4,5 +4,3 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-collect_ignore_glob = ["*_worker.py", "speed.py", "steps_table.py", "peers.py"]

@@ -18,7 +18,7 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 from rooflight.engine import Delta, Engine, Job, Runner
 from rooflight.engine.device import Found
 
-LONG, PATIENCE = 50, 60.0
+LONG, PATIENCE = 50, 600.0
 
 
 class Inbox:

@@ -89,23 +89,3 @@ def test_texts_in_eight_bits_do_not_depend_on_who_runs_beside_them() -> None:
     found = report(RUNNER)["few_bits"]
     assert found["same"]
     assert found["preemptions"] > 0
-
-
-@pytest.mark.full
-def test_a_step_is_planned_beside_what_it_takes() -> None:
-    found = report("steps_table.py", "--tiny", "--json")
-    assert [step["batch"] for step in found] == [1, 4]
-    for step in found:
-        assert 0 < step["planned_products_s"] <= step["planned_s"]
-        assert 0 < step["products_s"] < step["measured_s"]
-        assert step["planned_s"] < step["measured_s"]
-    assert found[0]["planned_s"] < found[1]["planned_s"]
-
-
-@pytest.mark.full
-def test_an_engine_is_as_fast_as_a_bare_loop_and_faster_than_xla_alone() -> None:
-    """On a machine that does nothing else; docs/serve.md has the table."""
-    for batch, rates in report("speed.py", "--json").items():
-        assert rates["engine"] >= 0.95 * rates["bare loop"], batch
-        assert rates["engine"] >= rates["XLA alone"], batch
-        assert rates["engine"] >= rates["transformers"], batch

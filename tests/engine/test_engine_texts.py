@@ -6,6 +6,7 @@ from typing import Any  # JSON
 import pytest
 
 pytest.importorskip("jax")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from engine_process import report

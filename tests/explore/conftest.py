@@ -18,7 +18,7 @@ from rooflight.explore.views import VIEWS
 if TYPE_CHECKING:  # an oracle of tests: where it is missing, tests of the browser are skipped
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-LONGEST_MS = 60_000
+LONGEST_MS = 300_000  # that a browser may take on a busy machine
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,9 @@ def browser() -> "Iterator[Browser]":
         pytest.skip("no chromium on this machine")
     arguments = ["--no-sandbox", "--disable-gpu"]
     with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        opened = playwright.chromium.launch(
+            executable_path=chromium, args=arguments, timeout=LONGEST_MS
+        )
         yield opened
         opened.close()
 

@@ -31,7 +31,7 @@ def get(
     server: ExploreServer, path: str, *, method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     port = int(server.server_address[1])
-    there = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    there = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     there.putrequest(method, path, skip_host="Host" in headers)
     for name, value in headers.items():
         there.putheader(name, value)
@@ -216,9 +216,14 @@ def test_every_view_answers_within_bounds(server: ExploreServer, name: str) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_that_a_view_names_runs(
-    server: ExploreServer, name: str, capsys: pytest.CaptureFixture[str]
+    server: ExploreServer,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = json.loads(get(server, f"/api/{name}")[2])["command"]
+    monkeypatch.chdir(tmp_path)  # one of them writes a file
     assert main(shlex.split(command)[1:]) == 0
     assert capsys.readouterr().out
 

@@ -1,7 +1,6 @@
 """Train: the ranked layouts are those of the planner, while a slider moves."""
 
 import json
-import statistics
 from typing import TYPE_CHECKING, cast
 from urllib.request import urlopen
 
@@ -14,34 +13,12 @@ from rooflight.explore.train_more import VIEW
 from rooflight.explore.view import Files
 from rooflight.units import format_seconds, format_si
 
-from ..dated_figure import today, write_figure
-from .conftest import OpenVisit, Visit
+from .conftest import OpenVisit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
 
 SMALL = "model=llama3.2-1b&on=v5e:2x2&batch=65536&seq=4096"
-POD = "/train?model=llama3-70b&on=v5p:16x20x28&batch=4M"
-STOPS = ("1M", "2M", "3M", "6M", "10M", "15M", "20M", "30M", "40M", "60M")
-MOST_MS = 300
-# Moves the slider as a hand does, and waits until the answer to this very question is drawn.
-MOVE = """async stop => {
-  const range = document.querySelector("[data-for=f-batch]");
-  const slot = document.getElementById("answer");
-  const at = range.dataset.stops.split(" ").indexOf(stop);
-  const start = performance.now();
-  range.value = at;
-  range.dispatchEvent(new Event("input", { bubbles: true }));
-  await new Promise((done) => {
-    const watch = new MutationObserver(() => {
-      const isNew = (slot.dataset.query ?? "").includes(`batch=${stop}&`);
-      if (slot.dataset.state === "fresh" && isNew) { watch.disconnect(); done(); }
-    });
-    watch.observe(slot, { attributes: true });
-  });
-  await new Promise(requestAnimationFrame);
-  return performance.now() - start;
-}"""
 
 
 def planned(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, object]:
@@ -152,30 +129,3 @@ def test_the_json_has_the_unrounded_figures(server: ExploreServer) -> None:
     first = document["tables"]["candidates"][0]
     assert first["expected_s"] == document["figures"]["expected_s"]
     assert format_seconds(first["expected_s"]) in document["sentences"][0]
-
-
-def moves(there: Visit, stops: tuple[str, ...], *, settled: bool) -> list[float]:
-    times: list[float] = []
-    for stop in stops:
-        times.append(float(there.page.evaluate(MOVE, stop)))
-        if settled:
-            there.settle()
-    return times
-
-
-@pytest.mark.full
-def test_a_slider_over_a_pod_is_answered_while_it_moves(visit: OpenVisit) -> None:
-    there = visit(POD)
-    moves(there, ("1.5M", "4M", "100M"), settled=True)  # patterns are derived once
-    alone = moves(there, STOPS, settled=True)
-    there.go(POD.replace("batch=4M", "batch=4M&recipe=16"))
-    dragged = moves(there, STOPS, settled=False)
-    one, other = statistics.median(alone), statistics.median(dragged)
-    write_figure(
-        "explore.md",
-        "slider",
-        f"{today()}: a move of the batch slider is answered after {one:.0f} ms (median of"
-        f" {len(alone)} moves, slowest {max(alone):.0f} ms); dragged on without a pause,"
-        f" after {other:.0f} ms (slowest {max(dragged):.0f} ms).",
-    )
-    assert one <= MOST_MS

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from importlib.resources import files as package_files
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from rooflight.units import format_seconds, format_si
 from rooflight.verify.compiled_time import compiled_time
 from rooflight.verify.hlo import choose_dump, find_dumps, read_dump
 
-from .conftest import OpenVisit
+from ..reference_loop import standard_s
+from .conftest import OpenVisit, Visit
 
 DUMP = Path(__file__).parents[1] / "verify" / "dumps" / "fsdp"
-SECOND_S = 1.0
+LONGEST_S = 10.0  # of a standard CPU
 
 
 def ask(folder: Path, **given: str) -> Answer:
@@ -103,9 +103,11 @@ def test_a_verdict_sets_expected_against_found(tmp_path: Path) -> None:
 def test_many_megabytes_open_as_a_small_page(visit: OpenVisit, folder: Path) -> None:
     (folder / "large.json").write_text(json.dumps(verdict(60_000)))
     assert (folder / "large.json").stat().st_size > 8_000_000
-    start = time.perf_counter()
-    there = visit("/verdict?file=large.json")
-    assert time.perf_counter() - start < 10 * SECOND_S
+    visits: list[Visit] = []
+    assert (
+        standard_s(lambda: visits.append(visit("/verdict?file=large.json")), rounds=1) < LONGEST_S
+    )
+    there = visits[0]
     assert len(there.page.content()) < 300_000
     assert len(there.rows("collectives")) == 60 and len(there.rows("findings")) == 60
     assert "left out" in there.page.locator("table[data-table=collectives] caption").inner_text()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import ModelError, UnknownNameError, UsageError
@@ -32,19 +32,16 @@ def read(schedule: Schedule, device: int) -> str:
     return " ".join(words)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(ONE_WAY), st.integers(1, 9), st.integers(1, 24))
 def test_every_schedule_is_valid_at_every_size(name: str, stages: int, microbatches: int) -> None:
     check_schedule(make_schedule(name, stages=stages, microbatches=microbatches))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 30))
 def test_dualpipe_is_valid_at_every_even_number_of_stages(pairs: int, microbatches: int) -> None:
     check_schedule(make_schedule("dualpipe", stages=2 * pairs, microbatches=microbatches))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(2, 5))
 def test_interleaved_is_valid_for_any_virtual_stages(
     stages: int, microbatches: int, virtual: int

@@ -1,34 +1,39 @@
 """The labs, each in a process of its own: one that ends without an error has shown its point."""
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from ..dated_figure import today, write_figure
+from ..reference_loop import slowness
 from .conftest import ROOT
 
 pytest.importorskip("jax")
 
 LABS = {path.stem: path for path in sorted((ROOT / "labs").glob("*.py"))}
 SHARED = {"lab", "ring"}  # what labs import
-QUICK = (
-    *("arithmetic_intensity", "data_parallel", "fsdp_and_tensor"),
-    *("moe_dispatch", "reading_a_trace"),
-)
-LONGEST_S = 120.0
+TIMED = pytest.param("arithmetic_intensity", marks=pytest.mark.alone)  # it compares speeds
+QUICK = (TIMED, "data_parallel", "fsdp_and_tensor", "moe_dispatch", "reading_a_trace")
+LONGEST_S, CORES = 120.0, 2  # that a lab takes, of as many standard cores
 
 
 def run(name: str) -> str:
-    begin = time.monotonic()
+    before, begin = slowness(), children_s()
     done = subprocess.run(
         [sys.executable, str(LABS[name])], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert time.monotonic() - begin < LONGEST_S
+    assert 2 * (children_s() - begin) / (before + slowness()) < CORES * LONGEST_S
     return done.stdout.strip()
+
+
+def children_s() -> float:
+    """CPU seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_every_lab_has_a_page_and_every_page_a_lab() -> None:

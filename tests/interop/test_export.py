@@ -262,7 +262,7 @@ def _plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_plans())
 def test_degrees_multiply_to_the_chips_or_something_is_lost(plan: Plan) -> None:
     maxtext = export_plan(plan, to="maxtext")

@@ -230,7 +230,7 @@ def test_scalars_of_flat_yaml_come_back(values: dict[str, bool | int | float]) -
     assert read_flat_yaml(text) == values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="ab:=[]{}#'\" \n-1.e_&", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

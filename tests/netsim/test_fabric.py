@@ -22,7 +22,7 @@ MESHES = (
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     kind=st.sampled_from(KINDS),
     mesh=st.sampled_from(MESHES),

@@ -20,7 +20,7 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 LINE_OF_FOUR = parse_mesh("X=4", on="v5e:4x1")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(KINDS),
     mesh=st.sampled_from(

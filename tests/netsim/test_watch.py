@@ -25,7 +25,7 @@ def last(seen: Watched) -> tuple[tuple[float, ...], ...]:
     return seen.moments[-1].cells
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(kind=st.sampled_from(WATCHED), mesh=st.sampled_from(MESHES), nbytes=st.floats(10, 1e8))
 def test_a_run_starts_with_its_own_and_ends_with_all(kind: str, mesh: Mesh, nbytes: float) -> None:
     seen = watch(kind, nbytes, mesh, list(mesh.axes))
@@ -40,7 +40,7 @@ def test_a_run_starts_with_its_own_and_ends_with_all(kind: str, mesh: Mesh, nbyt
     assert seen.moments[-1].end_s == pytest.approx(seen.result.seconds)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(kind=st.sampled_from(WATCHED), mesh=st.sampled_from(MESHES), nbytes=st.floats(10, 1e8))
 def test_the_bytes_of_all_moments_are_the_bytes_of_all_hops(
     kind: str, mesh: Mesh, nbytes: float

@@ -63,7 +63,6 @@ def check(asked: list[Question]) -> None:
 
 @settings(
     max_examples=4,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(SMALL, min_size=2, max_size=3))
@@ -74,7 +73,6 @@ def test_a_search_after_others_finds_what_the_first_would(asked: list[Question])
 @pytest.mark.full
 @settings(
     max_examples=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(LARGE, min_size=2, max_size=4))

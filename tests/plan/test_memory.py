@@ -294,7 +294,7 @@ LAYOUTS = st.sampled_from(
 MODELS = st.sampled_from(("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gemma2-9b"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     MODELS,
     LAYOUTS,
@@ -317,7 +317,7 @@ def test_more_shards_and_smaller_batches_never_need_more(
     assert half.total_bytes < now.total_bytes <= unsplit.total_bytes
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(MODELS, LAYOUTS, st.sampled_from(POLICIES), st.sampled_from(list(RECIPES)))
 def test_every_fix_saves_what_it_says_and_sufficient_ones_come_first(
     model: str, layout: str, remat: str, recipe: str

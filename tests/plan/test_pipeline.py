@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
@@ -27,7 +27,6 @@ def simulate(
     return simulate_pipeline(table, times)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(("gpipe", "1f1b")), few, many, lengths, lengths, lengths)
 def test_gpipe_and_1f1b_idle_for_all_stages_but_one(
     name: str, s: int, m: int, f: int, b: int, w: int
@@ -37,7 +36,6 @@ def test_gpipe_and_1f1b_idle_for_all_stages_but_one(
     assert found.bubble == pytest.approx((s - 1) / (m + s - 1))
 
 
-@settings(deadline=None)
 @given(few, st.integers(1, 4), st.integers(2, 4), lengths, lengths, lengths)
 def test_interleaving_divides_the_bubble_by_the_virtual_stages(
     s: int, rounds: int, v: int, f: int, b: int, w: int
@@ -47,7 +45,6 @@ def test_interleaving_divides_the_bubble_by_the_virtual_stages(
     assert found.bubble == pytest.approx((s - 1) / (v * m + s - 1))
 
 
-@settings(deadline=None)
 @given(few, many, lengths, lengths, lengths)
 def test_zero_bubble_h1_idles_as_published_while_no_weight_gradient_is_the_longest(
     s: int, m: int, f: int, b: int, w: int
@@ -58,7 +55,6 @@ def test_zero_bubble_h1_idles_as_published_while_no_weight_gradient_is_the_longe
     assert found.bubble_s == pytest.approx((s - 1) * max(f + b - w, f, b))
 
 
-@settings(deadline=None)
 @given(few, st.integers(0, 30), lengths)
 def test_zero_bubble_v_never_idles_between_its_first_and_last_slot(
     s: int, more: int, t: int
@@ -75,7 +71,6 @@ def test_the_bubble_of_zero_bubble_v_vanishes_with_more_microbatches() -> None:
     assert bubbles[-1] < 0.005
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(0, 12), lengths, lengths, st.integers(0, 4))
 def test_dualpipe_idles_as_published_on_its_middle_devices(
     pairs: int, more: int, f: int, w: int, saved_quarters: int
@@ -90,7 +85,6 @@ def test_dualpipe_idles_as_published_on_its_middle_devices(
     assert found.bubble_s <= published + 1e-9
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(0, 8), lengths, lengths, lengths)
 def test_dualpipe_strays_from_the_published_bubble_only_as_far_as_its_times_differ(
     pairs: int, more: int, f: int, b: int, w: int
@@ -102,7 +96,6 @@ def test_dualpipe_strays_from_the_published_bubble_only_as_far_as_its_times_diff
     assert abs(found.bubble_s - published) <= (s / 2 - 1) * 2 * spread + 1e-9
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), many)
 def test_a_table_with_microbatches_left_out_idles_at_least_as_long(pairs: int, m: int) -> None:
     s, times = 2 * pairs, SlotTimes(1, 1, 1)
@@ -110,7 +103,6 @@ def test_a_table_with_microbatches_left_out_idles_at_least_as_long(pairs: int, m
     assert simulate("dualpipe", s, m, times).bubble_s >= (s / 2 - 1) * 2
 
 
-@settings(deadline=None)
 @given(few, many)
 def test_gpipe_holds_every_microbatch_and_1f1b_no_more_than_the_stages_left(s: int, m: int) -> None:
     times = SlotTimes(1, 1, 1)
@@ -119,7 +111,6 @@ def test_gpipe_holds_every_microbatch_and_1f1b_no_more_than_the_stages_left(s: i
     assert simulate("1f1b", s, m, times).peak_activations == left
 
 
-@settings(deadline=None)
 @given(few, many)
 def test_zero_bubble_h1_holds_the_stages_on_every_device(s: int, m: int) -> None:
     found = simulate("zb-h1", s, m, SlotTimes(1, 1, 1))
@@ -127,7 +118,6 @@ def test_zero_bubble_h1_holds_the_stages_on_every_device(s: int, m: int) -> None
     assert found.peak_in_flight == tuple(min(m, s - device) for device in range(s))
 
 
-@settings(deadline=None)
 @given(few, st.integers(2, 4), st.integers(2, 4))
 def test_interleaving_holds_more_than_1f1b_by_the_published_ratio(s: int, v: int, k: int) -> None:
     """1 + (S - 1) / (S v) of the S microbatches of 1F1B on the first device."""
@@ -135,7 +125,6 @@ def test_interleaving_holds_more_than_1f1b_by_the_published_ratio(s: int, v: int
     assert found.peak_activations[0] == s * (1 + Fraction(s - 1, s * v))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(0, 8))
 def test_zero_bubble_v_holds_the_stages_and_dualpipe_one_more(pairs: int, more: int) -> None:
     s = 2 * pairs
@@ -144,7 +133,6 @@ def test_zero_bubble_v_holds_the_stages_and_dualpipe_one_more(pairs: int, more: 
     assert max(simulate("dualpipe", s, 2 * (s + more), times).peak_activations) == s + 1
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(1, 3),
@@ -174,7 +162,6 @@ def test_no_slot_starts_before_its_device_is_free_or_its_input_has_arrived(
                     assert group.start_s >= end + (transfer if source != device else 0)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(1, 3),

@@ -26,7 +26,7 @@ def step(model: str, layout: str, *, on: str, mesh: str, batch: int, seq: int = 
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(["llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2"]),
     st.sampled_from(["fsdp=X", "fsdp=X,sp=Y", "fsdp=X,tp=Y", "dp=X,mp=Y", "fsdp=X,cp=Y"]),

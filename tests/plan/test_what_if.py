@@ -91,7 +91,7 @@ def test_an_unknown_rate_gets_a_did_you_mean() -> None:
     assert "hbm_bandwidth" in caught.value.hint
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("flopsicdhbm=x,.0123456789eGT_ ", max_size=24))
 def test_any_text_is_factors_or_one_of_our_errors(text: str) -> None:
     try:

@@ -19,13 +19,14 @@ from rooflight.profile import (
     step_table,
 )
 
+from ..reference_loop import slowness, standard_s
 from .tpu import US, tpu_trace
 from .tpu import device as tpu_device
 from .tpu import host as tpu_host
 from .writer import PlaneWriter, event, message, number, space, text, varint
 
 DAMAGED, DAMAGED_IN_FULL = 360, 6000
-LONGEST_S = 10.0  # of CPU, for a file of 200 kB; a sound one takes a tenth of a second
+LONGEST_S = 10.0  # of a standard CPU, for a file of 200 kB; a sound one takes a tenth of one
 MOST_BYTES = 500 * 2**20  # more than before all of it
 MB = 2**20
 
@@ -91,12 +92,12 @@ def _show(path: Path) -> None:
 def _damaged(path: Path, *, count: int, source: bytes, seed: int) -> dict[str, int]:
     rng = random.Random(seed)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outcomes = {"read": 0, "refused": 0}
+    outcomes, longest_s = {"read": 0, "refused": 0}, LONGEST_S * slowness()
     for at in range(count):
         path.write_bytes(DAMAGES[at % len(DAMAGES)](rng, source))
         began = time.process_time()
         outcomes[_outcome(path)] += 1
-        assert time.process_time() - began < LONGEST_S, f"damage {at} of seed {seed}"
+        assert time.process_time() - began < longest_s, f"damage {at} of seed {seed}"
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < MOST_BYTES
     return outcomes
@@ -216,9 +217,9 @@ def test_a_hostile_trace_ends_in_bounded_time(
 ) -> None:
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(make())
-    began = time.process_time()
-    assert _outcome(path) == expected
-    assert time.process_time() - began < LONGEST_S
+    found: list[str] = []
+    assert standard_s(lambda: found.append(_outcome(path)), rounds=1) < LONGEST_S
+    assert found == [expected]
 
 
 def test_names_with_control_characters_reach_no_terminal(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, str(program), str(folder)],
         check=True,
         capture_output=True,
-        timeout=300,
+        timeout=900,
         env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
     )
     return folder

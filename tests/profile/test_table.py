@@ -69,7 +69,7 @@ _SPANS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_SPANS, st.lists(st.integers(1, 230), max_size=3, unique=True))
 def test_ops_that_overlap_anyhow_still_add_up(
     tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[int, int, int]], more: list[int]

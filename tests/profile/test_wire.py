@@ -28,7 +28,7 @@ def _bytes(message: list[tuple[int, int | bytes | float]]) -> bytes:
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(_message, min_size=1, max_size=8), st.integers(1, 30))
 def test_many_messages_at_once_are_read_as_one_by_one(
     messages: list[list[tuple[int, int | bytes | float]]], times: int
@@ -56,7 +56,6 @@ def test_a_number_is_read_as_written(value: int) -> None:
     assert varint(data, 0, len(data)) == (value % 2**64, len(data))
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=400), max_size=40), st.integers(0, 2**40))
 def test_a_message_is_split_into_its_repeated_fields_and_the_rest(
     payloads: list[bytes], other: int

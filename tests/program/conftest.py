@@ -4,9 +4,3 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-collect_ignore_glob = [
-    "*_worker.py",
-    "xla_*.py",
-    "hf_models.py",
-]  # a worker sets up jax for its own process

@@ -1,4 +1,4 @@
-"""Derivations are executed, not believed: a thousand random cases on fake devices, every run."""
+"""Derivations are executed, not believed: hundreds of random cases on fake devices, every run."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("jax")
 
 WORKER = Path(__file__).with_name("derivation_worker.py")
+EVERYDAY = 300
 OPS = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "slice", "einsum"}
 
 
@@ -44,12 +45,12 @@ def check(tallies: list[dict[str, object]], cases: int) -> None:
 
 
 def test_every_strategy_and_gradient_and_reshard_equals_the_unsharded_einsum() -> None:
-    check(run_workers((11, 12), 500), 1000)
+    check(run_workers((11, 12), EVERYDAY // 2), EVERYDAY)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", [100, 102])
-def test_four_thousand_more_cases(first: int) -> None:
+@pytest.mark.parametrize("first", [11, 100, 102])
+def test_six_thousand_cases(first: int) -> None:
     check(run_workers((first, first + 1), 1000), 2000)
 
 

@@ -6,9 +6,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from workers import check_overhead, report
-
-from ..dated_figure import today, write_figure
+from workers import report
 
 CLOSE = 2e-5  # of logits near 5, in fp32
 FEW, REST = ("pattern", "latent"), ("dense", "moe", "learned")
@@ -109,9 +107,3 @@ def test_on_a_tpu_a_step_takes_the_paged_kernel_for_what_it_can() -> None:
 def test_on_a_tpu_a_step_writes_its_cache_in_place() -> None:
     for name, step in report("generate_tpu_worker.py").items():
         assert step["temporary"] < step["cache"] / 10, name
-
-
-@pytest.mark.full
-def test_a_generate_step_takes_no_longer_than_the_same_maths_by_hand() -> None:
-    words = check_overhead(report("generate_overhead_worker.py", "40"))
-    write_figure("generate.md", "overhead", f"{today()}: a decode step takes {words}.")

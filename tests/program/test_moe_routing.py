@@ -57,7 +57,7 @@ def one_token(moe: Moe, logits: list[float], bias: list[float]) -> dict[int, flo
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_weights_and_experts_are_those_of_the_rule(name: str, seed: int) -> None:
     moe, rng = MODELS[name], np.random.default_rng(seed)

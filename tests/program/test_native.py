@@ -73,7 +73,7 @@ def real(state: State, blocks: Blocks, tokens: int) -> list[np.ndarray[Any, Any]
     return [np.asarray(state.max)[is_real], total[is_real], out[is_real]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**31),
     rows=st.integers(1, 5),
@@ -139,7 +139,7 @@ PRODUCTS = {
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     text=st.sampled_from([text for text, can in PRODUCTS.items() if can]),
     rows=st.integers(1, 32),

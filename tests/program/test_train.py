@@ -12,13 +12,10 @@ pytest.importorskip("jax")
 pytest.importorskip("optax")
 
 from program_cases import MODELS, cases, covering
-from workers import check_overhead
 
 from rooflight.graph import model_graph
 from rooflight.plan.search import SCHEDULES as SEARCHED
 from rooflight.plan.space import patterns
-
-from ..dated_figure import today, write_figure
 
 HERE = Path(__file__).parent
 GRADIENT = 1e-5  # of a tensor's largest element
@@ -68,7 +65,7 @@ def test_the_largest_llama_is_lowered_for_4096_chips_without_making_anything() -
     )
     assert found["devices"] == 4096
     assert found["params"] > 405e9
-    assert found["seconds"] < 30
+    assert found["standard_s"] < 30
     assert found["peak_bytes"] < 1e9  # the weights of one chip alone are 3 GB
     assert found["device_bytes"] > 3e9
     assert found["scopes"] == found["ops"]
@@ -81,7 +78,7 @@ def test_the_largest_llama_is_lowered_in_sixteen_uneven_stages() -> None:
         *("1024", "8192", "16"),
     )
     assert found["params"] > 405e9 * 128 / 126.1  # 126 layers and two of padding
-    assert found["seconds"] < 30
+    assert found["standard_s"] < 30
     assert found["peak_bytes"] < 1e9
     assert found["scopes"] == found["ops"]
 
@@ -118,9 +115,3 @@ def test_every_schedule_trains_as_one_device_does() -> None:
 def test_no_schedule_of_the_search_is_left_out() -> None:
     run_here = {tuple(text.split(",")[::2]) for text in (*SCHEDULES, *MORE_SCHEDULES)}
     assert {(name, str(virtual)) for name, virtual in SEARCHED} <= run_here
-
-
-@pytest.mark.full
-def test_a_step_through_the_api_takes_no_longer_than_the_same_maths_by_hand() -> None:
-    words = check_overhead(run("overhead_worker.py", "30"))
-    write_figure("program.md", "overhead", f"{today()}: a train step takes {words}.")

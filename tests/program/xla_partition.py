@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 _WORKER = Path(__file__).with_name("xla_worker.py")
-_SECONDS = 120  # a compile writes its dump after two or three
+_SECONDS = 600  # a compile writes its dump after two or three, alone on a machine
 
 
 def partitioned(mesh: str) -> str:

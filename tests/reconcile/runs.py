@@ -77,7 +77,7 @@ def rooflight(words: list[str], *, chips: Path | None) -> str:
         [sys.executable, "-m", "rooflight", *words],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         env=env,
     )
     assert done.returncode == 0, done.stderr[-3000:]

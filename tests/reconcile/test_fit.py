@@ -52,7 +52,7 @@ def test_a_fit_is_the_same_from_every_start(table: PartTable) -> None:
     assert table.seconds(again).total == pytest.approx(table.seconds(first).total, rel=1e-3)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.floats(0.01, 100.0))
 def test_no_data_moves_a_constant_out_of_its_range(factor: float) -> None:
     runs = [

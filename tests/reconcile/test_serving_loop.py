@@ -67,7 +67,7 @@ def test_parts_add_up_to_the_step_model(question: ServingQuestion) -> None:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_constants_beat_the_roofs(data: st.DataObject) -> None:
     values = {
         c.name: data.draw(st.floats(c.low, c.high), label=c.name)

@@ -132,7 +132,7 @@ def test_not_a_number_is_never_written() -> None:
         to_json(replace(plan, alternatives=(lost,)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_spoilt_file_is_read_or_refused_with_a_hint(data: st.DataObject) -> None:
     text = to_json(sample_plan())

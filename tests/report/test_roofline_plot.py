@@ -116,7 +116,7 @@ ROOFS = st.lists(
 SHARES = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 1)), max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(roofs=ROOFS, shares=SHARES)
 def test_every_mark_is_inside_the_picture_and_no_point_above_the_peak(
     roofs: list[RoofLine], shares: list[tuple[float, float]]

@@ -22,7 +22,7 @@ _REPLICA = Path(__file__).with_name("replica_server.py")
 
 def _call(url: str, document: object = None) -> Any:
     data = None if document is None else json.dumps(document).encode()
-    with urllib.request.urlopen(url, data=data, timeout=10) as response:
+    with urllib.request.urlopen(url, data=data, timeout=300) as response:
         return json.load(response)
 
 
@@ -38,6 +38,14 @@ class Process:
 
     def log(self) -> list[dict[str, str]]:
         return _call(f"{self.url}/log")
+
+    def num_probes(self) -> int:
+        """How often a replica was asked whether it is ready, as it behaves now."""
+        return _call(f"{self.url}/probes")
+
+    def num_open(self) -> int:
+        """Requests that a replica has and has not answered to the end."""
+        return sum(entry["end"] == "open" for entry in self.log())
 
     def signal(self, which: signal.Signals) -> None:
         os.kill(self.popen.pid, which)
@@ -79,7 +87,8 @@ def routed(
         yield router, replicas
 
 
-def until(holds: Callable[[], bool], *, seconds: float = 5.0) -> None:
+def until(holds: Callable[[], bool], *, seconds: float = 300.0) -> None:
+    """Waits for what must come true; how long it may take is of no account."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "never came true"
@@ -135,7 +144,7 @@ def ask_all(url: str, prompts: Sequence[str], *, key: str = "", gap_s: float = 0
 
     async def run() -> list[Got]:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=300)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(
             headers=headers, timeout=timeout, connector=connector

@@ -1,7 +1,8 @@
 """A replica on raw sockets that streams what it was asked for, named and numbered.
 
 `python replica_server.py NAME PORT` prints its port. POST /behave changes how it behaves, GET /log
-tells what it got and how each request ended. Token i of a prompt P is `NAME:P:i `.
+tells what it got and how each request ended, GET /probes how often it was asked since whether it is
+ready. Token i of a prompt P is `NAME:P:i `.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ class Behaviour:
     is_live: bool = True
     waiting: int = 0
     hangs_up: bool = False  # with the request in its hands
+    holds: bool = False  # every answer, after its first token, for as long as this is so
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Replica:
     def __init__(self, name: str) -> None:
         self.name, self.behaviour = name, Behaviour()
         self.log: list[Entry] = []
+        self.probes = 0  # of readiness, since the behaviour changed
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -57,6 +60,7 @@ class Replica:
         how = self.behaviour
         match path:
             case "/ready":
+                self.probes += 1
                 answer(writer, 200 if how.is_ready else 503, {})
             case "/health":
                 answer(writer, 200 if how.is_live else 503, {})
@@ -64,8 +68,10 @@ class Replica:
                 text = f'vllm:num_requests_waiting{{model="m"}} {how.waiting}.0\n'
                 answer(writer, 200, text)
             case "/behave":
-                self.behaviour = replace(Behaviour(), **json.loads(body))
+                self.behaviour, self.probes = replace(Behaviour(), **json.loads(body)), 0
                 answer(writer, 200, {})
+            case "/probes":
+                answer(writer, 200, self.probes)
             case "/log":
                 answer(writer, 200, [asdict(entry) for entry in self.log])
             case _:
@@ -89,7 +95,7 @@ class Replica:
     ) -> None:
         texts = [f"{self.name}:{entry.prompt[-12:]}:{at} " for at in range(how.tokens)]
         if not body.get("stream"):
-            await asyncio.sleep(how.gap_s * how.tokens)
+            await self.hold()
             answer(writer, 200, {"choices": [{"text": "".join(texts)}]})
             entry.end = "done"
             return
@@ -98,10 +104,15 @@ class Replica:
         for text in texts:
             chunk(writer, b"data: " + json.dumps({"choices": [{"text": text}]}).encode() + b"\n\n")
             await writer.drain()
+            await self.hold()
             await asyncio.sleep(how.gap_s)
         chunk(writer, b"data: [DONE]\n\n")
         chunk(writer, b"")
         entry.end = "done"
+
+    async def hold(self) -> None:
+        while self.behaviour.holds:
+            await asyncio.sleep(0.01)
 
 
 def chunk(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.router.affinity import prefix_key
@@ -42,7 +42,6 @@ def test_a_first_message_longer_than_what_is_read_still_has_a_key() -> None:
     assert prefix_key(_chat(endless), "") == prefix_key(_chat(endless, SYSTEM), "")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300), st.text(max_size=20))
 def test_any_bytes_have_a_key(body: bytes, authorization: str) -> None:
     key = prefix_key(body, authorization.encode("utf-8", "ignore").decode())

@@ -5,12 +5,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import pytest
@@ -43,7 +42,7 @@ def _prompts(count: int, prefix: str = PREFIX) -> list[str]:
 
 
 def _scrape(url: str) -> str:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=300) as response:
         return response.read().decode()
 
 
@@ -65,10 +64,15 @@ def _count(url: str, name: str) -> int:
 
 def test_a_shared_prefix_stays_at_one_replica_until_its_bound_then_spills() -> None:
     with routed(3, "--bound", "4") as (router, replicas):
-        for each in replicas:
-            each.behave(gap_s=0.1)
         alone = ask_all(router.url, _prompts(4))
-        together = Counter(got.who for got in ask_all(router.url, _prompts(6), gap_s=0.02))
+        for each in replicas:
+            each.behave(holds=True)
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(ask_all, router.url, _prompts(6))
+            until(lambda: sum(each.num_open() for each in replicas) == 6)
+            for each in replicas:
+                each.behave()
+            together = Counter(got.who for got in asked.result())
         owner = alone[0].who
         assert {got.who for got in alone} == {owner}
         assert together[owner] == 4 and len(together) == 2
@@ -83,13 +87,13 @@ def test_tokens_pass_as_they_come_and_headers_go_through(
 ) -> None:
     router, replicas = fleet
     for each in replicas:
-        each.behave(tokens=6, gap_s=0.1)
+        each.behave(tokens=6, gap_s=0.2)
     (got,) = ask_all(router.url, ["hello"], key="a key of the replica's own")
     assert got.texts == tuple(f"{got.who}:hello:{at} " for at in range(6))
-    assert got.last_s - got.first_s > 0.4 and got.end == "done"
+    assert got.last_s - got.first_s > 0.5 and got.end == "done"  # not all in the end
     entry = replicas[int(got.who[1:])].log()[-1]
     assert entry["authorization"] == "Bearer a key of the replica's own"
-    with urllib.request.urlopen(f"{router.url}/ready", timeout=5) as response:
+    with urllib.request.urlopen(f"{router.url}/ready", timeout=300) as response:
         assert response.status == 200
 
 
@@ -98,11 +102,17 @@ def test_a_replica_that_dies_mid_load_takes_no_request_down_silently() -> None:
     with routed(3, "--bound", "2") as (router, replicas):
         for each in replicas:
             each.behave(tokens=8, gap_s=0.05)
+        replicas[1].behave(tokens=8, holds=True)
         prompts = [f"{at % 12} {PREFIX} {at:04}" for at in range(60)]
-        killer = threading.Timer(0.35, lambda: replicas[1].signal(signal.SIGKILL))
-        killer.start()
-        got = ask_all(router.url, prompts, gap_s=0.012)
-        killer.join()
+
+        def kill() -> None:
+            until(lambda: replicas[1].num_open() >= 2)
+            replicas[1].signal(signal.SIGKILL)
+
+        with ThreadPoolExecutor() as pool:
+            killed = pool.submit(kill)
+            got = ask_all(router.url, prompts, gap_s=0.012)
+            killed.result()
         ends = Counter(each.end for each in got)
         broken = [each for each in got if each.end != "done"]
         assert broken and len(broken) < 30, ends  # those that it had in its hands
@@ -123,8 +133,8 @@ def test_a_replica_that_dies_mid_load_takes_no_request_down_silently() -> None:
             its_own = [p for p, got in zip(prompts, again, strict=False) if got.who == "r1"]
             assert its_own
         before = _count(router.url, 'retries_total{reason="connect"}')
-        late = ask_all(router.url, its_own[:1] * 6, gap_s=0.05)  # it is gone again
-        assert all(each.end == "done" for each in late)
+        for _ in range(6):  # it is gone again
+            assert ask_all(router.url, its_own[:1])[0].end == "done"
         assert _count(router.url, 'retries_total{reason="connect"}') - before <= 2
 
 
@@ -173,8 +183,16 @@ def test_a_replica_that_is_not_ready_or_has_a_queue_gets_less() -> None:
         until(lambda: _count(router.url, f'up{{replica="{replicas[owner].url}"}}') == 0)
         (got,) = ask_all(router.url, _prompts(1))
         assert got.status == 503 and "no_replica" in got.end
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{router.url}/ready", timeout=5)
+        assert not _is_ready(router.url)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=300) as response:
+            return response.status == 200
+    except urllib.error.HTTPError as error:
+        assert error.code == 503
+        return False
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -183,54 +201,60 @@ def test_a_client_that_leaves_takes_its_request_with_it(
 ) -> None:
     router, replicas = fleet
     for each in replicas:
-        each.behave(tokens=1000, gap_s=0.05)
+        each.behave(holds=True)
     body = {"prompt": f"leaves {is_stream}", "stream": is_stream}
-
-    async def leave() -> None:
-        async with (
-            aiohttp.ClientSession() as session,
-            asyncio.timeout(0.4),
-            session.post(f"{router.url}/v1/completions", json=body) as response,
-        ):
-            await response.read()
 
     def ends() -> list[str]:
         entries = [entry for each in replicas for entry in each.log()]
         return [entry["end"] for entry in entries if entry["prompt"] == body["prompt"]]
 
-    with pytest.raises(TimeoutError):
-        asyncio.run(leave())
-    until(lambda: ends() == ["client gone"], seconds=2)
-    flights = (f'in_flight{{replica="{each.url}"}}' for each in replicas)
-    assert sum(_count(router.url, flight) for flight in flights) == 0
+    async def ask_for_it() -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{router.url}/v1/completions", json=body) as response,
+        ):
+            await response.read()
+
+    async def leave() -> None:
+        asked = asyncio.create_task(ask_for_it())
+        await asyncio.to_thread(until, lambda: ends() == ["open"])
+        asked.cancel()
+        await asyncio.wait([asked])
+
+    asyncio.run(leave())
+    until(lambda: ends() == ["client gone"])
+    flights = [f'in_flight{{replica="{each.url}"}}' for each in replicas]
+    until(lambda: sum(_count(router.url, flight) for flight in flights) == 0)
 
 
 def test_sigterm_lets_streams_end_and_refuses_new_ones() -> None:
     with routed(1) as (router, replicas):
-        replicas[0].behave(tokens=8, gap_s=0.15)
+        replicas[0].behave(holds=True)
 
         async def run() -> tuple[str, int]:
             async with aiohttp.ClientSession() as session:
                 open_stream = asyncio.create_task(ask(session, router.url, "early"))
-                await asyncio.sleep(0.4)
+                await asyncio.to_thread(until, lambda: replicas[0].num_open() == 1)
                 router.signal(signal.SIGTERM)
-                await asyncio.sleep(0.2)
+                await asyncio.to_thread(until, lambda: not _is_ready(router.url))
                 late = await ask(session, router.url, "late")
+                await asyncio.to_thread(replicas[0].behave)
                 return (await open_stream).end, late.status
 
         assert asyncio.run(run()) == ("done", 503)
-        assert router.popen.wait(timeout=10) == 0
+        assert router.popen.wait(timeout=300) == 0
 
 
 def test_a_stream_that_outlasts_the_drain_is_cut_off_with_an_error() -> None:
     with routed(1, "--drain", "300ms") as (router, replicas):
-        replicas[0].behave(tokens=1000, gap_s=0.05)
-        stop = threading.Timer(0.5, lambda: router.signal(signal.SIGTERM))
-        stop.start()
-        begin = time.monotonic()
-        (got,) = ask_all(router.url, ["endless"])
-        assert got.end == "replica_broke" and time.monotonic() - begin < 5
-        assert router.popen.wait(timeout=10) == 1
+        replicas[0].behave(holds=True)
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(ask_all, router.url, ["endless"])
+            until(lambda: replicas[0].num_open() == 1)
+            router.signal(signal.SIGTERM)
+            (got,) = asked.result()
+        assert got.end == "replica_broke"
+        assert router.popen.wait(timeout=300) == 1
 
 
 def test_keys_are_asked_for_and_bodies_have_bounds() -> None:
@@ -247,16 +271,16 @@ def test_keys_are_asked_for_and_bodies_have_bounds() -> None:
             headers["Authorization"] = f"Bearer {secret}"
             request = urllib.request.Request(f"{router.url}{path}", b"{}", headers)
             with pytest.raises(urllib.error.HTTPError, match=str(status)):
-                urllib.request.urlopen(request, timeout=5)
+                urllib.request.urlopen(request, timeout=300)
         assert len(replicas[0].log()) == 1
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"{router.url}/metrics", timeout=5)
+            urllib.request.urlopen(f"{router.url}/metrics", timeout=300)
     with routed(1, "--open-metrics", env={"ROOFLIGHT_API_KEY": secret}) as (router, _):
-        assert b"up" in urllib.request.urlopen(f"{router.url}/metrics", timeout=5).read()
+        assert b"up" in urllib.request.urlopen(f"{router.url}/metrics", timeout=300).read()
         assert ask_all(router.url, ["x"])[0].status == 401
 
 
 def test_other_machines_need_a_key() -> None:
     words = ["-m", "rooflight", "route", "--replica", "http://127.0.0.1:9", "--host", "0.0.0.0"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "no key is asked for" in done.stderr

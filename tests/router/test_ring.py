@@ -12,13 +12,12 @@ _names = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=8, uniqu
 _key = st.binary(max_size=16)
 
 
-@settings(deadline=None)
 @given(_names, _key)
 def test_every_replica_is_on_the_way_of_a_key_once(names: list[str], key: bytes) -> None:
     assert sorted(Ring(names).order(key)) == sorted(names)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(_names, st.lists(_key, max_size=20), st.data())
 def test_when_a_replica_leaves_only_its_own_keys_move_and_to_the_next(
     names: list[str], keys: list[bytes], data: st.DataObject
@@ -30,7 +29,6 @@ def test_when_a_replica_leaves_only_its_own_keys_move_and_to_the_next(
         assert list(after.order(key)) == [name for name in before.order(key) if name != gone]
 
 
-@settings(deadline=None)
 @given(_names, _key)
 def test_the_order_of_names_does_not_matter(names: list[str], key: bytes) -> None:
     assert list(Ring(names).order(key)) == list(Ring(names[::-1]).order(key))
@@ -48,7 +46,6 @@ def test_shares_are_fair_and_are_those_of_drawn_keys(count: int) -> None:
         assert drawn[name] / 4000 == pytest.approx(shares[name], abs=0.03)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 10**6), min_size=1), st.integers(1, 100))
 def test_one_replica_is_always_below_the_bound_and_none_far_above_the_mean(
     loads: dict[str, int], least: int
@@ -58,7 +55,7 @@ def test_one_replica_is_always_below_the_bound_and_none_far_above_the_mean(
     assert bound <= max(least, 1.25 * (sum(loads.values()) + 1) / len(loads) + 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 8), st.lists(_key, max_size=200))
 def test_requests_that_stay_never_load_a_replica_above_the_bound(
     count: int, keys: list[bytes]

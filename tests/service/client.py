@@ -41,7 +41,7 @@ class Client:
     host: str
     port: int
     key: str | None = None
-    timeout: float = 120
+    timeout: float = 300
 
     def get(self, path: str) -> Reply:
         return self.send("GET", path, None)

@@ -8,15 +8,6 @@ import pytest
 from .server_process import Server, start_server
 from .tiny_model import make_folder
 
-collect_ignore_glob = [
-    "*_worker.py",
-    "server_process.py",
-    "tiny_model.py",
-    "client.py",
-    "load.py",
-    "system.py",
-]
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,9 +1,9 @@
 """`rooflight serve` with a device that can be told to hang or to fail, by files.
 
 Run as a process of its own: `python serve_worker.py SWITCHES FOLDER WORD...`. While SWITCHES/hang
-exists a step waits; SWITCHES/fail makes one step raise. While SWITCHES/hold exists, nothing but the
-first layers of a prompt is handed over; SWITCHES/held is made when that is so. SWITCHES/clock has
-seconds that the clock on the wall is wrong.
+exists a step waits, after as many more steps as it says; SWITCHES/fail makes one step raise. While
+SWITCHES/hold exists, nothing but the first layers of a prompt is handed over; SWITCHES/held is made
+when that is so. SWITCHES/clock has seconds that the clock on the wall is wrong.
 """
 
 import sys
@@ -19,9 +19,19 @@ switches = Path(sys.argv[1])
 step, read, now = Engine.step, SeparatedEngine.read, time.time
 
 
+def may_step(hang: Path) -> bool:
+    try:
+        left = int(hang.read_text() or 0)
+    except FileNotFoundError:
+        return True
+    if left:
+        hang.write_text(str(left - 1))
+    return left > 0
+
+
 def hooked(self: Engine) -> list[Delta]:
     fail = switches / "fail"
-    while (switches / "hang").exists():
+    while not may_step(switches / "hang"):
         time.sleep(0.01)
     if fail.exists():
         fail.unlink()

@@ -17,7 +17,7 @@ from .client import Client
 # Few shapes, so that it is warm in seconds; blocks of 128, so 4 of them hold the longest text.
 SIZES = ("--rows", "4", "--step-tokens", "40", "--block-tokens", "128", "--max-tokens", "512")
 MAX_TOKENS = 512
-_WARM_SECONDS = 240
+_WARM_SECONDS = 900
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
@@ -36,6 +36,12 @@ class Server:
     log: Path
 
     @property
+    def cpu_s(self) -> float:
+        """CPU seconds of the process so far."""
+        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def client(self) -> Client:
         return Client(self.said["host"], self.said["port"])
 
@@ -46,7 +52,7 @@ class Server:
     def end(self) -> int:
         """Asks it to stop; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(300)
 
 
 def launch(
@@ -81,9 +87,15 @@ def launch(
 
 
 @contextmanager
-def start_server(folder: Path, *words: str, name: str = "main", key: str = "") -> Generator[Server]:
+def start_server(
+    folder: Path,
+    *words: str,
+    command: Sequence[str] | None = None,
+    name: str = "main",
+    key: str = "",
+) -> Generator[Server]:
     """A warm server, ended with the block."""
-    server = launch(folder, *words, name=name, key=key)
+    server = launch(folder, *words, command=command, name=name, key=key)
     try:
         wait_until_ready(server)
         yield server

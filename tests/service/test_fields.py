@@ -59,7 +59,7 @@ def test_a_body_is_read_exactly_if_it_follows_the_schema(name: str) -> None:
     members = st.sampled_from([*fields.members, "unknown"])
     counts = {True: 0, False: 0}
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.dictionaries(members, _JSON, max_size=2))
     def check(changes: dict[str, Any]) -> None:
         body = base | changes

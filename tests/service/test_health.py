@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -39,49 +40,54 @@ def test_a_server_that_warms_up_is_alive_and_not_ready() -> None:
 
 
 class _Engine:
-    """Steps of 20 ms, of which one may hang."""
+    """Steps of 20 ms of a clock of its own, each of which waits for its turn."""
 
     def __init__(self) -> None:
         self.stats, self.ids = None, list[int]()
         self.scheduler = self
         self.waiting_tokens = 0
-        self.has_work, self.hang = False, threading.Event()
-        self.hang.set()
+        self.has_work, self.turn, self.now = False, threading.Semaphore(0), 0.0
 
     def warm(self) -> None:
         pass
 
     def step(self) -> list[Delta]:
-        time.sleep(0.02)
-        self.hang.wait()
+        self.turn.acquire()
+        self.now += 0.02
         return []
 
 
-def test_a_hung_step_is_red_within_three_and_saturation_never_is() -> None:
-    """The predicted step is long, so that a busy machine does not make one look hung."""
+def _until(is_so: Callable[[], bool]) -> None:
+    for _ in range(60_000):
+        if is_so():
+            return
+        time.sleep(0.005)
+    raise AssertionError("never came true")
+
+
+def test_a_hung_step_is_red_within_three_and_saturation_never_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = _Engine()
+    monkeypatch.setattr(time, "monotonic", lambda: engine.now)
     runner = Runner(cast(Engine, engine), lambda deltas: None)
     health = Health(runner, 0.3, floor_seconds=0.0)
     runner.start()
     for _ in range(20):  # nothing to do, however long
         assert health.is_live
-        time.sleep(0.01)
+        engine.now += 1.0
     engine.has_work = True
     runner.post(lambda: ())
-    end = time.monotonic() + 2.0
-    while time.monotonic() < end:  # always full, for longer than the patience
+    for count in range(1, 101):  # always full, for longer than the patience
         assert health.is_live
-        time.sleep(0.01)
-    assert runner.step_count > 20
-    engine.hang.clear()
-    start = time.monotonic()
-    while health.is_live:
-        assert time.monotonic() - start < 3 * 0.3 + 0.5
-        time.sleep(0.01)
-    assert time.monotonic() - start > 3 * 0.3 - 0.1
-    engine.hang.set()
-    until = time.monotonic() + 5
-    while not health.is_live:
-        assert time.monotonic() < until
+        engine.turn.release()
+        _until(lambda count=count: runner.step_count == count)
+    engine.now += 3 * 0.3 - 0.01
+    assert health.is_live
+    engine.now += 0.02
+    assert not health.is_live
+    engine.turn.release()
+    _until(lambda: health.is_live)
     engine.has_work = False
+    engine.turn.release()
     runner.stop()

@@ -15,11 +15,14 @@ from rooflight.cli.main import main
 from .client import MODEL
 from .server_process import Server, launch, start_server, wait_until_ready
 
+STEPS = 8  # before a device hangs
 SMALL = ("--rows", "1", "--block-tokens", "512", "--blocks", "4")  # two shapes: warm at once
+PATIENCE_S = 3  # with a step of the fragile server
 WORKER = Path(__file__).with_name("serve_worker.py")
 
 
-def eventually(is_so: Callable[[], bool], seconds: float = 20) -> None:
+def eventually(is_so: Callable[[], bool], seconds: float = 300) -> None:
+    """Waits for what must come true; how long it may take is of no account."""
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end
@@ -50,26 +53,34 @@ def is_idle(server: Server) -> bool:
     return all(client.metric(f"vllm:{name}") == 0 for name in names)
 
 
-def test_a_client_that_goes_stops_its_request_within_a_step(server: Server) -> None:
-    client = server.client
+def check_stopped(server: Server, made: float) -> None:
+    """The device hangs after a few steps: whoever has gone is gone before the next one."""
+    client, hang = server.client, switch(server, "hang")
+    eventually(lambda: client.metric("rooflight:open_requests") == 0)
+    hang.unlink()
     eventually(lambda: is_idle(server))
+    assert client.metric("vllm:generation_tokens_total") - made < STEPS + 4  # two are under way
+
+
+def test_a_client_that_goes_stops_its_request_within_a_step(fragile: Server) -> None:
+    client = fragile.client
+    eventually(lambda: is_idle(fragile))
     made = client.metric("vllm:generation_tokens_total")
+    switch(fragile, "hang").write_text(str(STEPS))
     with client.open_stream(max_tokens=400, ignore_eos=True) as sock:
-        events = read_events(sock, 3).count(b"data: ")
-    eventually(lambda: is_idle(server))
-    assert client.metric("vllm:generation_tokens_total") - made < events + 100  # of 400
-    assert client.metric("rooflight:open_requests") == 0
+        read_events(sock, 3)
+    check_stopped(fragile, made)
 
 
-def test_a_client_that_goes_before_its_answer_stops_it_as_well(server: Server) -> None:
+def test_a_client_that_goes_before_its_answer_stops_it_as_well(fragile: Server) -> None:
     body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 500, "ignore_eos": True})
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    client = server.client
+    client = fragile.client
     made = client.metric("vllm:generation_tokens_total")
+    switch(fragile, "hang").write_text(str(STEPS))
     with client.raw(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()):
         eventually(lambda: client.metric("vllm:num_requests_running") > 0)
-    eventually(lambda: is_idle(server))
-    assert client.metric("vllm:generation_tokens_total") - made < 500
+    check_stopped(fragile, made)
 
 
 def test_a_deadline_ends_a_request_with_words(server: Server) -> None:
@@ -89,7 +100,7 @@ def test_a_deadline_ends_a_request_with_words(server: Server) -> None:
 def fragile(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose device hangs and fails when told to, and whose log has no room."""
     switches = tmp_path_factory.mktemp("switches")
-    words = (*SMALL, "--patience", "1s", "--write-timeout", "1s", "--max-waiting", "2")
+    words = (*SMALL, "--patience", f"{PATIENCE_S}s", "--write-timeout", "1s", "--max-waiting", "2")
     command = (sys.executable, str(WORKER), str(switches))
     server = launch(folder, *words, "--log", "/dev/full", command=command)
     try:
@@ -115,10 +126,10 @@ def test_a_step_that_hangs_turns_health_red_and_the_next_turns_it_green(fragile:
     client, hang = fragile.client, switch(fragile, "hang")
     hang.touch()
     try:
+        start = time.monotonic()
         with client.open_stream(max_tokens=4) as sock:
-            start = time.monotonic()
             eventually(lambda: client.get("/health").status == 503)
-            assert 0.9 < time.monotonic() - start < 5
+            assert time.monotonic() - start >= PATIENCE_S
             assert client.get("/ready").status == 503
             reply = client.complete()
             assert reply.status == 503 and "Retry-After" in reply.headers
@@ -175,15 +186,18 @@ def test_a_reader_that_does_not_read_is_dropped(fragile: Server) -> None:
         sock.connect((client.host, client.port))
         sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         eventually(lambda: client.metric("vllm:num_requests_running") > 0)
-        eventually(lambda: client.metric("rooflight:open_requests") == 0, seconds=30)
+        eventually(lambda: client.metric("rooflight:open_requests") == 0)
     reasons = client.get("/metrics").body.decode()
     assert is_idle(fragile)
     assert 'finished_reason="abort"' in reasons
 
 
-def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path) -> None:
-    with start_server(folder, *SMALL, "--on", "h100", name="drained") as server:
-        client = server.client
+def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path, tmp_path: Path) -> None:
+    command = (sys.executable, str(WORKER), str(tmp_path))
+    words = (*SMALL, "--on", "h100", "--patience", "600s", "--drain", "600s")
+    with start_server(folder, *words, command=command, name="drained") as server:
+        client, hang = server.client, switch(server, "hang")
+        hang.write_text(str(STEPS))
         with client.open_stream(max_tokens=500, ignore_eos=True) as sock:
             read = read_events(sock, 3)
             assert client.metric("rooflight:predicted_ttft_seconds_count") == 1
@@ -192,9 +206,10 @@ def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path) -> None
             reply = client.complete()
             assert reply.status == 503 and reply.code == "draining"
             assert client.get("/health").status == 200
+            hang.unlink()
             read += read_to_end(sock)
         assert read.count(b'"finish_reason":"length"') == 1
-        assert server.process.wait(30) == 0
+        assert server.process.wait(300) == 0
         events = [line["event"] for line in server.lines()]
         assert events[-2:] != [] and "drain" in events and events[-1] == "stop"
 

@@ -1,6 +1,7 @@
 """Faults of every kind at random, in a system of several processes, among watched requests.
 
-Each request ends in its own text or in a clear error, in time; afterwards nothing is held anywhere.
+Each request ends in its own text or in a clear error, and some are answered after each fault;
+in the end nothing is held anywhere.
 """
 
 import random
@@ -14,9 +15,10 @@ import pytest
 
 from . import test_faults
 from .system import PREFILL, REPLICAS, System, ask, running
+from .test_lifecycle import eventually
 
 PROMPTS = [f"prompt number {i}, long enough to be computed by another server" for i in range(6)]
-DEADLINE = 30.0  # of servers 20 s
+DEADLINE = 240.0  # so late that it was forgotten: servers give up after 20 s
 ERRORS = {
     *("429 overloaded", "502 replica_broke", "503 no_replica", "503 engine_failed"),
     *("503 draining", "504 replica_timeout", "408 deadline", "503 warming_up", "503 engine_dead"),
@@ -85,6 +87,11 @@ class Watch:
             for i, prompt in enumerate(wanted)
         ]
 
+    def wait_for_an_answer(self) -> None:
+        """One that comes from now on."""
+        before = self.seen["answer"]
+        eventually(lambda: self.seen["answer"] > before)
+
     def _run(self, prompt: str, stream: bool) -> None:
         while not self.stop.is_set():
             start = time.monotonic()
@@ -113,12 +120,11 @@ def check_under_faults(folder: Path, switches: Path, faults: list[Fault]) -> Non
             thread.start()
         for fault in faults:
             fault(system, rng)
-        time.sleep(1)
+            watch.wait_for_an_answer()
         watch.stop.set()
         for thread in watch.threads:
             thread.join()
         assert watch.problems == [], watch.seen
-        assert watch.seen["answer"] > 0.5 * sum(watch.seen.values()), watch.seen
         system.wait_until_empty()
         for prompt, tokens in wanted.items():
             assert ask(system.client, prompt, stream=False) == (tokens, "")

@@ -43,7 +43,7 @@ def in_pieces(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
     return "".join([*(decoder.push([token]) for token in tokens), decoder.flush()])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(0, VOCAB - 1), max_size=40))
 def test_any_tokens_stream_to_what_the_library_decodes(tokens: list[int]) -> None:
     tokenizer = TOKENIZERS["bytes"]
@@ -51,7 +51,7 @@ def test_any_tokens_stream_to_what_the_library_decodes(tokens: list[int]) -> Non
     assert in_pieces(tokenizer, tokens) == whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(max_size=30), st.sampled_from(("bytes", "words")))
 def test_any_text_comes_back_through_its_bytes(text: str, kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
@@ -85,7 +85,7 @@ def test_endless_broken_bytes_are_not_held_for_ever() -> None:
 _STOPS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.text("abc", max_size=30), _STOPS, st.lists(st.integers(1, 3), min_size=30, max_size=30))
 def test_a_stop_string_is_found_across_pieces(
     text: str, stops: list[str], sizes: list[int]

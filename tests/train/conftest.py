@@ -8,8 +8,6 @@ import pytest
 from .launched import Launched
 from .small_run import make_data, words
 
-collect_ignore_glob = ["launched.py", "faults.py", "small_run.py", "*_worker.py"]
-
 
 @pytest.fixture(scope="session")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:

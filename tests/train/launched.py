@@ -84,7 +84,7 @@ class Launched:
         self.popen.wait()
         for pid in orphans:
             _unfreeze(pid)
-            self.wait_for(f"the end of {pid}", lambda pid=pid: not _alive(pid), 30)
+            self.wait_for(f"the end of {pid}", lambda pid=pid: not _alive(pid))
 
     def kill_worker(self, rng: random.Random) -> None:
         found = self.workers()

@@ -72,7 +72,7 @@ def test_what_is_no_checkpoint_ends_in_one_line(
 def _restore(folder: Path, plan: Path, *words: str) -> dict[str, Any]:
     command = ["ckpt", "restore", str(folder), "--plan", str(plan), *words, "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "rooflight", *command], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "rooflight", *command], capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     said = "of a host's memory while it restores"

@@ -23,7 +23,7 @@ def test_a_state_is_the_same_on_every_mesh(tmp_path: Path, first: str) -> None:
         [sys.executable, str(_WORKER), str(tmp_path), first, *_LAYOUTS],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     *found, other = [json.loads(line) for line in done.stdout.splitlines()]

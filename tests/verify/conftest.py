@@ -9,17 +9,6 @@ from rooflight.verify.hlo import CompiledStep, choose_dump, find_dumps, read_dum
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Programs: some need jax, one the compiler.
-collect_ignore_glob = [
-    "programs.py",
-    "mistakes.py",
-    "make_dumps.py",
-    "claims.py",
-    "moe_layers.py",
-    "*mutants.py",
-    "strangers*.py",
-    "serve_worker.py",
-]
 
 DUMPS = Path(__file__).parent / "dumps"
 

@@ -35,7 +35,7 @@ def both(name: str, on: str, layout: str, dtypes: str) -> tuple[StepModel, StepC
     return model, step_curve(model)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(CASES),
     st.integers(0, 300),

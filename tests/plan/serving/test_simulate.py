@@ -3,7 +3,6 @@
 import heapq
 import math
 import resource
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,8 +16,6 @@ from rooflight.plan.serving.simulate import Separation, Simulation, simulate
 from rooflight.plan.serving.simulate_clock import StepClock
 from rooflight.plan.serving.simulate_fleet import Transfer
 from rooflight.plan.serving.simulate_tally import Slo
-
-from ...dated_figure import today, write_figure
 
 ONE = Lengths("fixed", 1.0)
 
@@ -267,36 +264,3 @@ def test_ten_times_the_requests_take_no_more_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run(everyday(20_000), replicas=10)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # kB
-
-
-@pytest.mark.full
-def test_ten_million_requests_over_a_day_on_a_hundred_replicas() -> None:
-    """At most ten minutes of one core, and no growth after the start."""
-    peaks: list[int] = []
-
-    def watch(came: int, done: int) -> None:
-        if came % (1 << 20) == 0:
-            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-    day = Traffic(
-        10_000_000 / 86_400,
-        parse_lengths("1024~0.8", what="in"),
-        parse_lengths("256~0.6", what="out"),
-        10_000_000,
-    )
-    start, begin = time.process_time(), time.perf_counter()
-    found = simulate(day.arrivals(), cost=RoofCost(), limits=limits(), replicas=100, watch=watch)
-    cpu_s, clock_s = time.process_time() - start, time.perf_counter() - begin
-    grown = peaks[-1] - peaks[1]  # kB
-    write_figure("simulate.md", "ten million", ten_million(cpu_s, clock_s, grown))
-    assert cpu_s <= 600
-    assert found.num_finished == 10_000_000
-    assert grown < 50_000
-
-
-def ten_million(cpu_s: float, clock_s: float, grown: int) -> str:
-    return (
-        f"{today()}: ten million requests in {cpu_s:.0f} s of one core ({cpu_s / 10:.0f} us each,"
-        f" {clock_s:.0f} s on the clock of a\nshared machine), {grown / 1000:.1f} MB more memory"
-        " after the last request than after the first million."
-    )

@@ -143,7 +143,7 @@ _values = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_values)
 def test_few_numbers_have_exact_quantiles(values: list[float]) -> None:
     sketch = QuantileSketch()

@@ -214,7 +214,7 @@ def test_context_parallel_prefill_gathers_keys_and_values() -> None:
     assert model.prefill([8192]).matmul_s == pytest.approx(one.matmul_s / 4, rel=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(LAYOUTS),
     st.integers(1, 200),
