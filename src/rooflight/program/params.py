@@ -178,6 +178,10 @@ def abstract_params(specs: Specs, pins: Pins, mesh: Mesh | AbstractMesh) -> Tree
     return map_specs(abstract, specs)
 
 
+# LLVM takes five times as long to optimize the twenty rounds of each draw, for the same bits.
+_COMPILES_QUICKLY = {"xla_backend_optimization_level": 1}
+
+
 def init_params(specs: Specs, pins: Pins, key: jax.Array) -> Tree:
     """The weights as they begin, each part made on the device that keeps it.
 
@@ -197,4 +201,5 @@ def init_params(specs: Specs, pins: Pins, key: jax.Array) -> Tree:
     def every(key: jax.Array) -> Tree:
         return map_specs(lambda spec: make(spec, key), specs)
 
-    return jax.jit(every)(key)
+    quick = _COMPILES_QUICKLY if jax.default_backend() == "cpu" else None
+    return jax.jit(every, compiler_options=quick)(key)
