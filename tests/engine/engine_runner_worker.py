@@ -15,6 +15,7 @@ from typing import Any
 import engine_base_worker as cases  # before jax: it sets up the devices
 
 # isort: split
+from rooflight.batching import Admission
 from rooflight.engine import Delta, Engine, Job, Runner
 from rooflight.engine.device import Found
 
@@ -38,20 +39,19 @@ class Inbox:
                     self.steps.setdefault(delta.id, []).append(self.runner.step_count)
             self.changed.notify_all()
 
-    def wait_for(self, id: int, *, tokens: int | None = None) -> None:
-        """Until a job has so many tokens, or is done."""
-
-        def is_there() -> bool:
-            made = len(self.out.tokens.get(id, ()))
-            return id in self.out.finish or (tokens is not None and made >= tokens)
-
+    def wait_for(self, id: int) -> None:
+        """Until a job is done."""
         with self.changed:
-            assert self.changed.wait_for(is_there, PATIENCE), f"job {id} hangs"
+            is_done = self.changed.wait_for(lambda: id in self.out.finish, PATIENCE)
+            assert is_done, f"job {id} hangs"
 
 
-def started(engine: Engine) -> tuple[Runner, Inbox]:
+def started(engine: Engine, jobs: Sequence[Job] = ()) -> tuple[Runner, Inbox]:
+    """With jobs handed over before its first step, whoever else has the processor."""
     inbox = Inbox()
     inbox.runner = runner = Runner(engine, inbox.deliver)
+    for each in jobs:
+        assert runner.submit(each) is Admission.ADMITTED
     runner.start()
     return runner, inbox
 
@@ -88,18 +88,24 @@ def plain(engine: Engine) -> dict[str, Any]:
 
 
 def cancelled(engine: Engine) -> dict[str, Any]:
-    """How many steps gave tokens after a cancellation."""
-    runner, inbox = started(engine)
+    """How many steps gave tokens after a cancellation, which the thread of the steps makes."""
+    inbox, told = Inbox(), list[int]()
+
+    def deliver(deltas: Sequence[Delta]) -> None:
+        inbox.deliver(deltas)
+        if not told and len(inbox.out.tokens.get(1, ())) >= 4:
+            told.append(runner.step_count)
+            runner.cancel(1)
+            runner.cancel(77)  # nobody
+
+    inbox.runner = runner = Runner(engine, deliver)
     for id in range(3):
         runner.submit(job(id))
-    inbox.wait_for(1, tokens=4)
-    step = runner.step_count
-    runner.cancel(1)
-    runner.cancel(77)  # nobody
+    runner.start()
     for id in range(3):
         inbox.wait_for(id)
     runner.stop()
-    after = [s for s in inbox.steps[1] if s > step]
+    after = [s for s in inbox.steps[1] if s > told[0]]
     return {"finish": inbox.out.finish, "steps_after": len(after)}
 
 
@@ -116,9 +122,7 @@ def failing(engine: Engine) -> dict[str, Any]:
         return generate(rows, starts)
 
     engine.device.generate = fragile
-    runner, inbox = started(engine)
-    for id in range(8):
-        runner.submit(job(id, 20))
+    runner, inbox = started(engine, [job(id, 20) for id in range(8)])
     for id in range(8):
         inbox.wait_for(id)
     engine.device.generate = generate
@@ -135,16 +139,14 @@ def failing(engine: Engine) -> dict[str, Any]:
 
 
 def dying(engine: Engine) -> dict[str, Any]:
-    """The device cannot be emptied either: every job ends, and no more are taken."""
+    """The device cannot be emptied either: every job it took ends, and no more are taken."""
 
     def broken(rows: Sequence[int] = (), starts: Sequence[int] = ()) -> Any:
         raise RuntimeError("no device")
 
     generate, reset = engine.device.generate, engine.device.reset
     engine.device.generate = engine.device.reset = broken
-    runner, inbox = started(engine)
-    for id in range(6):
-        runner.submit(job(id, 20))
+    runner, inbox = started(engine, [job(id, 20) for id in range(6)])
     for id in range(6):
         inbox.wait_for(id)
     late = runner.submit(job(7))
@@ -161,7 +163,8 @@ def full() -> dict[str, Any]:
     for id in range(3):
         inbox.wait_for(id)
     runner.stop()
-    return {"answers": answers, "long": long, "finish": inbox.out.finish}
+    stopped = runner.submit(job(9, 5))
+    return {"answers": answers, "long": long, "finish": inbox.out.finish, "stopped": stopped}
 
 
 def few_bits() -> dict[str, Any]:

@@ -82,6 +82,7 @@ def test_a_queue_is_bounded_and_a_text_that_never_fits_is_refused() -> None:
     found = report(RUNNER)["full"]
     assert found["answers"] == ["admitted"] * 3 + ["queue full"] * 3
     assert found["long"] == "too long"
+    assert found["stopped"] == "queue full"  # nobody would ever answer
     assert found["finish"] == {str(i): "length" for i in range(3)}
 
 

@@ -57,7 +57,7 @@ class Runner:
         if found is not Admission.ADMITTED:
             return found
         with self._changed:
-            if self._is_draining or self.is_dead or self._is_full(job):
+            if self._is_closed or self._is_full(job):
                 return Admission.QUEUE_FULL
             self._jobs.append((job, add or self._engine.add))
             self._job_tokens += len(job.prompt)
@@ -106,6 +106,10 @@ class Runner:
         """Since the last step of a thread that has work; 0 if it sleeps, or still compiles."""
         since = self._busy_since
         return 0.0 if since is None or not self.is_warm else time.monotonic() - since
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._is_draining or self._is_stopping or self.is_dead
 
     def _is_full(self, job: Job) -> bool:
         config = self._engine.config
