@@ -1,10 +1,10 @@
 """What the tests of training share: tokens, and a run that nothing disturbed."""
 
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from ..conftest import Once
 from .launched import Launched
 from .small_run import make_data, words
 
@@ -20,10 +20,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tokens: Path, folder: Path) -> Generator[Path]:
+def programs(once: Once) -> Path:
+    """Where runs find what others have compiled."""
+    return once("programs", Path.mkdir)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(once: Once, tokens: Path, programs: Path) -> Path:
     """The folder of a run on two processes from which nothing was taken."""
-    run = Launched(words(folder, tokens, 2), folder / "undisturbed")
-    run.start()
-    assert run.end() == 0, run.talk()
-    yield run.out
-    run.close()
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        run = Launched(words(folder, tokens, 2), folder / "run", programs=programs)
+        run.start()
+        assert run.end() == 0, run.talk()
+        run.close()
+
+    return once("undisturbed", make) / "run"

@@ -11,7 +11,7 @@ from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
 from rooflight.train.tokens import write_tokens
 
 BATCH, SEQ, VOCAB = 16, 32, 300
-STEPS, SAVE_EVERY = 120, 10
+STEPS, SAVE_EVERY = 100, 10
 MODEL = ModelSpec(
     "small", "A small model", 64, 320, (Repeat((Block(Attention(4, 2, 16), Mlp(128)),), 4),)
 )

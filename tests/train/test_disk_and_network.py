@@ -52,10 +52,11 @@ def _fill(disk: Path) -> Path:
 
 @needs_root
 def test_nothing_is_lost_by_a_full_disk(
-    undisturbed: Path, tokens: Path, folder: Path, tmp_path: Path
+    undisturbed: Path, tokens: Path, programs: Path, tmp_path: Path
 ) -> None:
     with _small_disk(tmp_path / "disk") as disk:
-        run = Launched(words(folder, tokens, 2), disk / "run", log=tmp_path / "full.log")
+        told, log = words(tmp_path, tokens, 2), tmp_path / "full.log"
+        run = Launched(told, disk / "run", log=log, programs=programs)
         try:
             run.start()
             run.wait_for_step(24)
