@@ -18,6 +18,13 @@ from rooflight.specs import chip_names
 
 from .command import run
 
+# A fork of this process would have the threads of jax, if another test has imported it.
+ON_A_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
 
 @pytest.fixture
 def shell_env(tmp_path: Path) -> dict[str, str]:
@@ -63,9 +70,16 @@ def test_the_frame_answers_the_script_one_candidate_a_line() -> None:
 
 def _press_tab(shell: list[str], env: dict[str, str], setup: str, typed: str) -> str:
     """Types into a real interactive shell on a terminal; returns what it showed."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execvpe(shell[0], shell, {**env, "PS1": "> ", "TERM": "dumb"})
+    terminal, its_end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, *shell],
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+        env={**env, "PS1": "> ", "TERM": "dumb"},
+    )
+    os.close(its_end)
     shown = ""
     try:
         for text, until in ((f"{setup}; echo READ''Y\n", "READY"), (typed, "DONE")):
@@ -76,7 +90,7 @@ def _press_tab(shell: list[str], env: dict[str, str], setup: str, typed: str) ->
                     shown += os.read(terminal, 4096).decode(errors="replace")
     finally:
         os.close(terminal)
-        os.waitpid(pid, 0)
+        process.wait()
     return shown
 
 

@@ -3,9 +3,11 @@
 Run as a process of its own: `python serve_worker.py SWITCHES FOLDER WORD...`. While SWITCHES/hang
 exists a step waits, after as many more steps as it says; SWITCHES/fail makes one step raise. While
 SWITCHES/hold exists, nothing but the first layers of a prompt is handed over; SWITCHES/held is made
-when that is so. SWITCHES/clock has seconds that the clock on the wall is wrong.
+when that is so. SWITCHES/clock has seconds that the clock on the wall is wrong. Sockets have small
+buffers: the kernel's own grow to 4 MB, more than a tiny model says to a reader that does not read.
 """
 
+import socket
 import sys
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from rooflight.program.cache_pages import Values
 
 switches = Path(sys.argv[1])
 step, read, now = Engine.step, SeparatedEngine.read, time.time
+listen = socket.socket.listen
 
 
 def may_step(hang: Path) -> bool:
@@ -47,10 +50,16 @@ def held_up(self: SeparatedEngine, lease: int, group: int) -> Values | None:
     return read(self, lease, group)
 
 
+def narrow(self: socket.socket, backlog: int = 128) -> None:
+    self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # those it accepts have it too
+    listen(self, backlog)
+
+
 def wrong_time() -> float:
     clock = switches / "clock"
     return now() + (float(clock.read_text() or 0) if clock.exists() else 0)
 
 
 Engine.step, SeparatedEngine.read, time.time = hooked, held_up, wrong_time
+socket.socket.listen = narrow  # pyright: ignore[reportAttributeAccessIssue]
 sys.exit(main(["serve", *sys.argv[2:]]))

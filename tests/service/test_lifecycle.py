@@ -187,9 +187,8 @@ def test_a_reader_that_does_not_read_is_dropped(fragile: Server) -> None:
         sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         eventually(lambda: client.metric("vllm:num_requests_running") > 0)
         eventually(lambda: client.metric("rooflight:open_requests") == 0)
-    reasons = client.get("/metrics").body.decode()
-    assert is_idle(fragile)
-    assert 'finished_reason="abort"' in reasons
+    eventually(lambda: is_idle(fragile))
+    assert 'finished_reason="abort"' in client.get("/metrics").body.decode()
 
 
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path, tmp_path: Path) -> None:
