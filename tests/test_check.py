@@ -36,6 +36,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     for name in ("docs", "src", "tests", "build"):
         (tmp_path / name).mkdir()
+    (tmp_path / ".gitignore").write_text("__pycache__\n")
     (tmp_path / "src" / "one.py").write_text("x = 1\n")
     (tmp_path / "tests" / "test_some.py").write_text(_TESTS)
     (tmp_path / "tests" / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
