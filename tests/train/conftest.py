@@ -20,18 +20,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def programs(once: Once) -> Path:
-    """Where runs find what others have compiled."""
-    return once("programs", Path.mkdir)
-
-
-@pytest.fixture(scope="session")
-def undisturbed(once: Once, tokens: Path, programs: Path) -> Path:
+def undisturbed(once: Once, tokens: Path) -> Path:
     """The folder of a run on two processes from which nothing was taken."""
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        run = Launched(words(folder, tokens, 2), folder / "run", programs=programs)
+        run = Launched(words(folder, tokens, 2), folder / "run")
         run.start()
         assert run.end() == 0, run.talk()
         run.close()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 from rooflight.train.events import read_events
-from rooflight.train.worker import COMPILED
 
 _STEP_WITHIN_S = 600.0
 
@@ -26,13 +25,8 @@ class Launched:
         *,
         log: Path | None = None,
         inside: Sequence[str] = (),  # what the command is a part of, such as `ip netns exec NAME`
-        programs: Path | None = None,  # compiled ones, for runs that begin with the same program
     ) -> None:
         self._words, self.out, self._inside = [*words], out, [*inside]
-        if programs is not None:
-            programs.mkdir(exist_ok=True)
-            out.mkdir()
-            (out / COMPILED).symlink_to(programs)
         self._log = (log or out.parent / f"{out.name}.log").open("ab")
         self.popen: subprocess.Popen[bytes] | None = None
 

@@ -51,12 +51,10 @@ def _fill(disk: Path) -> Path:
 
 
 @needs_root
-def test_nothing_is_lost_by_a_full_disk(
-    undisturbed: Path, tokens: Path, programs: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_lost_by_a_full_disk(undisturbed: Path, tokens: Path, tmp_path: Path) -> None:
     with _small_disk(tmp_path / "disk") as disk:
         told, log = words(tmp_path, tokens, 2), tmp_path / "full.log"
-        run = Launched(told, disk / "run", log=log, programs=programs)
+        run = Launched(told, disk / "run", log=log)
         try:
             run.start()
             run.wait_for_step(24)

@@ -36,11 +36,11 @@ def _suffer(run: Launched, names: list[str], rng: random.Random) -> Counter[str]
 
 
 def test_nothing_is_lost_by_faults_of_every_kind(
-    undisturbed: Path, tokens: Path, folder: Path, programs: Path
+    undisturbed: Path, tokens: Path, folder: Path
 ) -> None:
     names = [*FAULTS]  # and a full disk, in a file of its own
     random.Random(1).shuffle(names)
-    run = Launched(words(folder, tokens, 2), folder / "disturbed", programs=programs)
+    run = Launched(words(folder, tokens, 2), folder / "disturbed")
     try:
         assert _suffer(run, names, random.Random(2)).total() == len(names)
         check_nothing_lost(run, undisturbed)

@@ -53,7 +53,7 @@ def start_jax(run: Run, coordinator: str, count: int, index: int, cpu_devices: i
     if cpu_devices is not None:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", cpu_devices)
-    jax.config.update("jax_compilation_cache_dir", str((run.folder / COMPILED).resolve()))
+    jax.config.update("jax_compilation_cache_dir", str(run.folder.resolve() / COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
     jax.distributed.initialize(coordinator, count, index, heartbeat_timeout_seconds=_HEARTBEAT_S)
 
