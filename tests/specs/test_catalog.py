@@ -17,7 +17,9 @@ from rooflight.specs import catalog as catalog_module
 
 CATALOG = Path(catalog_module.__file__).parent / "catalog"
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
-GPUS = ("v100", "a100", "h100", "h200", "b200", "b300", "gb200", "gb300")
+HOPPERS = ("h100", "h200", "h800", "gh200", "gh200-144gb")  # with all SMs at one clock
+AMD = ("mi300x", "mi325x", "mi350x", "mi355x")
+GPUS = (*HOPPERS, *AMD, "v100", "a100", "h20", "h200-nvl", "b200", "b300", "gb200", "gb300")
 ACCELERATORS = (*TPUS, *GPUS)
 FLOATS = ("f64", "f32", "tf32", "bf16", "f16", "fp8", "fp4")
 INTEGERS = ("int8", "int4")
@@ -118,11 +120,29 @@ def test_nvlink_ports_add_up_to_the_egress(name: str) -> None:
     assert chip.switched.chip_egress_bytes_per_s > chip.switched.nic_bytes_per_s
 
 
+@pytest.mark.parametrize("name", AMD)
+def test_the_links_to_the_seven_others_add_up_to_the_egress(name: str) -> None:
+    chip = load_chip(name)
+    assert chip.switched is not None and chip.switched.domain_chips == 8
+    links = chip.detail["infinity_links"] * chip.detail["infinity_link_bytes_per_s"]
+    assert chip.detail["infinity_links"] == 7
+    assert links == chip.switched.chip_egress_bytes_per_s
+
+
+@pytest.mark.parametrize("name", HOPPERS)
+def test_the_same_die_has_the_same_rates(name: str) -> None:
+    h100, chip = load_chip("h100"), load_chip(name)
+    assert chip.matrix_unit == h100.matrix_unit and chip.cores == h100.cores
+    for dtype in ("tf32", "bf16", "f16", "fp8", "int8"):
+        assert chip.flops[dtype] == h100.flops[dtype]
+
+
 def test_assumptions_are_titled_as_such() -> None:
     for name in GPUS:
-        for fact in ("switched.hop_s", "switched.fabric_hop_s"):
-            source = load_chip(name).source_of(fact)
-            assert source is not None and "ASSUMPTION" in source.title
+        source = load_chip(name).source_of("switched.fabric_hop_s")
+        assert source is not None and "ASSUMPTION" in source.title
+    guessed = load_chip("v100").source_of("switched.hop_s")
+    assert guessed is not None and "ASSUMPTION" in guessed.title
 
 
 def test_chips_have_other_names() -> None:

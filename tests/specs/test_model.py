@@ -7,10 +7,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import UnknownNameError, UsageError
+from rooflight.graph import count_params, model_graph
 from rooflight.specs import Attention, Block, Mlp, Moe, load_model, model_from_hf, model_names
 from rooflight.specs.model import NORM_PLACES, ModelSpec, Norm, repeats
 
 from .hf_configs import CONFIGS
+
+# Billions of parameters as publishers round them; of text models without the part that sees.
+PUBLISHED = {
+    "llama2-7b": 6.74,
+    "llama2-13b": 13.0,
+    "llama2-70b": 69.0,
+    "llama3-8b": 8.03,
+    "llama3-70b": 70.6,
+    "llama3.1-8b": 8.03,
+    "llama3.1-70b": 70.6,
+    "llama3.1-405b": 405.9,
+    "llama3.2-1b": 1.24,
+    "llama3.2-3b": 3.21,
+    "llama4-scout": 107.8,
+    "llama4-maverick": 400.7,
+    "mistral-7b": 7.24,
+    "mixtral-8x7b": 46.7,
+    "mixtral-8x22b": 141.0,
+    "qwen-7b": 7.72,
+    "qwen2-7b": 7.62,
+    "qwen2-72b": 72.7,
+    "qwen2.5-32b": 32.8,
+    "qwen3-8b": 8.19,
+    "qwen3-32b": 32.8,
+    "qwen3-30b-a3b": 30.5,
+    "qwen3-235b-a22b": 235.0,
+    "qwen3-coder-480b-a35b": 480.0,
+    "gemma-2b": 2.51,
+    "gemma-7b": 8.54,
+    "gemma2-9b": 9.24,
+    "gemma2-27b": 27.2,
+    "gemma3-4b": 3.88,
+    "gemma3-12b": 11.8,
+    "gemma3-27b": 27.0,
+    "deepseek-v2": 236.0,
+    "deepseek-v2-lite": 15.7,
+    "deepseek-v3": 671.0,
+    "kimi-k2": 1026.0,
+    "moonlight-16b-a3b": 16.0,
+    "glm-4.5": 355.0,
+    "glm-4.5-air": 106.0,
+    "gpt-oss-20b": 20.9,
+    "gpt-oss-120b": 116.8,
+    "olmo2-7b": 7.30,
+    "olmo2-13b": 13.7,
+    "olmo2-32b": 32.2,
+    "phi3-mini": 3.82,
+    "phi4": 14.7,
+    "mpt-7b": 6.65,
+    "mpt-30b": 30.0,
+    "gpt3-175b": 175.0,
+    "palm-540b": 540.4,
+    "mt-nlg-530b": 530.0,
+}
+# Configurations that were measured and not published; the names of some are far from their sizes.
+_NOT_PUBLISHED = {f"mpt-{size}" for size in ("125m", "350m", "760m", "1b", "3b", "13b", "70b")}
 
 _BLOCKS = [Block(Attention(8, 2, 64, window=w), Mlp(256)) for w in (None, 128, 512)]
 
@@ -60,6 +117,36 @@ def test_every_preset_but_palm_is_held_against_a_config() -> None:
     assert set(model_names()) - set(CONFIGS) == {"palm-540b"}
 
 
+def test_every_published_preset_has_its_published_size() -> None:
+    assert set(model_names()) - set(PUBLISHED) == _NOT_PUBLISHED
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_has_as_many_parameters_as_were_published_within_1_percent(name: str) -> None:
+    found = count_params(model_graph(load_model(name))) / 1e9
+    assert found == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+def test_presets_are_listed_by_family_and_size() -> None:
+    mpt = [n for n in model_names() if n.startswith("mpt-")]
+    sizes = ("125m", "350m", "760m", "1b", "3b", "7b", "13b", "30b", "70b")
+    assert mpt == [f"mpt-{size}" for size in sizes]
+
+
+def test_another_name_of_a_family_reads_the_same() -> None:
+    config = CONFIGS["kimi-k2"]
+    assert model_from_hf(config | {"model_type": "kimi_k2"}) == model_from_hf(config)
+
+
+def test_a_text_model_inside_one_that_sees_is_found() -> None:
+    inner = CONFIGS["llama4-scout"]
+    outer = {"model_type": "llama4", "text_config": inner, "vision_config": {}}
+    found = model_from_hf(outer)
+    assert found.layers == model_from_hf(inner).layers
+    assert any("vision" in note for note in found.not_understood)
+    assert any("attention_chunk_size" in note for note in found.not_understood)
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_a_preset_names_its_source_and_the_day(name: str) -> None:
     model = load_model(name)
@@ -76,6 +163,11 @@ def test_a_preset_names_its_source_and_the_day(name: str) -> None:
         ("llama_3.1_405b", "llama3.1-405b"),
         ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
         ("GPT-3", "gpt3-175b"),
+        ("llama3-405b", "llama3.1-405b"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+        ("meta-llama/Llama-4-Scout-17B-16E", "llama4-scout"),
+        ("zai-org/GLM-4.5-Air", "glm-4.5-air"),
+        ("moonshotai/Moonlight-16B-A3B", "moonlight-16b-a3b"),
     ],
 )
 def test_a_model_is_found_in_any_spelling(text: str, name: str) -> None:
@@ -111,3 +203,10 @@ def test_a_token_visits_some_of_the_experts(visited: int) -> None:
 def test_a_window_sees_something() -> None:
     with pytest.raises(UsageError):
         Attention(8, 8, 64, window=0)
+
+
+@pytest.mark.parametrize("name", ["a\n- evil: true", "a\r", "\x1b[2J", "a\u2028b", "a\0"])
+def test_a_name_cannot_break_out_of_the_line_that_it_is_written_in(name: str) -> None:
+    """Comments of exports, pages, logs."""
+    with pytest.raises(UsageError, match="cannot be the name of a model"):
+        replace(load_model("llama3-8b"), name=name)

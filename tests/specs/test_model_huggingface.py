@@ -20,9 +20,20 @@ _JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize("name", [n for n in CONFIGS if n != "deepseek-v3"])
-def test_nothing_of_a_published_config_is_left_over(name: str) -> None:
-    assert model_from_hf(CONFIGS[name]).not_understood == ()
+# What configs say that a record does not hold, on purpose.
+LEFT_OUT = {
+    "deepseek-v3": ["num_nextn_predict_layers"],
+    "glm-4.5": ["num_nextn_predict_layers"],
+    "glm-4.5-air": ["num_nextn_predict_layers"],
+    "llama4-scout": ["attention_chunk_size", "use_qk_norm"],
+    "llama4-maverick": ["attention_chunk_size"],
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nothing_of_a_published_config_is_left_over_but_on_purpose(name: str) -> None:
+    notes = model_from_hf(CONFIGS[name]).not_understood
+    assert [note.split()[0] for note in notes] == LEFT_OUT.get(name, [])
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -8,8 +8,8 @@ import pytest
 from rooflight.errors import ParseError
 from rooflight.graph import model_graph
 from rooflight.graph.layout import parse_layout
+from rooflight.plan.forecast import Forecast, basis_of, forecast_run
 from rooflight.plan.parts import TrainingRun
-from rooflight.reconcile.expected import expected_step
 from rooflight.specs import load_model, parse_mesh
 from rooflight.specs.calibration import (
     DENSE,
@@ -28,19 +28,25 @@ def _run() -> TrainingRun:
     return TrainingRun(graph, parse_layout("fsdp=X"), mesh, 512, 4096)
 
 
+def _forecast() -> Forecast:
+    run = _run()
+    return forecast_run(run, basis_of(run.mesh.slice.chip, "rooflight", experts=False))
+
+
 def test_a_plan_expects_what_ones_own_runs_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = expected_step(_run())
+    shipped = _forecast()
     slow = replace(_ONE, values=typical_values() | {"matmul_bf16": 0.2})
     (tmp_path / "v5e.toml").write_text(calibration_text([slow]), encoding="utf-8")
     for named in (tmp_path, tmp_path / "v5e.toml"):
         monkeypatch.setenv("ROOFLIGHT_CALIBRATIONS", str(named))
-        found = expected_step(_run())
-        assert shipped and found and found.seconds > 2 * shipped.seconds
-        assert found.calibration.engine == OWN and found.calibration.rows == 4
+        found = _forecast()
+        assert found.seconds > 2 * shipped.seconds
+        one = found.basis.calibration
+        assert found.basis.distance == "own" and (one.engine, one.rows) == (OWN, 4)
     monkeypatch.delenv("ROOFLIGHT_CALIBRATIONS")
-    assert expected_step(_run()) == shipped and own_calibrations() == {}
+    assert _forecast() == shipped and own_calibrations() == {}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.errors import ParseError, PlacementError, RooflightError
+from rooflight.errors import ParseError, PlacementError, RooflightError, UnknownNameError
 from rooflight.specs import Slice, SwitchDim, load_chip, parse_slice
+
+GPUS = ("a100", "h100", "gb200", "gh200", "mi300x", "h200-nvl")
+TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
+# Of the pages of Cloud TPU on v5p, v4, v5e and v6e (2026-11-17), by chips; 2x2x4 and some of whole
+# cubes are the defaults of AI-Hypercomputer/xpk, commit 367c838253.
+PUBLISHED = {
+    "v5p": "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16 16x16x24"
+    " 4x4x12 4x4x20 4x8x12 4x4x28 4x12x12 4x8x20 8x8x12 4x12x20 12x16x24 12x20x20 16x20x28",
+    "v4": "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16",
+    "v5e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
+    "v6e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
+    "tpu7x": "2x2x1 2x2x2 2x2x4 2x4x4 12x12x12 16x16x32 16x24x24 4x12x116",
+}
 
 
 @st.composite
@@ -26,6 +39,110 @@ def slices(draw: st.DrawFn) -> Slice:
 @given(slices())
 def test_parse_undoes_print(one: Slice) -> None:
     assert parse_slice(str(one)) == one
+
+
+@given(slices(), st.sampled_from([1, 4]))
+def test_a_slice_has_as_many_chips_as_its_number_says(one: Slice, times: int) -> None:
+    number = times * one.chips_per_slice
+    for text in (f"{one.chip.name}:{number}", f"{number}x{one.chip.name}"):
+        try:
+            found = parse_slice(text)
+        except PlacementError:
+            continue  # not every number has a slice
+        assert found.num_chips == number and parse_slice(str(found)) == found
+
+
+@given(st.sampled_from(GPUS), st.integers(1, 5000))
+def test_gpus_fill_their_domains_or_the_nearest_numbers_are_named(name: str, count: int) -> None:
+    domain = load_chip(name).switched
+    assert domain
+    try:
+        one = parse_slice(f"{name}:{count}")
+    except PlacementError as error:
+        near = [parse_slice(word) for word in error.hint.removeprefix("write ").split(" or ")]
+        below, above = (s.num_chips for s in near)
+        assert below < count < above == below + domain.domain_chips
+    else:
+        assert one.num_chips == count and one.shape[0] == min(count, domain.domain_chips)
+
+
+@given(st.sampled_from(TPUS), st.integers(1, 9216))
+def test_chips_of_a_torus_have_a_shape_or_the_nearest_are_named(name: str, count: int) -> None:
+    torus = load_chip(name).torus
+    assert torus
+    try:
+        one = parse_slice(f"{name}:{count}")
+    except PlacementError as error:
+        near = [parse_slice(w.split()[-1]).num_chips for w in error.hint.split(" or ")]
+        if count > math.prod(torus.pod_shape):
+            assert near[0] >= count  # of several slices
+        else:
+            assert near[0] < count < near[-1] or near[0] == near[-1]
+    else:
+        assert one.num_chips == count and one.num_slices == 1
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_number_of_chips_has_the_shape_that_google_lists(name: str) -> None:
+    for text in PUBLISHED[name].split():
+        shape = tuple(map(int, text.split("x")))
+        assert parse_slice(f"{name}:{math.prod(shape)}").shape == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("h100:2048", "h100:8x256"),
+        ("h100x64", "h100:8x8"),
+        ("64xh100", "h100:8x8"),
+        ("h100*64", "h100:8x8"),
+        ("64*h100", "h100:8x8"),
+        ("4*h100", "h100:4"),
+        ("h100:4", "h100:4"),
+        ("gb200:64", "gb200:64"),
+        ("gb200:576", "gb200:72x8"),
+        ("gh200:64", "gh200:1x64"),
+        ("mi300x8", "mi300x:8"),
+        ("8xmi300x", "mi300x:8"),
+        ("v5p:512", "v5p:8x8x8"),
+        ("v5p:8960", "v5p:16x20x28"),
+        ("v5p-1024", "v5p:8x8x8"),
+        ("v5p-8", "v5p:2x2x1"),
+        ("v4-4096", "v4:8x16x16"),
+        ("v3-2048", "v3:32x32"),
+        ("tpu7x-128", "tpu7x:4x4x4"),
+        ("v5litepod-16", "v5e:4x4"),
+        ("v5e-256", "v5e:16x16"),
+        ("v6e-8", "v6e:2x4"),
+        ("2*v5p-512", "2*v5p:4x8x8"),
+        ("2*v5e:16x16", "2*v5e:16x16"),
+        ("4*v5e", "4*v5e:1x1"),
+    ],
+)
+def test_a_slice_is_understood_in_the_ways_that_people_write_it(text: str, means: str) -> None:
+    assert str(parse_slice(text)) == means
+
+
+@pytest.mark.parametrize("text", ["h100x64:8x8", "64xh100:8", "2xv5p-512", "h100x0", "v5p:0"])
+def test_a_size_that_is_given_twice_or_zero_is_refused(text: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_slice(text)
+    assert caught.value.hint
+
+
+def test_an_odd_number_of_tensorcores_is_refused() -> None:
+    with pytest.raises(ParseError, match="TensorCores") as caught:
+        parse_slice("v5p-127")
+    assert parse_slice(caught.value.hint.split()[-1]).num_chips == 8960
+    with pytest.raises(ParseError) as caught:
+        parse_slice("h100-64")  # no name of Google's
+    assert parse_slice(caught.value.hint.split()[-1]).num_chips == 64
+
+
+@pytest.mark.parametrize("text", ["h10x64", "v5pp-8", "64xh10", "foo"])
+def test_a_chip_that_nobody_knows_is_named_in_any_form(text: str) -> None:
+    with pytest.raises(UnknownNameError):
+        parse_slice(text)
 
 
 @given(slices())
@@ -133,7 +250,13 @@ def test_text_that_is_no_slice_is_refused(text: str) -> None:
     assert caught.value.hint
 
 
-@given(st.one_of(st.text(max_size=20), st.from_regex(r"[0-9]{0,3}\*?v5[ep]:[0-9x]{0,9}")))
+@given(
+    st.one_of(
+        st.text(max_size=20),
+        st.from_regex(r"[0-9]{0,3}\*?v5[ep]:[0-9x]{0,9}"),
+        st.from_regex(r"([0-9]{0,4}[x*])?(h100|mi300x|v5p|tpu7x)[-x*:]?[0-9x]{0,9}"),
+    )
+)
 def test_any_text_is_a_slice_or_a_clean_error(text: str) -> None:
     try:
         one = parse_slice(text)

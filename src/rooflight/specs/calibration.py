@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rooflight.errors import ParseError
+from rooflight.specs.chip import Chip
 
 _FOLDER = Path(__file__).parent / "calibrations"
+_MEASURED_CHIPS = Path(__file__).parent / "measured_chips.toml"
+_ERRORS = ("rows", "median_error", "mean_error", "spread")
 DENSE, EXPERTS = "dense", "experts"
 OWN = "rooflight"  # the engine of runs of one's own
 ANY = "any"  # stands for every chip of a kind, or every engine
@@ -85,6 +88,38 @@ def calibration_constants() -> Mapping[str, Constant]:
 def typical_values() -> dict[str, float]:
     """What to expect of a chip that nobody measured."""
     return {c.name: c.typical for c in calibration_constants().values()}
+
+
+@lru_cache(maxsize=1)
+def measured_chips() -> Mapping[str, Mapping[str, Any]]:
+    """Chips as measured rows name them: the catalog's chip, and what differs in the variant."""
+    return tomllib.loads(_MEASURED_CHIPS.read_text(encoding="utf-8"))
+
+
+def measured_names(chip: str) -> tuple[str, ...]:
+    """The names by which rows know a chip of the catalog, its plain one first.
+
+    >>> measured_names("a100")
+    ('a100_80g_sxm', 'a100_40g_sxm')
+    """
+    found = [
+        (("source" in facts), name)
+        for name, facts in measured_chips().items()
+        if facts["chip"] == chip
+    ]
+    return tuple(name for _, name in sorted(found, key=lambda pair: pair[0]))
+
+
+def host_calibration(chip: Chip) -> Calibration | None:
+    """What a measured host says of itself, if its layouts were measured too."""
+    if chip.kind != "cpu" or not {*_ERRORS, *typical_values()} <= set(chip.detail):
+        return None
+    values = {name: chip.detail[name] for name in typical_values()}
+    rows, median, mean, spread = (chip.detail[name] for name in _ERRORS)
+    made = chip.sources["detail.rows"].checked
+    return Calibration(
+        chip.name, OWN, DENSE, values, int(rows), ("this machine",), made, median, mean, spread
+    )
 
 
 def load_calibration(chip: str, kind: str, engine: str, blocks: str) -> Calibration | None:

@@ -41,6 +41,14 @@ def load_chip(name: str) -> Chip:
     return read_chip(files[key])
 
 
+def find_chip(name: str) -> Chip | None:
+    """The chip of this name; None where the catalog has none."""
+    try:
+        return load_chip(name)
+    except UnknownNameError:
+        return None
+
+
 def _files() -> dict[str, Path]:
     found = {p.stem: p for p in sorted(_BUILT_IN.glob("*.toml"))}
     for entry in os.environ.get("ROOFLIGHT_CHIPS", "").split(os.pathsep):
@@ -229,9 +237,16 @@ class _ChipFile:
             chip_egress_bytes_per_s=self._need("switched.chip_egress_bytes_per_s"),
             nic_bytes_per_s=self._need("switched.nic_bytes_per_s"),
             nodes_per_leaf=int(self._need("switched.nodes_per_leaf")),
-            leaf_oversubscription=self._number("switched.leaf_oversubscription") or 1.0,
+            leaf_oversubscription=self._oversubscription(),
             hop_s=self._need("switched.hop_s"),
             fabric_hop_s=self._need("switched.fabric_hop_s"),
             reduces_in_domain=self._flag("switched.reduces_in_domain"),
             reduces_in_fabric=self._flag("switched.reduces_in_fabric"),
+            launch_s=self._number("switched.launch_s") or 0.0,
         )
+
+    def _oversubscription(self) -> float:
+        factor = self._number("switched.leaf_oversubscription")
+        if factor is not None and factor < 1:
+            raise self._error(f"has switched.leaf_oversubscription = {factor:g}; 1 is none")
+        return factor or 1.0

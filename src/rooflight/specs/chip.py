@@ -50,17 +50,22 @@ class TorusSpec:
 
 @dataclass(frozen=True, slots=True)
 class SwitchedSpec:
-    """The fabric of a chip behind switches (GPU): NVLink domain, then leaf, then spine."""
+    """The fabric of a chip behind switches (GPU): NVLink domain, then leaf, then spine.
+
+    A chip has one NIC, which leaf and spine share; where a node has fewer, `nic_bytes_per_s` is a
+    chip's part of them. The uplinks of a leaf carry its NICs over `leaf_oversubscription`.
+    """
 
     domain_chips: int
     chip_egress_bytes_per_s: float
     nic_bytes_per_s: float
     nodes_per_leaf: int
     leaf_oversubscription: float
-    hop_s: float
-    fabric_hop_s: float
+    hop_s: float  # from one chip of a node to the next
+    fabric_hop_s: float  # from one level of a tree of nodes to the next
     reduces_in_domain: bool
     reduces_in_fabric: bool
+    launch_s: float = 0.0  # of any collective, however few its chips
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,23 +95,40 @@ def deepseek_v2(config: HfConfig) -> ModelSpec:
     if config.get("topk_method") == "group_limited_greedy":
         groups = config.whole("n_group", 1), config.whole("topk_group", 1)
         moe = replace(moe, num_groups=groups[0], groups_per_token=groups[1])
-    return _deepseek(config, moe, num_shared=2, num_dense=0)
+    return _deepseek(config, _latent_attention(config), moe, num_shared=2, num_dense=0)
 
 
 def deepseek_v3(config: HfConfig) -> ModelSpec:
+    moe = _sigmoid_experts(config, scale=2.5, groups=(8, 4))
+    return _deepseek(config, _latent_attention(config), moe, num_shared=1, num_dense=3)
+
+
+def glm4_moe(config: HfConfig) -> ModelSpec:
+    """The experts of DeepSeek V3 under plain heads, of which half turns."""
+    heads = heads_of(config, kv_heads=8)
+    attention = Attention(
+        *heads,
+        qkv_bias=config.flag("attention_bias", default=False),
+        qk_norm="head" if config.flag("use_qk_norm", default=False) else None,
+        rope=rotary(config, dim=int(heads[2] * config.number("partial_rotary_factor", 0.5))),
+    )
+    moe = _sigmoid_experts(config, scale=1.0, groups=(1, 1))
+    return _deepseek(config, attention, moe, num_shared=1, num_dense=1, eps=1e-5)
+
+
+def _sigmoid_experts(config: HfConfig, *, scale: float, groups: tuple[int, int]) -> Moe:
     if config.get("num_nextn_predict_layers"):
         config.notes.append("num_nextn_predict_layers (the extra prediction layer is left out)")
-    moe = Moe(
+    return Moe(
         *_deepseek_experts(config),
         scoring="sigmoid",
         normalizes=config.flag("norm_topk_prob", default=True),
-        scale=config.number("routed_scaling_factor", 2.5),
-        num_groups=config.whole("n_group", 8),
-        groups_per_token=config.whole("topk_group", 4),
+        scale=config.number("routed_scaling_factor", scale),
+        num_groups=config.whole("n_group", groups[0]),
+        groups_per_token=config.whole("topk_group", groups[1]),
         group_score="top2",
         has_choice_bias=True,
     )
-    return _deepseek(config, moe, num_shared=1, num_dense=3)
 
 
 def _deepseek_experts(config: HfConfig) -> tuple[int, int, Mlp]:
@@ -119,9 +136,17 @@ def _deepseek_experts(config: HfConfig) -> tuple[int, int, Mlp]:
     return config.whole("n_routed_experts"), config.whole("num_experts_per_tok"), expert
 
 
-def _deepseek(config: HfConfig, moe: Moe, *, num_shared: int, num_dense: int) -> ModelSpec:
+def _deepseek(
+    config: HfConfig,
+    attention: Attention,
+    moe: Moe,
+    *,
+    num_shared: int,
+    num_dense: int,
+    eps: float = 1e-6,
+) -> ModelSpec:
     """Dense layers first, then shared and routed experts; a null means no shared expert."""
-    attention, width = _latent_attention(config), moe.expert.width
+    width = moe.expert.width
     if "n_shared_experts" in config.values:
         num_shared = config.layer("n_shared_experts", 0)
     config.used.add("n_shared_experts")
@@ -132,7 +157,41 @@ def _deepseek(config: HfConfig, moe: Moe, *, num_shared: int, num_dense: int) ->
     mlp = Mlp(config.whole("intermediate_size"), activation=activation(config))
     layers = range(config.whole("num_hidden_layers"))
     mlps = [moe if i >= dense and i % step == 0 else mlp for i in layers]
-    return decoder(config, [Block(attention, m) for m in mlps])
+    return decoder(config, [Block(attention, m) for m in mlps], eps=eps)
+
+
+def llama4_text(config: HfConfig) -> ModelSpec:
+    """Experts in every `interleave_moe_layer_step`-th layer; some layers have no positions.
+
+    Layers with positions see chunks of a sequence, which a window is not: they count as seeing all.
+    """
+    if config.get("attention_chunk_size"):
+        config.notes.append("attention_chunk_size (every layer is taken to see all positions)")
+    if config.flag("use_qk_norm", default=True):
+        config.notes.append("use_qk_norm (a norm without weights is left out)")
+    config.used |= {"attn_temperature_tuning", "attn_scale", "floor_scale", "layer_types"}
+    layers = range(config.whole("num_hidden_layers"))
+    every = config.whole("no_rope_layer_interval", 4)
+    turns = config.indices("no_rope_layers") or [(i + 1) % every for i in layers]
+    step = config.whole("interleave_moe_layer_step", 1)
+    routed = config.indices("moe_layers") or layers[step - 1 :: step]
+    expert = Mlp(config.whole("intermediate_size"), activation=activation(config))
+    dense = replace(expert, width=config.whole("intermediate_size_mlp", 16384))
+    experts = config.whole("num_local_experts", 16), config.whole("num_experts_per_tok", 1)
+    moe = Moe(*experts, expert, shared=expert, scoring="sigmoid", normalizes=False)
+    biased = config.flag("attention_bias", default=False)
+    heads = heads_of(config, head_dim=128, kv_heads=8)
+    attention = Attention(*heads, qkv_bias=biased, out_bias=biased, rope=rotary(config, theta=5e5))
+    blocks = [
+        Block(
+            attention if turn else replace(attention, rope=None),
+            moe if i in routed else dense,
+        )
+        for i, turn in zip(layers, turns, strict=False)
+    ]
+    if len(blocks) < len(layers):
+        raise config.error("has fewer no_rope_layers than layers", "give each layer a 0 or a 1")
+    return decoder(config, blocks, eps=1e-5)
 
 
 def gpt_oss(config: HfConfig) -> ModelSpec:

@@ -31,6 +31,8 @@ swiglu_alpha swiglu_limit task_specific_params tokenizer_class topk_group topk_m
 transformers_version use_bidirectional_attention use_cache verbose
 """
 IRRELEVANT = frozenset(_IRRELEVANT.split())
+_LAYERS = frozenset({"num_hidden_layers", "n_layer", "n_layers"})  # each becomes a record
+_MOST_LAYERS, _MOST = 10_000, 10**12
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
@@ -57,7 +59,8 @@ class HfConfig:
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 10**12:
+        most = _MOST_LAYERS if key in _LAYERS else _MOST
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
             raise self.error(f"has {key} = {value!r}", f'write a whole number, as in "{key}": 1024')
         return value
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from rooflight.errors import UnknownNameError, UsageError
+from rooflight.files import read_file
 from rooflight.specs import families as dense
 from rooflight.specs import families_moe as moe
 from rooflight.specs.chip import Source
@@ -22,9 +23,11 @@ FAMILIES: Mapping[str, Callable[[HfConfig], ModelSpec]] = {
     "gemma": dense.gemma,
     "gemma2": dense.gemma2,
     "gemma3_text": dense.gemma3_text,
+    "glm4_moe": moe.glm4_moe,
     "gpt2": dense.gpt2,
     "gpt_oss": moe.gpt_oss,
     "llama": dense.llama,
+    "llama4_text": moe.llama4_text,
     "mistral": dense.mistral,
     "mixtral": moe.mixtral,
     "mpt": dense.mpt,
@@ -35,20 +38,19 @@ FAMILIES: Mapping[str, Callable[[HfConfig], ModelSpec]] = {
     "qwen3": dense.qwen3,
     "qwen3_moe": moe.qwen3_moe,
 }
-_OUTER = {"gemma3": "gemma3_text"}  # a text model inside one that also sees
+_OUTER = {"gemma3": "gemma3_text", "llama4": "llama4_text"}  # inside a model that also sees
+_SAME = {"kimi_k2": "deepseek_v3"}  # another name of a family
 
 
 def read_hf_config(path: str | Path) -> ModelSpec:
     """Reads `config.json`, or the one in a folder."""
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
+    hint = "give a config.json of Hugging Face, or a preset from `rooflight model`"
     try:
-        values: object = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"cannot read the model config {file}: {error}",
-            hint="give a config.json of Hugging Face, or a preset from `rooflight model`",
-        ) from None
+        values: object = json.loads(read_file(file, hint=hint))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"cannot read the model config {file}: {error}", hint=hint) from None
     if not isinstance(values, dict):
         raise UsageError(f"{file} holds no JSON object", hint="give a config.json of Hugging Face")
     model = model_from_hf(cast(Mapping[str, object], values), where=str(file))
@@ -69,6 +71,7 @@ def model_from_hf(values: Mapping[str, object], *, where: str = "the config") ->
         config.used |= {"dtype", "torch_dtype", "tie_word_embeddings"}
         outer = config.left_over()
         config = inner
+    kind = _SAME.get(kind, kind)
     if kind not in FAMILIES:
         raise _unknown(kind, where)
     model = FAMILIES[kind](config)
@@ -76,7 +79,8 @@ def model_from_hf(values: Mapping[str, object], *, where: str = "the config") ->
 
 
 def _unknown(kind: str, where: str) -> UsageError:
-    known = ", ".join((*FAMILIES, *_OUTER))
+    known = (*FAMILIES, *_OUTER, *_SAME)
     if kind == "None":
-        return UsageError(f"{where} has no 'model_type'", hint=f'add "model_type", one of {known}')
-    return UnknownNameError(f"model_type in {where}:", kind, (*FAMILIES, *_OUTER))
+        words = ", ".join(known)
+        return UsageError(f"{where} has no 'model_type'", hint=f'add "model_type", one of {words}')
+    return UnknownNameError(f"model_type in {where}:", kind, known)

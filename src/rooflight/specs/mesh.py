@@ -17,6 +17,8 @@ from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse
 _AXIS = re.compile(r"\s*([A-Za-z]\w*)\s*=\s*(\d{1,9})\s*(?:@\s*([a-z0-9+]+))?\s*")
 _PLACE = re.compile(r"([a-z]+)(\d{0,9})")
 
+FAR = ("dcn", "leaf", "spine")  # switched tiers beyond the links of a torus or a node
+
 Place = tuple[str, int | None]  # a physical dim, and how much of it; None is all that is left
 
 
@@ -66,11 +68,25 @@ class Fan:
     egress_bytes_per_s: float
     hop_s: float
     reduces: bool
+    nic_bytes_per_s: float | None = None
+    chain: int = 1
+    launch_s: float = 0.0
 
     @property
     def bytes_per_s(self) -> float:
         """The part of a unit's egress that this group gets; its sibling groups use the rest."""
         return self.egress_bytes_per_s * self.members / self.unit_chips
+
+    @property
+    def chip_bytes_per_s(self) -> float:
+        """What one chip alone can send out of its unit: its NIC, else its part of the egress."""
+        return self.nic_bytes_per_s or self.egress_bytes_per_s / self.unit_chips
+
+    @property
+    def hops(self) -> float:
+        """Hops from one end to the other: chips of a host one by one, then log2 of the hosts."""
+        near = min(self.size, self.chain)
+        return near - 1 + math.log2(self.size / near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +188,9 @@ def _fan(segment: Segment, dim: SwitchDim, members: int) -> Fan:
         dim.egress_bytes_per_s,
         dim.hop_s,
         dim.reduces,
+        dim.nic_bytes_per_s,
+        dim.chain,
+        dim.launch_s,
     )
 
 

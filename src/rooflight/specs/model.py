@@ -182,6 +182,15 @@ class ModelSpec:
     source: Source | None = None
     not_understood: tuple[str, ...] = ()  # what the file says and this record does not hold
 
+    def __post_init__(self) -> None:
+        # They are written into comments, pages and logs of many formats, each a line.
+        for name in (self.name, self.title):
+            if not name.isprintable():
+                raise UsageError(
+                    f"{name!r} cannot be the name of a model: it has characters that are not shown",
+                    hint="give it a name of one line",
+                )
+
     @property
     def layer_blocks(self) -> tuple[Block, ...]:
         """The block of every layer, from the first to the last."""

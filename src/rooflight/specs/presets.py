@@ -26,10 +26,15 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted((p.stem for p in _FOLDER.glob("*.toml")), key=_rank))
 
 
-def _rank(name: str) -> tuple[str | float, ...]:
+def _rank(name: str) -> tuple[str, list[float], str]:
     """Words by the alphabet, numbers by size."""
-    family, *rest = re.split(r"(\d+(?:\.\d+)?)", name)
-    return (family, *(float(w) for w in rest if w[:1].isdigit()))
+    family, *rest = re.split(r"(\d+(?:\.\d+)?[bm]?)", name)
+    return family, [_number(w) for w in rest if w[:1].isdigit()], name
+
+
+def _number(word: str) -> float:
+    """A million counts as a thousandth, a billion as one."""
+    return float(word.rstrip("bm")) / (1000 if word.endswith("m") else 1)
 
 
 def load_model(name: str) -> ModelSpec:
@@ -38,9 +43,9 @@ def load_model(name: str) -> ModelSpec:
     >>> load_model("Llama-3-70B").name, load_model("meta-llama/Llama-3.1-8B").num_layers
     ('llama3-70b', 32)
     """
-    found = _spellings().get(_spelling(name))
+    found = find_preset(name)
     if found:
-        return _read(found)
+        return found
     path = Path(name)
     if name.endswith(".json") or path.is_dir():
         return read_hf_config(path)
@@ -49,6 +54,12 @@ def load_model(name: str) -> ModelSpec:
     if not hint.startswith("did you mean"):
         hint = "`rooflight model` lists the models; a path to a config.json works too"
     raise UnknownNameError("model", name, (), hint=hint)
+
+
+def find_preset(name: str) -> ModelSpec | None:
+    """The built-in model of a name in any spelling; None where there is none."""
+    found = _spellings().get(_spelling(name))
+    return _read(found) if found else None
 
 
 def _spelling(name: str) -> str:
@@ -101,7 +112,7 @@ def _spec(name: str, table: Row) -> ModelSpec:
 def _block(row: Row) -> Block:
     attention: dict[str, Any] = dict(row["attention"])
     if "latent" in attention:
-        attention["latent"] = Latent(**attention["latent"])
+        attention["latent"] = Latent(**({"query_rank": None} | attention["latent"]))
     mlp = Mlp(**row["mlp"]) if "mlp" in row else _moe(row["moe"])
     norms = tuple(row.get("norms", ("attention_in", "mlp_in")))
     return Block(Attention(**attention), mlp, norms, row.get("is_parallel", False))

@@ -1,21 +1,25 @@
 """`Slice`: how many chips, wired how. Parses `v5p:16x20x28`, `2*v5e:16x16`, `h100:8x128`.
 
 A slice is a stack of physical dims, outermost first. On a TPU these are `dcn` (slices over the
-data-centre network) and the torus axes `x`, `y`, `z`; on a GPU `spine`, `leaf` and `node`.
+data-centre network) and the torus axes `x`, `y`, `z`; on a GPU `spine`, `leaf` and `node`. Where
+only a number of chips is given, `slice_shape` finds their shape.
 """
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rooflight.errors import ParseError, PlacementError
-from rooflight.specs.catalog import load_chip
+from rooflight.specs.catalog import find_chip, load_chip
 from rooflight.specs.chip import Chip, SwitchedSpec, TorusSpec
+from rooflight.specs.slice_shape import shape_of_chips
 
 _SLICE = re.compile(
-    r"\s*(?:(\d{1,6})\s*\*\s*)?([A-Za-z][\w-]*)(?:\s*:\s*(\d{1,6}(?:x\d{1,6}){0,3}))?\s*"
+    r"\s*(?:(\d{1,6})\s*([*x])\s*)?([A-Za-z][\w-]*)"
+    r"(?:\s*:\s*(\d{1,6}(?:x\d{1,6}){0,3})|\s*\*\s*(\d{1,6}))?\s*"
 )
+_NAMED_COUNT = re.compile(r"(\w[\w-]*?)([x-])(\d{1,6})")  # h100x64, v5p-1024
 _TORUS_NAMES = ("x", "y", "z")
 
 
@@ -40,6 +44,9 @@ class SwitchDim:
     egress_bytes_per_s: float
     hop_s: float
     reduces: bool
+    nic_bytes_per_s: float | None = None  # of a chip, shared by all tiers that have one
+    chain: int = 1  # chips that a collective visits one by one; beyond them it forms a tree
+    launch_s: float = 0.0
 
 
 PhysicalDim = TorusDim | SwitchDim
@@ -89,8 +96,19 @@ class Slice:
         if torus:
             return (*self._dcn_dims(), *_torus_dims(torus, self.shape))
         if switched:
-            return (*self._dcn_dims(), *_switch_dims(switched, self.shape))
+            return (*self._dcn_dims(), *_switch_dims(switched, self.shape, self.chip.host_chips))
         return (SwitchDim("host", 1, 1, 0.0, 0.0, reduces=False),)
+
+    def oversubscribed(self, factor: float) -> "Slice":
+        """The same chips behind leaves whose uplinks carry 1 / factor of what their NICs do."""
+        switched = self.chip.switched
+        if switched is None or factor < 1:
+            raise PlacementError(
+                f"{self} cannot be oversubscribed {factor:g} times",
+                hint="name a slice behind switches, such as h100:8x64, and a factor of 1 or more",
+            )
+        switched = replace(switched, leaf_oversubscription=factor)
+        return replace(self, chip=replace(self.chip, switched=switched))
 
     def _dcn_dims(self) -> tuple[PhysicalDim, ...]:
         if self.num_slices == 1:
@@ -128,42 +146,100 @@ def _torus_dims(torus: TorusSpec, shape: tuple[int, ...]) -> tuple[TorusDim, ...
     )
 
 
-def _switch_dims(fabric: SwitchedSpec, shape: tuple[int, ...]) -> tuple[SwitchDim, ...]:
+def _switch_dims(
+    fabric: SwitchedSpec, shape: tuple[int, ...], host_chips: int
+) -> tuple[SwitchDim, ...]:
     gpus, nodes = shape[0], math.prod(shape[1:])
-    node_egress = fabric.nic_bytes_per_s * gpus
+    nics = fabric.nic_bytes_per_s * gpus
     leaf = max(d for d in range(1, min(nodes, fabric.nodes_per_leaf) + 1) if nodes % d == 0)
     node = SwitchDim(
-        "node", gpus, 1, fabric.chip_egress_bytes_per_s, fabric.hop_s, fabric.reduces_in_domain
+        "node",
+        gpus,
+        1,
+        fabric.chip_egress_bytes_per_s,
+        fabric.hop_s,
+        fabric.reduces_in_domain,
+        chain=host_chips,
+        launch_s=fabric.launch_s,
     )
     dims = [node]
     if nodes > 1:
-        reduces = fabric.reduces_in_fabric
-        dims.insert(0, SwitchDim("leaf", leaf, gpus, node_egress, fabric.fabric_hop_s, reduces))
+        dims.insert(0, _fabric_dim(fabric, "leaf", leaf, gpus, nics))
         if nodes > leaf:
-            egress = node_egress * leaf / fabric.leaf_oversubscription
-            unit, spines = gpus * leaf, nodes // leaf
-            dims.insert(0, SwitchDim("spine", spines, unit, egress, fabric.fabric_hop_s, reduces))
+            uplinks = nics * leaf / fabric.leaf_oversubscription
+            dims.insert(0, _fabric_dim(fabric, "spine", nodes // leaf, gpus * leaf, uplinks))
     return tuple(dims)
 
 
+def _fabric_dim(
+    fabric: SwitchedSpec, name: str, size: int, unit_chips: int, egress: float
+) -> SwitchDim:
+    return SwitchDim(
+        name,
+        size,
+        unit_chips,
+        egress,
+        fabric.fabric_hop_s,
+        fabric.reduces_in_fabric,
+        nic_bytes_per_s=fabric.nic_bytes_per_s,
+        launch_s=fabric.launch_s,
+    )
+
+
 def parse_slice(text: str) -> Slice:
-    """Reads `[COUNT*]CHIP[:AxBxC]`; a bare chip name is one chip.
+    """Reads `[COUNT*]CHIP[:AxBxC]`; a bare chip name is one chip, a single number so many chips.
 
     >>> parse_slice("2*v5e:16x16").num_chips, parse_slice("h100:8x128").num_chips
     (512, 1024)
+    >>> [str(parse_slice(s)) for s in ("h100:2048", "h100x64", "64xh100", "v5p:512", "v5p-1024")]
+    ['h100:8x256', 'h100:8x8', 'h100:8x8', 'v5p:8x8x8', 'v5p:8x8x8']
     """
     match = _SLICE.fullmatch(text)
     if match is None:
-        raise ParseError(
-            f"{text!r} does not name a slice", hint="write CHIP:AxB, such as v5p:4x4x4 or h100:8x16"
-        )
-    chip = load_chip(match[2])
-    num_slices = int(match[1] or 1)
-    shape = tuple(int(n) for n in match[3].split("x")) if match[3] else _one_chip(chip)
-    if num_slices < 1 or min(shape) < 1:
+        raise _no_slice(text)
+    before, times, name, sizes, after = match.groups()
+    chip, stated = _named(name)
+    given = [tuple(int(n) for n in text.split("x")) for text in (stated, sizes, after) if text]
+    num_slices = 1
+    if before and (times == "x" or (chip.switched and not given)):
+        given.append((int(before),))  # 64xh100; and 64*h100, as no DCN joins GPUs
+    elif before:
+        num_slices = int(before)
+    if len(given) > 1:
+        raise _no_slice(text)
+    shape = given[0] if given else _one_chip(chip)
+    if min(num_slices, *shape) < 1:
         raise ParseError(f"{text!r} has a size of zero", hint=f"write {chip.name}:{_example(chip)}")
+    if given and len(shape) == 1:
+        shape = shape_of_chips(chip, shape[0])
     _check_shape(chip, shape)
     return Slice(chip, shape, num_slices)
+
+
+def _no_slice(text: str) -> ParseError:
+    return ParseError(
+        f"{text!r} does not name a slice",
+        hint="write CHIP:AxB, such as v5p:4x4x4 or h100:8x16, or a number of chips: h100:128",
+    )
+
+
+def _named(name: str) -> tuple[Chip, str]:
+    """The chip of a name, and how many where the name says so: `h100x64`, Google's `v5p-1024`."""
+    chip, match = find_chip(name), _NAMED_COUNT.fullmatch(name)
+    if chip or match is None:
+        return chip or load_chip(name), ""  # which says what is wrong
+    stem, mark, digits = match.groups()
+    if mark == "x":
+        return find_chip(f"{stem}x") or load_chip(stem), digits  # mi300x8 is eight MI300X
+    chip, number = load_chip(stem), int(digits)
+    if chip.torus is None:
+        raise ParseError(f"{name!r} does not name a slice", hint=f"write {chip.name}:{number}")
+    if number % chip.cores:
+        raise ParseError(
+            f"{name!r} counts TensorCores, of which a {chip.title} has {chip.cores}",
+            hint=f"count chips, such as {chip.name}:{_example(chip)}",
+        )
+    return chip, str(number // chip.cores)
 
 
 def _one_chip(chip: Chip) -> tuple[int, ...]:
