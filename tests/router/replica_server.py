@@ -23,6 +23,8 @@ class Behaviour:
     is_live: bool = True
     waiting: int = 0
     hangs_up: bool = False  # with the request in its hands
+    breaks: bool = False  # off after the first token
+    compresses: bool = False  # whatever it was asked for
     holds: bool = False  # every answer, after its first token, for as long as this is so
 
 
@@ -30,6 +32,7 @@ class Behaviour:
 class Entry:
     prompt: str
     authorization: str
+    encoding: str
     end: str = "open"
 
 
@@ -75,11 +78,16 @@ class Replica:
             case "/log":
                 answer(writer, 200, [asdict(entry) for entry in self.log])
             case _:
-                entry = Entry(json.loads(body)["prompt"], headers.get("authorization", ""))
+                said = (headers.get(name, "") for name in ("authorization", "accept-encoding"))
+                entry = Entry(json.loads(body)["prompt"], *said)
                 self.log.append(entry)
-                if how.hangs_up:
+                if how.compresses:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n")
+                    writer.write(b"Content-Length: 4\r\n\r\n\x1f\x8b\x08\x00")
+                elif how.hangs_up:
                     writer.transport.abort()
                 elif how.status != 200:
+                    entry.end = "refused" if how.status in (429, 503) else "failed"
                     answer(writer, how.status, {"error": self.name}, retry=how.retry_after)
                 else:
                     stream = asyncio.create_task(self.stream(entry, how, json.loads(body), writer))
@@ -104,6 +112,8 @@ class Replica:
         for text in texts:
             chunk(writer, b"data: " + json.dumps({"choices": [{"text": text}]}).encode() + b"\n\n")
             await writer.drain()
+            if how.breaks:
+                writer.transport.abort()
             await self.hold()
             await asyncio.sleep(how.gap_s)
         chunk(writer, b"data: [DONE]\n\n")

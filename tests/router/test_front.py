@@ -1,8 +1,12 @@
 """The router in front of real processes: affinity, load, retries, deaths, drains."""
 
 import asyncio
+import http.client
+import json
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -10,10 +14,13 @@ import urllib.request
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 import aiohttp
 import pytest
 
+from ..listeners import listeners
 from .fleet_of_processes import Process, ask, ask_all, replica, routed, until
 
 PREFIX = "shared system prompt " * 120  # more than the bytes of a key
@@ -150,6 +157,22 @@ def test_a_request_in_the_hands_of_a_replica_that_hangs_up_is_not_handed_on(
     assert prompts.count("poison") == 1
 
 
+@pytest.mark.parametrize("how", ["hangs_up", "breaks"])
+def test_a_replica_that_breaks_off_and_is_ready_still_serves_others(
+    how: str, fleet: tuple[Process, list[Process]]
+) -> None:
+    """A reader that does not read has it break off: no other client pays for that."""
+    router, replicas = fleet
+    for _ in range(5):
+        for each in replicas:
+            each.behave(**{how: True})
+        prompts = [f"{how} {at} {PREFIX}" for at in range(12)]
+        assert all("replica_broke" in got.end for got in ask_all(router.url, prompts))
+        for each in replicas:
+            each.behave()
+        assert {got.end for got in ask_all(router.url, prompts)} == {"done"}
+
+
 def test_a_full_replica_sends_requests_to_a_free_one_and_all_full_say_when(
     fleet: tuple[Process, list[Process]],
 ) -> None:
@@ -241,8 +264,19 @@ def test_sigterm_lets_streams_end_and_refuses_new_ones() -> None:
                 await asyncio.to_thread(replicas[0].behave)
                 return (await open_stream).end, late.status
 
-        assert asyncio.run(run()) == ("done", 503)
+        with _half_sent(router.url) as half:
+            assert asyncio.run(run()) == ("done", 503)
+            assert b" 503 " in half.recv(4096).split(b"\r\n")[0]
         assert router.popen.wait(timeout=300) == 0
+
+
+def _half_sent(url: str) -> socket.socket:
+    """A body of which the router waits for the rest."""
+    sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=300)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+    sock.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
+    assert sock.recv(4096).startswith(b"HTTP/1.1 100")  # it reads
+    return sock
 
 
 def test_a_stream_that_outlasts_the_drain_is_cut_off_with_an_error() -> None:
@@ -278,6 +312,66 @@ def test_keys_are_asked_for_and_bodies_have_bounds() -> None:
     with routed(1, "--open-metrics", env={"ROOFLIGHT_API_KEY": secret}) as (router, _):
         assert b"up" in urllib.request.urlopen(f"{router.url}/metrics", timeout=300).read()
         assert ask_all(router.url, ["x"])[0].status == 401
+
+
+def test_a_router_listens_where_it_says_and_nowhere_else(
+    fleet: tuple[Process, list[Process]],
+) -> None:
+    router = fleet[0]
+    port = int(router.url.rpartition(":")[2])
+    assert listeners(router.popen.pid) == {("127.0.0.1", port)}
+
+
+def test_a_request_begins_at_one_replica_at_most(fleet: tuple[Process, list[Process]]) -> None:
+    """Whatever replicas do with it: a history of all of them, checked prompt by prompt."""
+    router, replicas = fleet
+    rng = random.Random(7)
+    ways: list[dict[str, object]] = [{}, {"hangs_up": True}, {"status": 500}, {"status": 429}]
+    for round in range(12):
+        for each in replicas:
+            each.behave(**rng.choice(ways))
+        prompts = [f"history {round} {at}" for at in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(partial(_ask_quietly, router.url), prompts))
+    began = Counter(
+        entry["prompt"] for each in replicas for entry in each.log() if entry["end"] != "refused"
+    )
+    found = {prompt: count for prompt, count in began.items() if prompt.startswith("history ")}
+    assert found and max(found.values()) == 1, found
+
+
+def _ask_quietly(url: str, prompt: str) -> None:
+    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+    request = urllib.request.Request(
+        f"{url}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    with suppress(OSError, http.client.HTTPException):
+        urllib.request.urlopen(request, timeout=300).read()
+
+
+def test_an_answer_comes_as_it_is_or_not_at_all(fleet: tuple[Process, list[Process]]) -> None:
+    """Replicas are asked for plain bytes; one that compresses all the same is not passed on."""
+    router, replicas = fleet
+    for each in replicas:
+        each.behave(compresses=True)
+    body = json.dumps({"model": "m", "prompt": "plain"}).encode()
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+    request = urllib.request.Request(f"{router.url}/v1/completions", body, headers)
+    with pytest.raises(urllib.error.HTTPError, match="502") as caught:
+        urllib.request.urlopen(request, timeout=300)
+    assert b"replica_encoding" in caught.value.read()
+    assert {e["encoding"] for each in replicas for e in each.log() if e["prompt"] == "plain"} == {
+        "identity"
+    }
+
+
+def test_without_keys_a_page_of_another_name_gets_no_answer(
+    fleet: tuple[Process, list[Process]],
+) -> None:
+    for path in ("/metrics", "/health", "/v1/models"):
+        request = urllib.request.Request(fleet[0].url + path, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(request, timeout=300)
 
 
 def test_other_machines_need_a_key() -> None:

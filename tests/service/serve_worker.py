@@ -3,8 +3,9 @@
 Run as a process of its own: `python serve_worker.py SWITCHES FOLDER WORD...`. While SWITCHES/hang
 exists a step waits, after as many more steps as it says; SWITCHES/fail makes one step raise. While
 SWITCHES/hold exists, nothing but the first layers of a prompt is handed over; SWITCHES/held is made
-when that is so. SWITCHES/clock has seconds that the clock on the wall is wrong. Sockets have small
-buffers: the kernel's own grow to 4 MB, more than a tiny model says to a reader that does not read.
+when that is so. While SWITCHES/cold exists it does not get warm. SWITCHES/clock has seconds that
+the clock on the wall is wrong. Sockets have small buffers: the kernel's own grow to 4 MB, more than
+a tiny model says to a reader that does not read.
 """
 
 import socket
@@ -19,7 +20,7 @@ from rooflight.engine.separated import SeparatedEngine
 from rooflight.program.cache_pages import Values
 
 switches = Path(sys.argv[1])
-step, read, now = Engine.step, SeparatedEngine.read, time.time
+step, read, now, warm = Engine.step, SeparatedEngine.read, time.time, Engine.warm
 listen = socket.socket.listen
 
 
@@ -45,6 +46,12 @@ def hooked(self: Engine) -> list[Delta]:
     return step(self)
 
 
+def cold(self: Engine) -> None:
+    while (switches / "cold").exists():
+        time.sleep(0.01)
+    warm(self)
+
+
 def held_up(self: SeparatedEngine, lease: int, group: int) -> Values | None:
     while group and (switches / "hold").exists():
         (switches / "held").touch()
@@ -62,6 +69,6 @@ def wrong_time() -> float:
     return now() + (float(clock.read_text() or 0) if clock.exists() else 0)
 
 
-Engine.step, SeparatedEngine.read, time.time = hooked, held_up, wrong_time
+Engine.step, SeparatedEngine.read, time.time, Engine.warm = hooked, held_up, wrong_time, cold
 socket.socket.listen = narrow  # pyright: ignore[reportAttributeAccessIssue]
 sys.exit(main(["serve", *sys.argv[2:]]))

@@ -42,6 +42,12 @@ class Server:
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
+    def resident_bytes(self) -> int:
+        """Memory of the process now."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
     def client(self) -> Client:
         return Client(self.said["host"], self.said["port"])
 

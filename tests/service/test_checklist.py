@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ..listeners import listeners
 from .client import MODEL
 from .server_process import Server
 
@@ -44,6 +45,23 @@ def test_ids_are_made_by_the_server_and_never_twice(server: Server) -> None:
     assert len(ids) == 20 and not any("mine" in id for id in ids)
 
 
+def test_without_keys_a_page_of_another_name_gets_no_answer(server: Server) -> None:
+    """DNS rebinding: a browser asks this machine, and still says the name of the page."""
+    client = server.client
+    for name in ("evil.example", "evil.example:80", "[", "127.0.0.1.evil.example", "0x7f.1", ""):
+        for path in ("/v1/models", "/metrics", "/health", "/nowhere"):
+            reply = client.send("GET", path, None, Host=name)
+            assert reply.status == 421 and reply.code == "wrong_host"
+    for name in ("localhost", "127.0.0.1:1", "[::1]:8000", "LOCALHOST"):
+        assert client.send("GET", "/v1/models", None, Host=name).status == 200
+    with client.raw(b"GET /health HTTP/1.0\r\n\r\n") as sock:  # a proxy's check has none
+        assert sock.recv(100).startswith(b"HTTP/1.0 200")
+
+
+def test_a_server_listens_where_it_says_and_nowhere_else(server: Server) -> None:
+    assert listeners(server.process.pid) == {(server.said["host"], server.said["port"])}
+
+
 def test_tokenising_does_not_hold_up_the_event_loop(server: Server) -> None:
     """Health, asked for after many long texts, is answered long before the last of them.
 
@@ -54,7 +72,7 @@ def test_tokenising_does_not_hold_up_the_event_loop(server: Server) -> None:
 
 def _health_overtakes(server: Server) -> bool:
     body = b'{"prompt": "' + b"ab " * 2700 + b'"}'  # as long as it may be
-    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     socks = [server.client.raw(request) for _ in range(100)]
     start = time.monotonic()
@@ -67,7 +85,7 @@ def _health_overtakes(server: Server) -> bool:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("sent", (b"", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"))
+@pytest.mark.parametrize("sent", (b"", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"))
 def test_a_client_that_never_finishes_its_request_is_cut_off(server: Server, sent: bytes) -> None:
     with server.client.raw(sent) as sock:
         sock.settimeout(300)
@@ -76,7 +94,7 @@ def test_a_client_that_never_finishes_its_request_is_cut_off(server: Server, sen
 
 @pytest.mark.full
 def test_a_body_that_drips_is_cut_off(server: Server) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with server.client.raw(head + b"Content-Length: 10000\r\n\r\n") as sock:
         sock.settimeout(1)
         reply, end = b"", time.monotonic() + 300

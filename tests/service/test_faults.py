@@ -31,7 +31,7 @@ def reset(client: Client, rng: random.Random) -> None:
 
 
 def send_half(client: Client, rng: random.Random) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     whole = head + b'Content-Length: 500\r\n\r\n{"model": "tiny", "prompt": "' + b"a" * 400
     with client.raw(whole[: rng.randint(1, len(whole))]):
         time.sleep(rng.random() * 0.1)
@@ -49,7 +49,7 @@ def read_nothing(client: Client, rng: random.Random) -> None:
 
 def pipeline(client: Client, rng: random.Random) -> None:
     """Many requests on one connection, and nobody waits for their answers."""
-    with client.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * rng.randint(2, 50)):
+    with client.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * rng.randint(2, 50)):
         time.sleep(0.01)
 
 

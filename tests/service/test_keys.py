@@ -138,14 +138,14 @@ def test_an_allowance_counts_requests_tokens_and_those_at_once() -> None:
 
 
 def test_a_flood_waits_behind_those_who_ask_little() -> None:
-    queue = FairQueue(100)
+    queue = FairQueue(100, 1000)
     flood = [queue.place("flood", 10) for _ in range(100)]
     queue.started(flood[0])
     assert queue.place("modest", 10) <= flood[1]
 
 
 def test_one_that_floods_gets_half_of_the_queue_and_leaves_room_for_others() -> None:
-    queue = FairQueue(100)
+    queue = FairQueue(100, 1000)
     assert sum(queue.enter("flood", 5) for _ in range(50)) == 10
     assert sum(queue.enter("second", 5) for _ in range(50)) == 5  # half of what is left
     assert queue.enter("late", 5)
@@ -153,14 +153,24 @@ def test_one_that_floods_gets_half_of_the_queue_and_leaves_room_for_others() -> 
     assert not queue.enter("flood", 5) and queue.enter("second", 5)
 
 
+def test_one_that_floods_with_small_requests_gets_half_of_the_places() -> None:
+    queue = FairQueue(10**9, 16)
+    assert sum(queue.enter("flood", 1) for _ in range(50)) == 8
+    assert sum(queue.enter("second", 1) for _ in range(50)) == 4
+    assert queue.enter("late", 1) and not queue.enter("late", 1, requests=4)
+    queue.leave("flood", 1)
+    queue.leave("flood", 1)
+    assert not queue.enter("flood", 1) and queue.enter("second", 1)
+
+
 def test_the_first_of_a_key_is_never_refused_here() -> None:
-    queue = FairQueue(100)
+    queue = FairQueue(100, 1000)
     assert queue.enter("one", 1000) and queue.enter("two", 1000)
     assert not queue.enter("one", 1)
 
 
 def test_work_that_is_given_back_does_not_count() -> None:
-    queue = FairQueue(100)
+    queue = FairQueue(100, 1000)
     assert queue.place("a", 100) == 0
     queue.give_back("a", 90)
     assert queue.place("a", 5) == 10
@@ -169,7 +179,7 @@ def test_work_that_is_given_back_does_not_count() -> None:
 @given(st.lists(st.sampled_from("ab"), min_size=40, max_size=200))
 def test_two_keys_that_always_wait_get_the_same(order: list[str]) -> None:
     """Whoever asks in whatever order: of the first to run, each has about half."""
-    queue = FairQueue(100)
+    queue = FairQueue(100, 1000)
     waiting = [(queue.place(key, 10), i, key) for i, key in enumerate(order)]
     both = 2 * min(order.count("a"), order.count("b"))
     first = [key for _, _, key in sorted(waiting)[:both]]

@@ -74,7 +74,7 @@ def test_a_client_that_goes_stops_its_request_within_a_step(fragile: Server) -> 
 
 def test_a_client_that_goes_before_its_answer_stops_it_as_well(fragile: Server) -> None:
     body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 500, "ignore_eos": True})
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     client = fragile.client
     made = client.metric("vllm:generation_tokens_total")
     switch(fragile, "hang").write_text(str(STEPS))
@@ -155,7 +155,7 @@ def test_a_hang_is_seen_even_if_the_client_has_gone(fragile: Server) -> None:
 def test_a_step_that_fails_fails_its_requests_and_no_others(fragile: Server) -> None:
     switch(fragile, "fail").touch()
     reply = fragile.client.complete()
-    assert reply.status == 503 and reply.code == "engine_failed" and b"secret" not in reply.body
+    assert reply.status == 500 and reply.code == "engine_failed" and b"secret" not in reply.body
     assert fragile.client.complete().status == 200
 
 
@@ -179,7 +179,7 @@ def test_a_reader_that_does_not_read_is_dropped(fragile: Server) -> None:
     client = fragile.client
     fields = {"n": 2, "logprobs": 20, "max_tokens": 500, "ignore_eos": True}
     body = json.dumps({"model": MODEL, "prompt": "a", "stream": True, **fields}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with sock:
@@ -191,17 +191,63 @@ def test_a_reader_that_does_not_read_is_dropped(fragile: Server) -> None:
     assert 'finished_reason="abort"' in client.get("/metrics").body.decode()
 
 
+def test_a_reader_of_a_whole_answer_that_does_not_read_is_dropped(fragile: Server) -> None:
+    client = fragile.client
+    fields = {"n": 2, "logprobs": 20, "max_tokens": 500, "ignore_eos": True}
+    body = json.dumps({"model": MODEL, "prompt": "a", **fields}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with sock:
+        sock.connect((client.host, client.port))
+        sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        eventually(lambda: client.metric("vllm:num_requests_running") > 0)
+        eventually(lambda: client.metric("rooflight:open_requests") == 0)
+
+
+def test_sigterm_ends_a_server_whose_device_hangs(folder: Path, tmp_path: Path) -> None:
+    command = (sys.executable, str(WORKER), str(tmp_path))
+    server = launch(folder, *SMALL, "--drain", "1s", command=command)
+    try:
+        wait_until_ready(server)
+        switch(server, "hang").touch()
+        with server.client.open_stream(max_tokens=4):
+            eventually(lambda: server.client.metric("rooflight:stalled_seconds") > 0)
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(300) == 1
+    finally:
+        server.process.kill()
+        server.process.communicate()
+
+
+def test_sigterm_ends_a_server_that_is_not_warm_yet(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cold").touch()
+    server = launch(folder, *SMALL, command=(sys.executable, str(WORKER), str(tmp_path)))
+    try:
+        assert server.client.complete().code == "warming_up"
+        assert server.end() == 0
+    finally:
+        server.process.kill()
+        server.process.communicate()
+
+
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path, tmp_path: Path) -> None:
     command = (sys.executable, str(WORKER), str(tmp_path))
     words = (*SMALL, "--on", "h100", "--patience", "600s", "--drain", "600s")
     with start_server(folder, *words, command=command, name="drained") as server:
         client, hang = server.client, switch(server, "hang")
         hang.write_text(str(STEPS))
-        with client.open_stream(max_tokens=500, ignore_eos=True) as sock:
+        head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        with (
+            client.open_stream(max_tokens=500, ignore_eos=True) as sock,
+            client.raw(f"{head}Content-Length: 100\r\n\r\n{{".encode()) as half,
+        ):
             read = read_events(sock, 3)
             assert client.metric("rooflight:predicted_ttft_seconds_count") == 1
+            eventually(lambda: client.metric("rooflight:open_requests") == 2)
             server.process.send_signal(signal.SIGTERM)
             eventually(lambda: client.get("/ready").status == 503)
+            assert b" 503 " in half.recv(4096).split(b"\r\n")[0]  # it was not begun
             reply = client.complete()
             assert reply.status == 503 and reply.code == "draining"
             assert client.get("/health").status == 200

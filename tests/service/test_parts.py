@@ -1,7 +1,9 @@
 """Templates, logs, limits, health and the exchange, each alone."""
 
 import asyncio
+import errno
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -90,9 +92,33 @@ def test_a_log_writes_lines_and_survives_a_full_disk(tmp_path: Path) -> None:
     assert gone.dropped == 1
 
 
-def test_a_log_that_is_stuck_does_not_hold_anybody_up(tmp_path: Path) -> None:
-    import os
+def test_a_line_of_the_log_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that fills in the middle of one, and has room again later."""
+    path, write, left = tmp_path / "log", os.write, [100]
 
+    def some(file: int, data: bytes) -> int:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "no space")
+        written = write(file, data[: left[0]])
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", some)
+    log = Log(str(path))
+    for number in range(10):
+        log.event("one", n=number)
+    log.close()
+    left[0] = 10**6
+    again = Log(str(path))
+    again.event("last", n=99)
+    again.close()
+    found = [json.loads(line)["n"] for line in path.read_text().splitlines()]
+    assert found[-1] == 99 and found[:-1] == [*range(len(found) - 1)] and log.dropped > 0
+
+
+def test_a_log_that_is_stuck_does_not_hold_anybody_up(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # nobody reads: opening it waits for ever
     log = Log(str(pipe))

@@ -13,6 +13,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from rooflight.engine import EngineConfig
+from rooflight.service.fingerprint import fingerprint
+
 from .server_process import Server, launch, start_server, wait_until_ready
 from .test_lifecycle import WORKER, eventually, is_idle
 from .tiny_model import make_folder
@@ -218,6 +221,46 @@ def test_hostile_talk_leaves_the_server_healthy(pair: Pair) -> None:
     assert pair.there.client.get("/health").status == 200
     pair.check_empty()
     assert not any(line["event"] == "bug" for line in pair.there.lines())
+
+
+def test_a_lease_that_is_not_read_ends_and_is_paid_for(pair: Pair, folder: Path) -> None:
+    """However long was asked for."""
+    config = EngineConfig(4, 128, 8, 128, 256)
+    order = {
+        "fingerprint": fingerprint(folder, config, "f32"),
+        "prompt": [1, 2, 3],
+        "sampling": [0, 1, 0, 0],
+        "logprobs": 0,
+        "salt": "",
+        "lease_s": 120,
+    }
+
+    async def talk() -> None:
+        url = f"http://127.0.0.1:{pair.there.said['port']}/prefill"
+        async with aiohttp.ClientSession() as session, session.ws_connect(url) as ws:
+            await ws.send_str(json.dumps(order))
+            assert "token" in await ws.receive_json()
+            assert pair.there.client.metric("rooflight:leases") == 1
+            assert (await ws.receive()).type is aiohttp.WSMsgType.CLOSE
+
+    asyncio.run(talk())
+    pair.check_empty()
+
+
+def test_models_that_differ_in_one_byte_have_other_fingerprints(tmp_path: Path) -> None:
+    """Wherever it is: the ends of a file say nothing of its middle."""
+    folder = make_folder(tmp_path / "model")
+    config = EngineConfig(1, 16, 4, 32, 64)
+    weights, found = folder / "model.safetensors", set[str]()
+    data = bytearray(weights.read_bytes())
+    for at in (0, len(data) // 3, len(data) // 2, len(data) - 1):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        weights.write_bytes(changed)
+        found.add(fingerprint(folder, config, "f32"))
+    weights.write_bytes(data)
+    found |= {fingerprint(folder, config, dtype) for dtype in ("f32", "bf16")}
+    assert len(found) == 6
 
 
 def test_a_server_killed_while_it_hands_over_costs_nobody_a_text(

@@ -20,7 +20,7 @@ from .test_lifecycle import eventually
 PROMPTS = [f"prompt number {i}, long enough to be computed by another server" for i in range(6)]
 DEADLINE = 240.0  # so late that it was forgotten: servers give up after 20 s
 ERRORS = {
-    *("429 overloaded", "502 replica_broke", "503 no_replica", "503 engine_failed"),
+    *("429 overloaded", "502 replica_broke", "503 no_replica", "500 engine_failed"),
     *("503 draining", "504 replica_timeout", "408 deadline", "503 warming_up", "503 engine_dead"),
     *("event replica_broke", "event deadline", "event engine_failed"),
 }

@@ -45,6 +45,11 @@ def test_every_route_but_two_needs_a_key(guarded: Server) -> None:
     assert guarded.client.get("/no/such/route").status == 401
 
 
+def test_with_keys_a_server_has_any_name(guarded: Server) -> None:
+    client = client_of(guarded, "alice")
+    assert client.send("GET", "/v1/models", None, Host="models.example").status == 200
+
+
 def test_a_wrong_key_is_as_none(guarded: Server) -> None:
     for key in ("", "sk-alice", KEYS["alice"] + "x", KEYS["alice"].upper()):
         assert replace(guarded.client, key=key).get("/v1/models").status == 401
@@ -125,6 +130,23 @@ def test_a_flood_that_would_fill_the_queue_leaves_room_for_others(guarded: Serve
 
 def guarded_waiting(client: Client) -> float:
     return client.metric("vllm:num_requests_waiting")
+
+
+def test_open_bodies_of_one_key_leave_room_for_others(guarded: Server) -> None:
+    """Half-sent ones, more than there are places."""
+    alice, bob = client_of(guarded, "alice"), client_of(guarded, "carol")
+    head = (
+        "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {KEYS['alice']}\r\nContent-Length: 100\r\n\r\n{{"
+    )
+    socks = [alice.raw(head.encode()) for _ in range(400)]
+    try:
+        eventually(lambda: alice.post("/tokenize", {"prompt": "a"}).status == 429)
+        assert bob.post("/tokenize", {"prompt": "a"}).status == 200
+    finally:
+        for sock in socks:
+            sock.close()
+    eventually(lambda: alice.post("/tokenize", {"prompt": "a"}).status == 200)
 
 
 def test_logs_hold_neither_texts_nor_keys(guarded: Server) -> None:

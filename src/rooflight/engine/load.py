@@ -20,10 +20,16 @@ from rooflight.engine.config import EngineConfig
 from rooflight.engine.engine import Engine
 from rooflight.errors import UsageError
 from rooflight.graph.layout import Rule
-from rooflight.plan.serving.layout import ServingLayout, mesh_axes, parse_serving_layout
+from rooflight.plan.serving.layout import (
+    ServingLayout,
+    check_one_engine,
+    mesh_axes,
+    parse_serving_layout,
+)
 from rooflight.plan.serving.pins import generate_pins, generate_setting, spread_axes
 from rooflight.plan.serving.precision import parse_precision
-from rooflight.program.hf_import import import_huggingface
+from rooflight.plan.serving.terms import Setting
+from rooflight.program.hf_import import import_huggingface, match_huggingface
 from rooflight.program.model import Program
 from rooflight.program.params import JAX_DTYPES, Tree, abstract_params
 from rooflight.program.quantized import FORMATS, quantize_weights
@@ -47,13 +53,7 @@ class Placement:
     drafter: str | None = None  # a folder with a smaller model that guesses ahead, on one device
 
     def __post_init__(self) -> None:
-        split = self.split
-        if split.pp * split.dp * split.cp > 1:
-            raise UsageError(
-                f"an engine under {split} would split layers, sequences or positions of a prompt",
-                hint=f"use tp, ws and ep, such as tp={split.num_chips}; run each part of dp as a"
-                " server of its own, behind `rooflight route`",
-            )
+        check_one_engine(self.split)
 
     @property
     def split(self) -> ServingLayout:
@@ -81,24 +81,37 @@ def load_engine(
     return engine
 
 
+def check_folder(folder: str | Path, config: EngineConfig, placement: Placement) -> None:
+    """Raises where `load_engine` would, less what depends on the devices that are here."""
+    program = _program(folder, config, placement)[0]
+    match_huggingface(folder, program.specs)
+
+
 def _load(
     folder: str | Path, config: EngineConfig, placement: Placement
 ) -> tuple[Program, Tree, Axes]:
     """Program and weights, and the axes over which the positions of a row are spread."""
+    program, setting = _program(folder, config, placement)
+    _check(placement.split, setting.layout.cache or {})
+    target = abstract_params(program.specs, program.pins, device_mesh(program.pins.axes))
+    params = import_huggingface(folder, program.specs, target).params
+    dtypes = parse_precision(placement.dtypes)
+    if dtypes.weights.name in FORMATS:
+        params = _in_few_bits(program.model, params, dtypes.weights.name)
+    return program, params, spread_axes(setting)
+
+
+def _program(
+    folder: str | Path, config: EngineConfig, placement: Placement
+) -> tuple[Program, Setting]:
     model, dtypes = read_hf_config(folder), parse_precision(placement.dtypes)
     axes = mesh_axes(placement.split, model) or {"Y": 1}
     mesh = place(axes, parse_slice(placement.on))
     setting = generate_setting(model, placement.split, mesh, dtypes)
-    _check(placement.split, setting.layout.cache or {})
     pins = generate_pins(setting, rows=config.max_rows, context=config.max_model_tokens)
     compute = dtypes.compute if dtypes.compute in JAX_DTYPES else _WIDE
     stored = dtypes.weights.name if dtypes.weights.name in JAX_DTYPES else compute
-    program = Program(model, pins, weights=stored, compute=compute)
-    target = abstract_params(program.specs, pins, device_mesh(pins.axes))
-    params = import_huggingface(folder, program.specs, target).params
-    if dtypes.weights.name in FORMATS:
-        params = _in_few_bits(model, params, dtypes.weights.name)
-    return program, params, spread_axes(setting)
+    return Program(model, pins, weights=stored, compute=compute), setting
 
 
 def _make_devices(count: int) -> None:

@@ -82,13 +82,17 @@ class Runner:
             self._is_draining = True
             return self._changed.wait_for(self._is_idle, timeout)
 
-    def stop(self) -> None:
-        """Ends the thread after the step it is in; jobs that are left get `CANCELLED`."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """Ends the thread after the step it is in; jobs that are left get `CANCELLED`.
+
+        False if that step takes longer: a device that hangs does not end.
+        """
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def stats(self) -> EngineStats:
         """As of the last step."""

@@ -1,7 +1,8 @@
 """The replicas: who is up, how much each has to do, and who gets the next request.
 
-A failure takes a replica out at once; a probe of its readiness, every second, brings it back. The
-same probe reads how many requests wait there, for other fronts may send some as well.
+No connection takes a replica out at once; a probe of its readiness, every second, brings it back.
+The same probe reads how many requests wait there, for other fronts may send some as well. One that
+breaks off stays until a probe says otherwise: a reader that does not read has it break off, too.
 """
 
 import asyncio
@@ -122,7 +123,7 @@ async def _waiting(session: aiohttp.ClientSession, url: str, headers: dict[str, 
     text = b""
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with session.get(
-            f"{url}/metrics", timeout=_PROBE_TIMEOUT, headers=headers
+            f"{url}/metrics", timeout=_PROBE_TIMEOUT, headers=headers, allow_redirects=False
         ) as response:
             while len(text) < _MOST_METRICS and (part := await response.content.read(1 << 16)):
                 text += part

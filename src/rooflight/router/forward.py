@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import hdrs, web
@@ -20,8 +21,10 @@ from rooflight.router.affinity import prefix_key
 from rooflight.router.counts import Counts
 from rooflight.router.fleet import Fleet, Replica
 from rooflight.service.problem import Problem
+from rooflight.service.writer import write_part, write_whole
 
 _TO_REPLICA = ("Accept", "Authorization", "Content-Type", "Traceparent", "X-Request-Timeout")
+_AS_IT_IS = {hdrs.ACCEPT_ENCODING: "identity"}  # events are read on their way
 _TO_CLIENT = ("Cache-Control", "Content-Type", "Retry-After", "X-Request-Id")
 _NO_ROOM = (429, 503)
 _MOST_ANSWER = 64 << 20
@@ -41,6 +44,14 @@ class Refusal:
     @property
     def reason(self) -> str:
         return str(self.status or "connect")
+
+
+class Whole(NamedTuple):
+    """An answer in one piece."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class ClientGone(Exception):
@@ -102,21 +113,23 @@ class Forwarder:
                     request.method,
                     replica.url + request.path,
                     data=io.BytesIO(body) if body else None,  # sent in parts: stops nobody else
-                    headers=_kept(request.headers, _TO_REPLICA),
+                    headers=_kept(request.headers, _TO_REPLICA) | _AS_IT_IS,
                     allow_redirects=False,
                 )
             async with upstream:
+                if upstream.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+                    raise Problem(502, "replica_encoding", "the replica compressed its answer")
                 if upstream.status == 200 and upstream.content_type == "text/event-stream":
                     return await self._stream(replica, request, upstream)
                 async with self._cuttable(replica):
-                    return await _answer(upstream)
+                    answer = await _answer(upstream)
+                return await _send(request, answer) if isinstance(answer, Whole) else answer
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             self._fleet.eject(replica, "no connection")
             return Refusal(0)
         except TimeoutError:  # it may be busy with others: the probe knows
             raise Problem(504, "replica_timeout", "it took too long") from None
-        except (aiohttp.ClientError, OSError) as error:
-            self._fleet.eject(replica, f"broke: {type(error).__name__}")
+        except (aiohttp.ClientError, OSError):  # dead, or rid of this client: the next one sees
             raise Problem(502, "replica_broke", "the replica broke off") from None
 
     async def _stream(
@@ -135,8 +148,7 @@ class Forwarder:
                         await _write(request, response, events)
         except TimeoutError:
             why = "it took too long"
-        except (aiohttp.ClientError, OSError) as error:
-            self._fleet.eject(replica, f"broke in a stream: {type(error).__name__}")
+        except (aiohttp.ClientError, OSError):
             why = "the replica broke off"
         if not is_done and not response.prepared:
             raise Problem(502, "replica_broke", why)
@@ -165,13 +177,8 @@ def _kept(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
     try:
-        async with asyncio.timeout(_WRITE_S):
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write(data)
-    except (ConnectionError, aiohttp.ClientError, TimeoutError):
-        if request.transport is not None:
-            request.transport.abort()
+        await write_part(request, response, data, _WRITE_S)
+    except (ConnectionError, aiohttp.ClientError):
         raise ClientGone from None
 
 
@@ -184,15 +191,23 @@ async def _whole(upstream: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-async def _answer(upstream: aiohttp.ClientResponse) -> web.Response | Refusal:
+async def _answer(upstream: aiohttp.ClientResponse) -> Whole | Refusal:
     """In one piece, so that nothing has been sent if it breaks."""
     body = await _whole(upstream)
     if upstream.status in _NO_ROOM:
         word = upstream.headers.get(hdrs.RETRY_AFTER, "")
         wait_s = int(word) if word.isdecimal() and len(word) < 6 else _DEFAULT_RETRY_S
         return Refusal(upstream.status, wait_s, body)
-    headers = _kept(upstream.headers, _TO_CLIENT)
-    return web.Response(body=body, status=upstream.status, headers=headers)
+    return Whole(upstream.status, _kept(upstream.headers, _TO_CLIENT), body)
+
+
+async def _send(request: web.Request, answer: Whole) -> web.StreamResponse:
+    try:
+        return await write_whole(
+            request, answer.body, _WRITE_S, status=answer.status, headers=answer.headers
+        )
+    except (ConnectionError, aiohttp.ClientError):
+        raise ClientGone from None
 
 
 def _refuse(refusals: list[Refusal]) -> web.Response:

@@ -1,6 +1,5 @@
 """The front: the routes that are passed on, within bounds, and health of its own."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -10,7 +9,10 @@ from aiohttp import hdrs, web
 from rooflight.router.counts import Counts
 from rooflight.router.fleet import Fleet, Replica
 from rooflight.router.forward import ClientGone, Forwarder
-from rooflight.service.keys import Key, find_key
+from rooflight.service.address import check_name
+from rooflight.service.body import Bodies
+from rooflight.service.fairness import Shares
+from rooflight.service.keys import NOBODY, Key, find_key
 from rooflight.service.logs import Log
 from rooflight.service.problem import Problem
 
@@ -18,8 +20,8 @@ _POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 _ASKED = ("/v1/models",)
 _OPEN = ("/health", "/ready")
 _MOST_BODY = 16 << 20
-_MOST_HELD = 512 << 20  # bytes of all bodies at once
-_BODY_S = 30.0  # to send a body, however slowly
+_MOST_HELD = 512 << 20  # bytes of all bodies at once, shared evenly between keys
+_KEY = web.RequestKey("key", str)  # of a request: who asks
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,7 +34,7 @@ class Settings:
     keys: tuple[Key, ...] = ()
     probe_key: str | None = None  # shown to replicas when their metrics are read
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: int | None = None  # None: the default, or else one that is free
     least_bound: int = 8
     timeout_s: float = 300.0  # without a byte from a replica
     drain_s: float = 60.0
@@ -53,7 +55,14 @@ class Front:
             stuck=lambda replica: self.forwarder.cut(replica),
         )
         self.forwarder = Forwarder(self.fleet, session, self.counts)
-        self._held = 0
+        self._bodies = Bodies()
+        is_shared = len(settings.keys) > 1
+        self._held = Shares(_MOST_HELD if is_shared else 2 * _MOST_HELD)  # half is the most of one
+
+    def drain(self) -> None:
+        """Takes no more requests, nor bodies that are not here yet."""
+        self.is_draining = True
+        self._bodies.end()
 
     def _changed(self, replica: Replica, why: str) -> None:
         self.log.event("replica", url=replica.url, up=replica.is_up, why=why)
@@ -72,10 +81,14 @@ class Front:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """A key, errors in one shape, and a count of every answer."""
         try:
+            if not self.settings.keys:
+                check_name(request.headers.get(hdrs.HOST))
             authorization = request.headers.get(hdrs.AUTHORIZATION, "")
             keys = () if self._is_open(request.path) else self.settings.keys
-            if keys and find_key(keys, authorization) is None:
+            key = find_key(keys, authorization) if keys else NOBODY
+            if key is None:
                 raise Problem(401, "invalid_api_key", "send Authorization: Bearer KEY")
+            request[_KEY] = key.name
             response = await handler(request)
         except Problem as problem:
             response = _answer(problem)
@@ -95,26 +108,23 @@ class Front:
         body = bytearray()
         self.num_open += 1
         try:
-            try:
-                async with asyncio.timeout(_BODY_S):
-                    await self._read(request, body)
-            except TimeoutError:
-                raise Problem(408, "slow_body", f"the body took over {_BODY_S:g} s") from None
+            async with self._bodies.reading():
+                await self._read(request, body)
             return await self.forwarder.forward(request, bytes(body))
         finally:
             self.num_open -= 1
-            self._held -= len(body)
+            self._held.leave(request[_KEY], len(body))
 
     async def _read(self, request: web.Request, body: bytearray) -> None:
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
             raise Problem(415, "unsupported_encoding", "send the body uncompressed")
         async for part in request.content.iter_any():
-            body += part
-            self._held += len(part)
-            if len(body) > _MOST_BODY:
+            if len(body) + len(part) > _MOST_BODY:
                 raise Problem(413, "body_too_large", f"the body is above {_MOST_BODY} bytes")
-            if self._held > _MOST_HELD:
+            if not self._held.may_enter(request[_KEY], len(part)):
                 raise Problem(429, "overloaded", "too much is on its way", retry_after=1)
+            body += part
+            self._held.enter(request[_KEY], len(part))
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "live"})

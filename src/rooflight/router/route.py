@@ -12,9 +12,11 @@ import aiohttp
 
 from rooflight.router.front import Front, Settings
 from rooflight.service.address import bind, check_address, raise_file_limit
-from rooflight.service.front import open_front, until_signal
+from rooflight.service.allocator import return_large_blocks
+from rooflight.service.front import open_front, until_ended, until_signal
 from rooflight.service.logs import Log
 
+_PORT = 8080
 _CONNECT_S = 2.0
 _CUT_S = 2.0  # to tell the clients that are cut off
 
@@ -22,12 +24,13 @@ _CUT_S = 2.0  # to tell the clients that are cut off
 def route(settings: Settings, log: Log, announce: Callable[[int], None]) -> bool:
     """Routes until a signal; false if requests had to be cut off."""
     check_address(settings.host, has_keys=bool(settings.keys))
+    return_large_blocks()
     return asyncio.run(_route(settings, log, announce))
 
 
 async def _route(settings: Settings, log: Log, announce: Callable[[int], None]) -> bool:
     raise_file_limit()
-    sock, stopping = bind(settings.host, settings.port), until_signal()
+    sock, stopping = bind(settings.host, settings.port, default=_PORT), until_signal()
     async with _session(settings) as session:
         front = Front(settings, session, log)
         await front.fleet.probe(session)
@@ -35,24 +38,17 @@ async def _route(settings: Settings, log: Log, announce: Callable[[int], None]) 
         runner = await open_front(front.app(), sock)
         announce(sock.getsockname()[1])
         await stopping.wait()
-        front.is_draining = True
-        is_clean = await _all_ended(front, settings.drain_s)
+        front.drain()
+        is_clean = await until_ended(lambda: front.num_open, settings.drain_s)
         watch.cancel()
-        front.forwarder.cut()
-        await _all_ended(front, _CUT_S)
+        if not is_clean:
+            front.forwarder.cut()
+            await until_ended(lambda: front.num_open, _CUT_S)
         await runner.cleanup()
     with suppress(asyncio.CancelledError):
         await watch
     log.event("stop", clean=is_clean)
     return is_clean
-
-
-async def _all_ended(front: Front, seconds: float) -> bool:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while front.num_open:
-                await asyncio.sleep(0.05)
-    return not front.num_open
 
 
 def _session(settings: Settings) -> aiohttp.ClientSession:

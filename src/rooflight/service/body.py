@@ -1,28 +1,55 @@
-"""The JSON body of a request, read within bounds: bytes, encoding, depth, numbers."""
+"""The JSON body of a request, read within bounds: time, bytes, encoding, depth, numbers."""
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from aiohttp import hdrs, web
 
 from rooflight.service.fields import Json
-from rooflight.service.problem import Problem
+from rooflight.service.problem import Problem, unavailable
 
 _SECONDS = 30  # to send a body, however slowly
 
 
-async def read_json(request: web.Request, *, most_bytes: int) -> Json:
-    """The body as JSON, or a `Problem`; never more than `most_bytes` are held."""
+class Bodies:
+    """Those that are on their way; of these nothing was begun, so an end does not wait for them."""
+
+    def __init__(self) -> None:
+        self._timers: set[asyncio.Timeout] = set()
+        self._is_over = False
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[None]:
+        """For as long as a body may take."""
+        try:
+            async with asyncio.timeout(_SECONDS) as timer:
+                self._timers.add(timer)
+                try:
+                    yield
+                finally:
+                    self._timers.discard(timer)
+        except TimeoutError:
+            if self._is_over:
+                raise unavailable("draining", "this server is about to stop") from None
+            raise Problem(408, "slow_body", f"the body took more than {_SECONDS} s") from None
+
+    def end(self) -> None:
+        """Those that are not here yet are refused."""
+        self._is_over = True
+        for timer in self._timers:
+            timer.reschedule(asyncio.get_running_loop().time())
+
+
+async def read_body(request: web.Request, *, most_bytes: int) -> bytes:
+    """What should be JSON, or a `Problem`; never more than `most_bytes` are held."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
         raise Problem(415, "unsupported_encoding", "send the body uncompressed")
     if request.content_type != "application/json":
         raise Problem(415, "unsupported_media_type", "send Content-Type: application/json")
-    try:
-        async with asyncio.timeout(_SECONDS):
-            return parse_json(await _read(request, most_bytes))
-    except TimeoutError:
-        raise Problem(408, "slow_body", f"the body took more than {_SECONDS} s") from None
+    return await _read(request, most_bytes)
 
 
 async def _read(request: web.Request, most_bytes: int) -> bytes:

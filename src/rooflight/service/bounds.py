@@ -17,6 +17,7 @@ class Bounds:
     max_stops: int = 16
     max_stop_characters: int = 128
     max_logprobs: int = 20
+    max_logprob_entries: int = 100_000  # choices times new tokens times alternatives
     max_messages: int = 1024
     max_schema_characters: int = 16384
 

@@ -1,76 +1,71 @@
-"""The chat template of a folder: messages to one prompt, in a sandbox.
+"""The chat template of a folder: messages to one prompt.
 
 A template comes from the operator's own folder and never from a request; it can still be somebody
-else's, so it runs where it can neither import, call into objects, nor change anything.
+else's, so it is parsed and rendered in a process that can hurt itself only (`template_render`).
 """
 
-import datetime
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
-
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any, cast
 
 from rooflight.errors import UsageError
-from rooflight.service.problem import Problem, invalid
+from rooflight.files import read_file
+from rooflight.service.bounded import Bounded, TooMuch
+from rooflight.service.problem import invalid
 
 Message = Mapping[str, str]
-
-
-class _Refusal(TemplateError):
-    """A template that says why messages do not suit it."""
+_HINT = "repair chat_template in tokenizer_config.json, or remove it"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A compiled template, and the names of special tokens that it may write."""
+    """A template that parses, in its process."""
 
-    template: Any  # jinja2.Template; it annotates its own functions only in part
-    names: Mapping[str, str]
+    process: Bounded
 
     def render(self, messages: Sequence[Message], *, most: int) -> str:
         """One prompt, ready for the assistant's turn, of at most `most` characters."""
         try:
-            parts: list[str] = []
-            length = 0
-            for part in self.template.generate(
-                messages=[dict(m) for m in messages], add_generation_prompt=True, **self.names
-            ):
-                parts.append(part)
-                length += len(part)
-                if length > most:
-                    raise invalid("messages", f"above {most} characters in all")
-            return "".join(parts)
-        except _Refusal as refusal:
-            raise invalid("messages", str(refusal)) from None
-        except Problem:
-            raise
-        except Exception:  # whatever a template does wrong with these messages
-            raise invalid("messages", "the chat template cannot write these") from None
+            found = self.process.ask({"messages": [dict(m) for m in messages], "most": most})
+        except TooMuch:
+            raise invalid("messages", "the chat template takes too long for these") from None
+        if "text" in found:
+            return found["text"]
+        refused = found.get("refused", "the chat template cannot write these")
+        raise invalid("messages", refused)
+
+    def stop(self) -> None:
+        self.process.stop()
 
 
 def load_template(folder: Path) -> ChatTemplate | None:
     """From chat_template.jinja or tokenizer_config.json; None if neither has one."""
     config_path, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    config: dict[str, Any] = json.loads(config_path.read_text()) if config_path.exists() else {}
-    source = file.read_text() if file.exists() else config.get("chat_template")
+    config: Mapping[str, Any] = _config(config_path) if config_path.exists() else {}
+    source = read_file(file, hint=_HINT) if file.exists() else config.get("chat_template")
     if not isinstance(source, str):
         return None
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    functions: dict[str, Any] = environment.globals
-    functions |= {"raise_exception": _refuse, "strftime_now": _now}
-    environment.filters["tojson"] = _tojson
+    process = Bounded(
+        "rooflight.service.template_render", {"source": source, "names": _names(config)}
+    )
     try:
-        template = environment.from_string(source)
-    except TemplateError as error:
-        raise UsageError(
-            f"the chat template of {folder} does not parse: {error}",
-            hint="repair chat_template in tokenizer_config.json, or remove it",
-        ) from None
-    return ChatTemplate(template, _names(config))
+        failed = process.ask(None).get("failed")
+    except TooMuch:
+        failed = "it takes too long"
+    if failed is not None:
+        process.stop()
+        raise UsageError(f"the chat template of {folder} does not parse: {failed}", hint=_HINT)
+    return ChatTemplate(process)
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(read_file(path, hint=_HINT))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from None
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
 def _names(config: Mapping[str, Any]) -> dict[str, str]:
@@ -81,16 +76,3 @@ def _names(config: Mapping[str, Any]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             found[name] = text
     return found
-
-
-def _refuse(message: str) -> NoReturn:
-    raise _Refusal(str(message)[:200])
-
-
-def _now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
-
-
-def _tojson(value: object, indent: int | None = None) -> str:
-    """As `transformers` has it: no escapes for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)

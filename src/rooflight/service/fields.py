@@ -200,6 +200,26 @@ class Fields:
         return {**form, "required": list(self.required)} if self.required else form
 
 
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """What this server does not do; said by some clients, and read where it changes nothing."""
+
+    inner: Field
+    what: str
+    neutral: str
+
+    def read(self, value: Json, at: str) -> Json:
+        try:
+            return self.inner.read(value, at)
+        except Problem:
+            hint = f"leave {at} out, or send {self.neutral}"
+            text = f"{at}: this server does not do {self.what}; {hint}"
+            raise Problem(400, "unsupported_parameter", text, param=at) from None
+
+    def schema(self) -> Schema:
+        return self.inner.schema()
+
+
 def _join(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
 

@@ -4,11 +4,14 @@ import asyncio
 import logging
 import signal
 import socket
+import time
+from collections.abc import Callable
 
 from aiohttp import web
 
 _IDLE_SECONDS = 30  # that a connection gets to send a request, the first one or the next
 _LINGER_SECONDS = 2  # what is left of a refused body is read and dropped
+_GRACE_SECONDS = 0.5  # in which requests that were sent before a signal are read, and refused
 
 
 def until_signal() -> asyncio.Event:
@@ -22,6 +25,14 @@ def until_signal() -> asyncio.Event:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop, name)
     return stopping
+
+
+async def until_ended(num_open: Callable[[], int], seconds: float) -> bool:
+    """Waits for requests to end; false if some have not."""
+    start, grace = time.monotonic(), min(_GRACE_SECONDS, seconds)
+    while (gone := time.monotonic() - start) < grace or (num_open() and gone < seconds):
+        await asyncio.sleep(0.02)
+    return num_open() == 0
 
 
 async def open_front(app: web.Application, sock: socket.socket) -> web.AppRunner:

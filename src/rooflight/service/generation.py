@@ -152,7 +152,8 @@ class Generation:
     def _take(self, choice: Choice, delta: Delta) -> Iterator[Piece]:
         if delta.finish in (Finish.FAILED, Finish.CANCELLED):
             choice.finish = "error"
-            raise unavailable("engine_failed", "the engine could not finish this request")
+            # Not 503, which says that nothing was begun: a router would hand it to the next.
+            raise Problem(500, "engine_failed", "the engine could not finish this request")
         self._observe(choice, delta)
         choice.cached += delta.cached_tokens
         offset = choice.text.length

@@ -1,19 +1,20 @@
-"""Texts that must be JSON of a schema, through `llguidance`; an optional package.
-
-A grammar comes from a client, so it is compiled in a worker under hard limits, and kept nowhere.
-"""
+"""Texts that must be JSON of a schema, through `llguidance`; an optional package."""
 
 import json
 from collections.abc import Mapping
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from rooflight.engine import Allowed, Mask
+from rooflight.service.bounded import Bounded, TooMuch
 from rooflight.service.fields import Json
+from rooflight.service.grammar_trial import make_matcher, make_vocabulary
 from rooflight.service.problem import invalid
 from rooflight.service.tokens import Tokenizer
+from rooflight.service.workers import Workers
 
 
 class _Guide:
@@ -39,40 +40,50 @@ class _Guide:
 
 
 class Grammars:
-    """Makes guides for the vocabulary of one model."""
+    """Makes guides for the vocabulary of one model; has a thread and a process of its own."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         self._tokenizer = tokenizer
         self._vocab = vocab
-        self._library: Any = None
+        self._workers = Workers("grammar", threads=1, a_key=1)
 
-    def guide(self, schema: Mapping[str, Json]) -> Allowed:
-        """Compiles a schema; in a worker thread, for it may take a while."""
+    async def guides(self, schema: Mapping[str, Json], count: int, *, key: str) -> list[Allowed]:
+        """Compiles a schema once, for so many texts; a key has one under way, others come between.
+
+        A grammar comes from a client: it is tried first where it can take neither the time nor
+        the memory of this process. What passed there takes as little here.
+        """
         if find_spec("llguidance") is None:
             raise invalid("response_format", "this server was installed without structured output")
-        from llguidance import LLMatcher, LLParserLimits
-
         try:
-            text = LLMatcher.grammar_from_json_schema(json.dumps(schema))
-        except ValueError:
-            raise invalid("response_format", "not a JSON schema") from None
-        limits = LLParserLimits(
-            initial_lexer_fuel=200_000,
-            step_lexer_fuel=50_000,
-            step_max_items=20_000,
-            max_lexer_states=50_000,
-            max_grammar_size=100_000,
-        )
-        matcher = LLMatcher(self._vocabulary(), text, log_level=0, limits=limits)
-        if matcher.is_error():
-            raise invalid("response_format", "a schema that is wrong or too complex")
-        return _Guide(matcher, self._vocab)
+            matcher = await self._workers.run(key, partial(self._matcher, json.dumps(schema)))
+        except ValueError as error:
+            raise invalid("response_format", str(error)) from None
+        return [_Guide(matcher.deep_copy(), self._vocab) for _ in range(count)]
 
+    def stop(self) -> None:
+        if "_trial" in self.__dict__:
+            self._trial.stop()
+        self._workers.stop()
+
+    def _matcher(self, schema: str) -> Any:
+        try:
+            why = self._trial.ask(schema)
+        except TooMuch:
+            why = "a schema that is too complex"
+        if why:
+            raise ValueError(why)
+        return make_matcher(self._vocabulary, schema)
+
+    @cached_property
+    def _trial(self) -> Bounded:
+        return Bounded("rooflight.service.grammar_trial", self._told)
+
+    @cached_property
     def _vocabulary(self) -> Any:
-        if self._library is None:
-            from llguidance import LLTokenizer
+        return make_vocabulary(*self._told)
 
-            ends = sorted(self._tokenizer.stop_tokens) or None
-            text = self._tokenizer.library.to_str()
-            self._library = LLTokenizer(text, n_vocab=self._vocab, eos_token=ends)
-        return self._library
+    @property
+    def _told(self) -> tuple[str, int, list[int]]:
+        ends = sorted(self._tokenizer.stop_tokens)
+        return self._tokenizer.library.to_str(), self._vocab, ends

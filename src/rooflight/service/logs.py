@@ -59,7 +59,10 @@ class Log:
             return
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(self._file, line)
+        written = os.write(self._file, line)
+        if written < len(line):  # the disk is full: all of a line, or nothing
+            os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
+            raise OSError("no room for a line")
 
     def _close_file(self) -> None:
         if self._file is not None:

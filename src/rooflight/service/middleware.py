@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from aiohttp import hdrs, web
 
+from rooflight.service.address import check_name
 from rooflight.service.keys import NOBODY, Key, find_key
 from rooflight.service.logs import Value
 from rooflight.service.problem import Problem, problem_of
@@ -74,6 +75,8 @@ def _route(request: web.Request) -> str:
 def _key(service: Service, request: web.Request, route: str) -> Key:
     keys = service.settings.keys
     is_open = route in OPEN or (service.settings.open_metrics and route == "/metrics")
+    if not keys:
+        check_name(request.headers.get(hdrs.HOST))
     if not keys or is_open:
         return NOBODY
     found = find_key(keys, request.headers.get(hdrs.AUTHORIZATION, ""))

@@ -1,11 +1,13 @@
 """The side that prefills: a prompt in, its token out, then its KV while a lease lasts.
 
-The lease ends when the talk ends, and at the latest after the time that was asked for; blocks that
-were not read by then are free again, whatever has become of the other side.
+The lease ends when the talk ends, when nothing is read for a while, and at the latest after the
+time that was asked for; blocks that were not read by then are free again, whatever has become of
+the other side. As long as it lasts its prompt waits for its key, and its tokens are spent.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from aiohttp import WSMsgType, web
 
@@ -24,9 +26,11 @@ from rooflight.service.handover_messages import (
     write_first,
     write_parcel,
 )
-from rooflight.service.problem import Problem, invalid, overloaded, unavailable
+from rooflight.service.problem import Problem, invalid, overloaded
 
+Charge = Callable[[int], AbstractContextManager[None]]  # of prompt tokens, or a `Problem`
 _ORDER_S = 10.0  # to say what is wanted, once connected
+_READ_S = 10.0  # to read the next layers
 
 
 class Lender:
@@ -46,13 +50,16 @@ class Lender:
     def gauges(self) -> dict[str, Callable[[], float]]:
         return {"leases": lambda: len(self._engine.scheduler.leases)}
 
-    async def talk(self, request: web.Request, bounds: Bounds, id: int) -> web.StreamResponse:
+    async def talk(
+        self, request: web.Request, bounds: Bounds, id: int, charge: Charge
+    ) -> web.StreamResponse:
         """From the order to the end of its lease."""
         socket = web.WebSocketResponse(max_msg_size=bounds.max_body_bytes, compress=False)
         await socket.prepare(request)
         try:
             order = await self._order(socket, bounds, id)
-            await self._serve(socket, order)
+            with charge(len(order.job.prompt)):
+                await self._serve(socket, order)
         except Problem as problem:
             await socket.send_json(problem.body)
         except TimeoutError:
@@ -95,14 +102,16 @@ class Lender:
             raise overloaded(f"not admitted: {found}", retry_after=1)
         delta = (await inbox.take())[0]
         if not delta.tokens:
-            raise unavailable("engine_failed", "the engine could not compute this prompt")
+            raise Problem(500, "engine_failed", "the engine could not compute this prompt")
         return delta
 
     async def _hand_over(
         self, socket: web.WebSocketResponse, id: int, parcels: dict[int, Parcel]
     ) -> None:
         """A group of layers for each message, until the other side has all of them."""
-        async for message in socket:
+        while True:
+            async with asyncio.timeout(_READ_S):
+                message = await socket.receive()
             if message.type is not WSMsgType.TEXT:
                 return
             read, taken = read_step(str(message.data), self._engine.num_groups)

@@ -50,7 +50,7 @@ def overloaded(message: str, *, retry_after: float) -> Problem:
 
 
 def unavailable(code: str, message: str) -> Problem:
-    """The one 5xx there is: draining, or the engine is gone."""
+    """Nothing was begun: warming up, draining, or the engine is gone. Another may be asked."""
     return Problem(503, code, message, retry_after=5)
 
 

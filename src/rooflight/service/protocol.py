@@ -18,6 +18,7 @@ from rooflight.service.fields import (
     Json,
     Real,
     Text,
+    Unserved,
     Whole,
 )
 from rooflight.service.problem import Problem, invalid
@@ -91,20 +92,19 @@ def _shared(bounds: Bounds) -> dict[str, Field]:
         "ignore_eos": Flag(),
         "user": Text(256),
         "response_format": _response_format(bounds),
-        # Said by some clients; honoured only where they change nothing.
-        "frequency_penalty": Choice((0,)),
-        "presence_penalty": Choice((0,)),
-        "repetition_penalty": Choice((1,)),
-        "logit_bias": Fields({}),
+        "frequency_penalty": Unserved(Choice((0,)), "penalties", "0"),
+        "presence_penalty": Unserved(Choice((0,)), "penalties", "0"),
+        "repetition_penalty": Unserved(Choice((1,)), "penalties", "1"),
+        "logit_bias": Unserved(Fields({}), "biases of tokens", "{}"),
     }
 
 
 def _completion_only(bounds: Bounds) -> dict[str, Field]:
     return {
         "logprobs": Whole(0, bounds.max_logprobs),
-        "best_of": Choice((1,)),
-        "echo": Choice((False,)),
-        "suffix": Choice(("",)),
+        "best_of": Unserved(Choice((1,)), "the best of several texts", "1"),
+        "echo": Unserved(Choice((False,)), "prompts in answers", "false"),
+        "suffix": Unserved(Choice(("",)), "texts between two others", '""'),
     }
 
 
@@ -113,8 +113,8 @@ def _chat_only(bounds: Bounds) -> dict[str, Field]:
         "max_completion_tokens": Whole(1, bounds.max_model_tokens - 1),
         "logprobs": Flag(),
         "top_logprobs": Whole(0, bounds.max_logprobs),
-        "tools": Items(Flag(), 0),
-        "tool_choice": Choice(("none",)),
+        "tools": Unserved(Items(Flag(), 0), "calls of tools", "[]"),
+        "tool_choice": Unserved(Choice(("none",)), "calls of tools", '"none"'),
     }
 
 

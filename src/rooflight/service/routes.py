@@ -1,24 +1,32 @@
 """The routes: each reads a body, asks the service, writes an answer."""
 
 import asyncio
+import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
 
 from rooflight import __version__
 from rooflight.service.answers import Answer, Piece
 from rooflight.service.asked import Asked, read_chat, read_completion
-from rooflight.service.body import read_json
+from rooflight.service.body import parse_json, read_body
 from rooflight.service.fields import Json
 from rooflight.service.generation import Generation, merge
+from rooflight.service.keys import Key
 from rooflight.service.middleware import COUNTS, ID, KEY, SERVICE, guard
 from rooflight.service.openapi import openapi
 from rooflight.service.problem import Problem, invalid, problem_of
+from rooflight.service.protocol import Protocol
 from rooflight.service.service import Service
-from rooflight.service.writer import Writer
+from rooflight.service.writer import Writer, whole_json, write_whole
 
+T = TypeVar("T")
+_SMALL_BYTES = 1 << 14  # of a body that takes milliseconds to look through
+_DOCUMENT = web.AppKey("document", bytes)  # which does not change
 _TIMEOUT = "X-Request-Timeout"  # seconds, of one request
 
 
@@ -26,6 +34,9 @@ def make_app(service: Service) -> web.Application:
     """All routes there are; nothing is added later."""
     app = web.Application(middlewares=[guard])
     app[SERVICE] = service
+    with_keys = bool(service.settings.keys)
+    described = openapi(service.protocol, version=__version__, with_keys=with_keys)
+    app[_DOCUMENT] = json.dumps(described).encode()
     app.add_routes(
         [
             web.get("/health", health),
@@ -72,9 +83,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def document(request: web.Request) -> web.Response:
-    service = request.app[SERVICE]
-    with_keys = bool(service.settings.keys)
-    return web.json_response(openapi(service.protocol, version=__version__, with_keys=with_keys))
+    return web.Response(body=request.app[_DOCUMENT], content_type="application/json")
 
 
 async def models(request: web.Request) -> web.Response:
@@ -89,42 +98,54 @@ async def prefill(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     assert service.lender is not None
     with service.entered(request[KEY]):
-        return await service.lender.talk(request, service.protocol.bounds, next(service.ids))
+        charge = partial(service.charged, request[KEY])
+        bounds = service.protocol.bounds
+        return await service.lender.talk(request, bounds, next(service.ids), charge)
 
 
 async def tokenize(request: web.Request) -> web.Response:
-    async with _entered(request) as (service, body):
-        found = service.protocol.tokenize.read(body)
+    async with _entered(request, lambda p, body: p.tokenize.read(body)) as (service, found):
         with_special = found["add_special_tokens"] is not False
-        tokens = await service.encode(found["prompt"], with_special=with_special)
+        async with asyncio.timeout(_seconds(request, service)):
+            tokens = await service.encode(request[KEY], found["prompt"], with_special=with_special)
         most = service.protocol.bounds.max_model_tokens
         return web.json_response({"count": len(tokens), "max_model_len": most, "tokens": tokens})
 
 
 async def detokenize(request: web.Request) -> web.Response:
-    async with _entered(request) as (service, body):
-        tokens = service.protocol.detokenize.read(body)["tokens"]
-        text = await service.in_worker(lambda: service.tokenizer.decode(tokens))
+    async with _entered(request, lambda p, body: p.detokenize.read(body)) as (service, found):
+        decode = partial(service.tokenizer.decode, found["tokens"])
+        async with asyncio.timeout(_seconds(request, service)):
+            text = await service.in_worker(request[KEY], decode)
         return web.json_response({"prompt": text})
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
-    async with _entered(request) as (service, body):
-        return await _generate(request, service, read_completion(service.protocol, body))
+    async with _entered(request, read_completion) as (service, asked):
+        return await _generate(request, service, asked)
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    async with _entered(request) as (service, body):
-        return await _generate(request, service, read_chat(service.protocol, body))
+    async with _entered(request, read_chat) as (service, asked):
+        return await _generate(request, service, asked)
 
 
 @asynccontextmanager
-async def _entered(request: web.Request) -> AsyncGenerator[tuple[Service, Json]]:
-    """The body of a request that was let in."""
-    service = request.app[SERVICE]
-    with service.entered(request[KEY]):
-        most = service.protocol.bounds.max_body_bytes
-        yield service, await read_json(request, most_bytes=most)
+async def _entered(
+    request: web.Request, read: Callable[[Protocol, Json], T]
+) -> AsyncGenerator[tuple[Service, T]]:
+    """What a request asks for that was let in; a large body is looked through by a worker."""
+    service, key = request.app[SERVICE], request[KEY]
+    protocol = service.protocol
+    with service.entered(key):
+        async with service.bodies.reading():
+            body = await read_body(request, most_bytes=protocol.bounds.max_body_bytes)
+
+        def asked() -> T:
+            return read(protocol, parse_json(body))
+
+        is_small = len(body) <= _SMALL_BYTES
+        yield service, asked() if is_small else await service.in_worker(key, asked)
 
 
 def _seconds(request: web.Request, service: Service) -> float:
@@ -149,17 +170,28 @@ async def _generate(request: web.Request, service: Service, asked: Asked) -> web
         if asked.stream:
             writer = Writer(request, service.settings.write_s)
             return await _stream(writer, asked, answer, generation, pieces)
-        return await _whole(answer, generation, pieces)
+        body = await _whole(service, request[KEY], answer, generation, pieces)
+        headers = {"Content-Type": "application/json; charset=utf-8"}
+        return await write_whole(request, body, service.settings.write_s, headers=headers)
 
 
 async def _whole(
-    answer: Answer, generation: Generation, pieces: AsyncIterator[list[Piece]]
-) -> web.Response:
+    service: Service,
+    key: Key,
+    answer: Answer,
+    generation: Generation,
+    pieces: AsyncIterator[list[Piece]],
+) -> bytes:
+    """Put together away from the event loop: with log probabilities it may have megabytes."""
     parts: list[list[Piece]] = [[] for _ in generation.choices]
     async for some in pieces:
         for piece in some:
             parts[piece.index].append(piece)
-    return web.json_response(answer.whole([merge(part) for part in parts], generation.usage))
+
+    def body() -> bytes:
+        return whole_json(answer.whole([merge(part) for part in parts], generation.usage))
+
+    return await service.in_worker(key, body)
 
 
 async def _stream(

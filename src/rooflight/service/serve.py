@@ -1,11 +1,14 @@
 """A folder, served: engine, service, socket and log put together, until a signal.
 
 A first SIGTERM or SIGINT drains: running requests finish, new ones get 503, then the process ends
-with 0. A second one ends it at once.
+with 0; with 1 if some had to be cut off, or the device hangs. A second one ends it at once. While
+it warms up nothing has begun, and nothing is waited for.
 """
 
 import asyncio
+import os
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +17,15 @@ from rooflight.engine import Engine, EngineConfig
 from rooflight.engine.load import Placement, load_engine
 from rooflight.engine.separated import SeparatedEngine
 from rooflight.service.address import raise_file_limit
+from rooflight.service.allocator import return_large_blocks
 from rooflight.service.front import open_front, until_signal
 from rooflight.service.logs import Log
 from rooflight.service.routes import make_app
 from rooflight.service.separation import Separation
 from rooflight.service.service import Service, Settings
 from rooflight.service.waiting_limit import WaitingLimit
+
+_HANGS = 1  # as where requests had to be cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,13 @@ def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:
         deployment.separation,
     )
     try:
+        return_large_blocks()
         return asyncio.run(_listen(service, deployment.sock, announce))
     finally:
         log.close()
+        if not service.runner.stop(0):  # a device that hangs would hold up the end of the process
+            sys.stdout.flush()
+            os._exit(_HANGS if service.runner.is_warm else 0)  # or it still compiles
 
 
 async def _listen(service: Service, sock: socket.socket, announce: Callable[[], None]) -> bool:

@@ -9,7 +9,6 @@ import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +17,13 @@ from typing import TypeVar
 
 from rooflight.engine import Allowed, Engine, Job, Runner, Sampling
 from rooflight.service.asked import Asked, Kind
+from rooflight.service.body import Bodies
 from rooflight.service.borrower import Borrower
 from rooflight.service.bounds import Bounds
 from rooflight.service.chat_template import load_template
 from rooflight.service.exchange import Exchange
-from rooflight.service.fairness import FairQueue
+from rooflight.service.fairness import FairQueue, Shares
+from rooflight.service.front import until_ended
 from rooflight.service.generation import Choice, Generation, Port
 from rooflight.service.grammar import Grammars
 from rooflight.service.health import Health
@@ -36,12 +37,14 @@ from rooflight.service.separation import Separation, make_side
 from rooflight.service.text import TextStream
 from rooflight.service.tokens import load_tokenizer
 from rooflight.service.waiting_limit import WaitingLimit
+from rooflight.service.workers import Workers
 from rooflight.specs import read_hf_config
 
 Tokens = tuple[int, ...]
 T = TypeVar("T")
 _SEEDS = 2**31 - 1
-_TOKENIZER_THREADS = 2
+_WORKER_THREADS = 2
+_STOP_S = 10.0  # that the last step gets
 _MORE_OPEN = 64  # requests that may be read or tokenised beyond those the engine can hold
 
 
@@ -88,15 +91,21 @@ class Service:
             self._borrower = side if isinstance(side, Borrower) else None
         self.health = Health(self.runner, limit.step_seconds, settings.patience_s)
         self.metrics = Metrics(settings.name, self.runner.stats, self._gauges())
+        self.bodies = Bodies()
         self.is_draining = False
         self.num_open = 0
         self.max_open = config.max_rows + config.max_waiting + _MORE_OPEN
         self._grammars = Grammars(self.tokenizer, vocab)
         self._allowances = {key.name: Allowance(key) for key in (*settings.keys, NOBODY)}
         is_shared = len(settings.keys) > 1
-        self._fairness = FairQueue(limit.max_waiting_tokens if is_shared else math.inf)
+        self._fairness = FairQueue(
+            limit.max_waiting_tokens if is_shared else math.inf,
+            config.max_waiting if is_shared else math.inf,
+        )
+        self._open = Shares(self.max_open if is_shared else math.inf)
         self.ids = itertools.count(1)  # of jobs; clients never choose or see them
-        self._pool = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
+        threads = _WORKER_THREADS
+        self._workers = Workers("worker", threads=threads, a_key=1 if is_shared else threads)
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         """Of ours, read when they are scraped."""
@@ -129,16 +138,18 @@ class Service:
     async def drain(self) -> bool:
         """Refuses new requests and waits for those there are; false if some had to be ended."""
         self.is_draining = True
-        end = time.monotonic() + self.settings.drain_s
-        while self.num_open and time.monotonic() < end:
-            await asyncio.sleep(0.05)
-        return self.num_open == 0
+        self.bodies.end()
+        return await until_ended(lambda: self.num_open, self.settings.drain_s)
 
     async def stop(self) -> None:
         if self._borrower is not None:
             await self._borrower.stop()
-        await asyncio.get_running_loop().run_in_executor(None, self.runner.stop)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        stop = partial(self.runner.stop, _STOP_S if self.runner.is_warm else 0)
+        await asyncio.get_running_loop().run_in_executor(None, stop)
+        self._grammars.stop()
+        if self.template is not None:
+            self.template.stop()
+        self._workers.stop()
 
     # A request
 
@@ -147,12 +158,16 @@ class Service:
         """One more request while the block runs, or the reason why not."""
         self._check_open()
         allowance = self._allowances[key.name]
+        if not self._open.may_enter(key.name):
+            raise overloaded("too many requests of this key are open", retry_after=1)
         allowance.enter()
+        self._open.enter(key.name)
         self.num_open += 1
         try:
             yield
         finally:
             self.num_open -= 1
+            self._open.leave(key.name)
             allowance.leave()
 
     def _check_open(self) -> None:
@@ -171,14 +186,13 @@ class Service:
     ) -> AsyncGenerator[Generation]:
         """A request in the engine, while the block runs; whatever it leaves undone is cancelled."""
         async with asyncio.timeout_at(deadline):
-            prompts = await self._encode(asked)
-            tokens = sum(len(p) + self._new_tokens(p, asked) for p in prompts) * asked.n
-            guides = [await self._guide(asked) for _ in range(len(prompts) * asked.n)]
+            prompts = await self._encode(asked, key)
+            new_tokens = sum(self._new_tokens(p, asked) for p in prompts) * asked.n
+            tokens = sum(map(len, prompts)) * asked.n + new_tokens
+            self._check_logprobs(asked, new_tokens)
+            guides = await self._guides(asked, len(prompts) * asked.n, key)
         allowance, fairness = self._allowances[key.name], self._fairness
-        allowance.spend(tokens)
-        if not fairness.enter(key.name, sum(map(len, prompts)) * asked.n):
-            allowance.give_back(tokens)
-            raise overloaded("too much of this key is waiting", retry_after=self._queue_s)
+        self._spend(key, tokens, sum(map(len, prompts)) * asked.n, len(prompts) * asked.n)
         choices = self._choices(asked, prompts, key, guides)
         intake = self._borrower or self.runner
         port = Port(intake, self.runner, self.exchange, self.metrics, fairness, key.name)
@@ -195,25 +209,51 @@ class Service:
             allowance.give_back(unused)
             fairness.give_back(key.name, unused)
 
-    async def _encode(self, asked: Asked) -> list[Tokens]:
+    def _spend(self, key: Key, tokens: int, waiting: int, requests: int) -> None:
+        """Takes what a request may use of its key's limits, and its place in the queue."""
+        allowance = self._allowances[key.name]
+        allowance.spend(tokens)
+        if not self._fairness.enter(key.name, waiting, requests):
+            allowance.give_back(tokens)
+            raise overloaded("too much of this key is waiting", retry_after=self._queue_s)
+
+    @contextmanager
+    def charged(self, key: Key, prompt_tokens: int) -> Generator[None]:
+        """A prompt that is computed for another server, while the block runs."""
+        self._spend(key, prompt_tokens, prompt_tokens, 1)
+        try:
+            yield
+        finally:
+            self._fairness.leave(key.name, prompt_tokens)
+
+    def _check_logprobs(self, asked: Asked, new_tokens: int) -> None:
+        """Each is a few words of the answer: all of them are held until the last is there."""
+        most = self.protocol.bounds.max_logprob_entries
+        if asked.logprobs is not None and new_tokens * (1 + asked.logprobs) > most:
+            found = f"{new_tokens} new tokens with {asked.logprobs} alternatives each"
+            raise invalid("logprobs", f"{found}, of at most {most} log probabilities in all")
+
+    async def _encode(self, asked: Asked, key: Key) -> list[Tokens]:
         """The tokens of its prompts; text is tokenised in a worker thread."""
         most = self.protocol.bounds.max_characters
         if asked.kind is Kind.CHAT:
             if self.template is None:
                 raise Problem(400, "no_chat_template", "this model has no chat template")
-            text = await self.in_worker(partial(self.template.render, asked.messages, most=most))
-            return [await self.encode(text, with_special=False)]
+            render = partial(self.template.render, asked.messages, most=most)
+            text = await self.in_worker(key, render)
+            return [await self.encode(key, text, with_special=False)]
         return [
-            await self.encode(prompt, with_special=True) if isinstance(prompt, str) else prompt
+            await self.encode(key, prompt, with_special=True) if isinstance(prompt, str) else prompt
             for prompt in asked.prompts
         ]
 
-    async def encode(self, text: str, *, with_special: bool) -> Tokens:
-        return await self.in_worker(partial(self.tokenizer.encode, text, with_special=with_special))
+    async def encode(self, key: Key, text: str, *, with_special: bool) -> Tokens:
+        work = partial(self.tokenizer.encode, text, with_special=with_special)
+        return await self.in_worker(key, work)
 
-    async def in_worker(self, work: Callable[[], T]) -> T:
+    async def in_worker(self, key: Key, work: Callable[[], T]) -> T:
         """Work that would hold up the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await self._workers.run(key.name, work)
 
     def _new_tokens(self, prompt: Tokens, asked: Asked) -> int:
         """As many as asked for, or as fit; both numbers are said where they do not."""
@@ -250,7 +290,7 @@ class Service:
             choices.append(Choice(index, job, TextStream(self.tokenizer, asked.stops)))
         return choices
 
-    async def _guide(self, asked: Asked) -> Allowed | None:
+    async def _guides(self, asked: Asked, count: int, key: Key) -> Sequence[Allowed | None]:
         if asked.schema is None:
-            return None
-        return await self.in_worker(partial(self._grammars.guide, asked.schema))
+            return [None] * count
+        return await self._grammars.guides(asked.schema, count, key=key.name)

@@ -9,6 +9,10 @@ from typing import Any, cast
 from tokenizers import Tokenizer as Library
 
 from rooflight.errors import UsageError
+from rooflight.files import read_file
+
+_HINT = "save the model's fast tokenizer as tokenizer.json beside its weights"
+_MOST_ID = 1 << 22  # vocabularies have a quarter of a million
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,19 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Reads tokenizer.json, and the tokens that end a text from the configs beside it."""
     path = folder / "tokenizer.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        library = Library.from_file(str(path))
+        text = read_file(path, hint=_HINT)
+        document = json.loads(text)
+        library = Library.from_str(text)
+    except UsageError:
+        raise
     except Exception as error:  # the library raises bare Exceptions
         raise UsageError(
             f"cannot read a tokenizer from {path}: {error}",
-            hint="save the model's fast tokenizer as tokenizer.json beside its weights",
+            hint=_HINT,
         ) from None
+    highest = max(library.get_vocab(with_added_tokens=True).values(), default=0)
+    if highest > _MOST_ID:
+        raise UsageError(f"{path} has a token with the id {highest}", hint=_HINT)
     library.no_padding()
     library.no_truncation()
     added = library.get_added_tokens_decoder()
@@ -89,7 +99,19 @@ def _stop_tokens(folder: Path) -> frozenset[int]:
     """Those of generation_config.json, or else of config.json."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-        if found is not None:
-            return frozenset(cast(list[int], found) if isinstance(found, list) else [found])
+        found = _read_object(path).get("eos_token_id") if path.exists() else None
+        if found is None:
+            continue
+        ids = cast(list[object], found) if isinstance(found, list) else [found]
+        if not all(type(id) is int and 0 <= id <= _MOST_ID for id in ids):
+            raise UsageError(f"{path} has an eos_token_id that is none", hint=_HINT)
+        return frozenset(cast(list[int], ids))
     return frozenset()
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_file(path, hint=_HINT))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from None
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
