@@ -16,16 +16,15 @@ from rooflight.measure.child import measure, measure_between
 from rooflight.measure.host_chip import Host, chip_file, host_of
 from rooflight.measure.strategies import run_choice
 from rooflight.plan.calibrated import part_table
+from rooflight.plan.forecast import basis_of, forecast_run
 from rooflight.plan.parts import training_parts
-from rooflight.reconcile.expected import expected_step
 from rooflight.reconcile.host import (
     calibrate_host,
     calibrated_chip,
     host_runs,
     measure_layouts,
-    own_calibration,
 )
-from rooflight.specs.calibration import typical_values
+from rooflight.specs.calibration import host_calibration, typical_values
 from rooflight.specs.catalog import load_chip, read_chip
 from rooflight.specs.chip import Source
 from rooflight.specs.mesh import parse_mesh
@@ -48,12 +47,12 @@ def rows() -> dict[str, Any]:
     return measure("microbench:host", devices=2, rounds=3)
 
 
-def synthetic(egress: float, hop_s: float) -> dict[str, Any]:
-    """Rows of a machine that obeys the formulas: W = egress, one hop of hop_s."""
+def synthetic(egress: float, launch_s: float) -> dict[str, Any]:
+    """Rows of a machine that obeys the formulas: W = egress, and launch_s before all else."""
     n, sizes = DEVICES, (4096, 1 << 20, 1 << 24)
     part = {"all_gather": (n - 1) / n, "all_to_all": (n - 1) / n**2, "permute": 1.0}
     collectives = [
-        {"kind": kind, "nbytes": v, "seconds": c * v / egress + hop_s}
+        {"kind": kind, "nbytes": v, "seconds": c * v / egress + launch_s}
         for kind, c in part.items()
         for v in sizes
     ]
@@ -71,7 +70,7 @@ def test_a_machine_that_obeys_the_formulas_is_found_again() -> None:
     fabric = found.chip.switched
     assert fabric is not None
     # The smallest arrays are not quite without bytes, so latency is a little too large.
-    assert fabric.hop_s == pytest.approx(1e-4, rel=0.05)
+    assert fabric.launch_s == pytest.approx(1e-4, rel=0.05)
     assert fabric.chip_egress_bytes_per_s == pytest.approx(1e9, rel=0.01)
     for row in found.collectives:
         assert row.predicted_s == pytest.approx(row.seconds, rel=0.05)
@@ -103,7 +102,7 @@ def test_rates_of_this_machine_are_those_of_a_computer(rows: dict[str, Any]) -> 
     assert 1e8 < chip.flops["f32"] < 1e13
     assert 1e7 < chip.hbm_bytes_per_s < 1e12
     assert 1e6 < fabric.chip_egress_bytes_per_s < 1e12
-    assert 1e-7 < fabric.hop_s < 10
+    assert 1e-7 < fabric.launch_s < 10
 
 
 def test_larger_matmuls_take_longer(rows: dict[str, Any]) -> None:
@@ -152,15 +151,17 @@ def test_layouts_of_a_host_that_obeys_its_constants_are_predicted() -> None:
 def test_a_calibrated_host_expects_what_its_file_says(tmp_path: Path) -> None:
     found = host(synthetic(1e9, 1e-4), devices=small_model.DEVICES)
     runs = host_runs(found)
-    assert expected_step(runs[0]) is None  # nobody ran a layout on it yet
+    bare = basis_of(found.chip, "rooflight", experts=False)
+    assert bare.distance == "none"  # nobody ran a layout on it yet
     seconds = part_table([training_parts(r) for r in runs]).seconds(typical_values()).total
     calibrated = calibrate_host(found, seconds.tolist(), made=SOURCE.checked)
     path = tmp_path / "this-host.toml"
     path.write_text(chip_file(calibrated_chip(found, calibrated)))
     chip = read_chip(path)
-    assert own_calibration(chip) == replace(calibrated.calibration, made=SOURCE.checked)
-    said = expected_step(host_runs(replace(found, chip=chip))[0])
-    assert said and said.seconds == pytest.approx(float(seconds[0]), rel=0.1)
+    assert host_calibration(chip) == replace(calibrated.calibration, made=SOURCE.checked)
+    run = host_runs(replace(found, chip=chip))[0]
+    said = forecast_run(run, basis_of(chip, "rooflight", experts=False))
+    assert said.seconds == pytest.approx(float(seconds[0]), rel=0.1)
     assert said.low_s <= said.seconds <= said.high_s
 
 
@@ -192,7 +193,7 @@ def test_processes_are_nodes_with_a_way_out_of_their_own(tmp_path: Path) -> None
     assert found.slice.num_chips == 4 and found.slice.num_hosts == 2
     fabric = found.chip.switched
     assert fabric is not None
-    assert 0 < fabric.hop_s < fabric.fabric_hop_s  # a thread's turn, a socket's
+    assert fabric.launch_s > 0 and fabric.fabric_hop_s > 0  # a thread's turn, a socket's
     path = tmp_path / "two.toml"
     path.write_text(chip_file(found), encoding="utf-8")
     assert read_chip(path).switched == fabric
@@ -201,7 +202,7 @@ def test_processes_are_nodes_with_a_way_out_of_their_own(tmp_path: Path) -> None
 def test_a_way_out_that_obeys_the_formulas_is_found_again() -> None:
     inside = synthetic(1e9, 1e-4)
     between = [
-        {"kind": "all_gather", "nbytes": v, "seconds": 0.5 * v / 2e8 + 5e-4}
+        {"kind": "all_gather", "nbytes": v, "seconds": 0.5 * v / 2e8 + 1e-4 + 5e-4}
         for v in (4096, 1 << 20, 1 << 24)
     ]
     found = host_of(

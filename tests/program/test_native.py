@@ -265,6 +265,43 @@ def test_code_is_not_loaded_from_where_others_write(
     assert native.has_native()  # where nobody does, and a second time in one process
 
 
+def test_a_library_that_was_planted_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While others could write the folder, before it was closed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler = tmp_path / "c++"  # which file is loaded is asked here, not what is in it
+    compiler.write_text(
+        '#!/bin/sh\nfor last; do :; done\ntest "$1" = --version || echo made > $last\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    good = native.library()
+    made = good.read_bytes()
+    other = tmp_path / "other.so"
+    other.write_bytes(b"planted")
+
+    def plant() -> None:
+        good.unlink()
+        good.write_bytes(b"planted")
+
+    def by_mode() -> None:
+        plant()
+        good.chmod(0o666)
+
+    def by_owner() -> None:
+        plant()
+        os.chown(good, 12345, -1)
+
+    def by_link() -> None:
+        good.unlink()
+        good.symlink_to(other)
+
+    for way in (by_mode, by_link, *((by_owner,) if os.getuid() == 0 else ())):
+        way()
+        assert native.library().read_bytes() == made, way
+
+
 def test_a_library_is_made_once_and_again_for_another_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

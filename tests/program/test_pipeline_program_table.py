@@ -16,8 +16,9 @@ from rooflight.errors import UsageError
 from rooflight.graph import Schedule, Slot, make_schedule
 from rooflight.graph.in_step import in_step
 from rooflight.plan.bubble import idle_seconds
+from rooflight.plan.framework import FRAMEWORKS
 from rooflight.plan.job import Microbatching
-from rooflight.plan.search import SCHEDULES as SEARCHED
+from rooflight.plan.options import schedules_of
 from rooflight.plan.stage_time import HEAD, share_in_step
 from rooflight.plan.stages import schedule_table, stage_layers
 from rooflight.program.pipeline_layers import PADDING, staging_of
@@ -135,7 +136,9 @@ def test_a_step_is_at_most_three_scans_that_have_all_ticks(
 
 
 @given(
-    st.sampled_from([*SEARCHED, ("gpipe", 1), ("zb-h1", 1), ("zb-v", 2)]),
+    st.sampled_from(
+        [*schedules_of(FRAMEWORKS["rooflight"]), ("gpipe", 1), ("zb-h1", 1), ("zb-v", 2)]
+    ),
     *(st.integers(2, 6), st.integers(1, 12)),
 )
 def test_a_plan_is_priced_with_as_many_rounds_as_the_program_runs(
@@ -152,7 +155,7 @@ def test_a_plan_is_priced_with_as_many_rounds_as_the_program_runs(
         assert priced * micro.virtual == pytest.approx(forward if slots[0] else backward)
 
 
-@given(st.sampled_from(SEARCHED), st.integers(2, 4), st.data())
+@given(st.sampled_from(schedules_of(FRAMEWORKS["rooflight"])), st.integers(2, 4), st.data())
 def test_a_plan_is_priced_with_the_layers_that_a_stage_runs(
     schedule: tuple[str, int], stages: int, data: st.DataObject
 ) -> None:

@@ -14,7 +14,8 @@ pytest.importorskip("optax")
 from program_cases import MODELS, cases, covering
 
 from rooflight.graph import model_graph
-from rooflight.plan.search import SCHEDULES as SEARCHED
+from rooflight.plan.framework import FRAMEWORKS
+from rooflight.plan.options import schedules_of
 from rooflight.plan.space import patterns
 
 HERE = Path(__file__).parent
@@ -114,4 +115,6 @@ def test_every_schedule_trains_as_one_device_does() -> None:
 
 def test_no_schedule_of_the_search_is_left_out() -> None:
     run_here = {tuple(text.split(",")[::2]) for text in (*SCHEDULES, *MORE_SCHEDULES)}
-    assert {(name, str(virtual)) for name, virtual in SEARCHED} <= run_here
+    assert {
+        (name, str(virtual)) for name, virtual in schedules_of(FRAMEWORKS["rooflight"])
+    } <= run_here

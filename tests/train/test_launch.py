@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +18,17 @@ import pytest
 import yaml
 
 from rooflight.cli.main import main
+from rooflight.errors import UsageError
 from rooflight.records import encode
 from rooflight.train.facts import Facts
 from rooflight.train.leader import Leader
-from rooflight.train.lines import Message, receive, send
+from rooflight.train.lines import Line, Message, meet, run_secret
 from rooflight.train.tokens import write_tokens
 
 from .small_run import MODEL, small_plan, words, write_plan, write_text
 
 _PATIENCE_S = 300.0  # for what must come
+SECRET = b"of the tests"
 FACTS = Facts("run", "plan", "data", ("python 3.11.7", "jax 0.10.2"), 4)
 
 
@@ -33,19 +37,24 @@ class _Host:
 
     def __init__(self, number: int, facts: Facts = FACTS) -> None:
         self.hello: Message = {"host": number, "facts": encode(facts)}
+        self.line: Line | None = None
 
-    async def join(self, lead: "_Lead") -> None:
+    async def join(self, lead: "_Lead", secret: bytes = SECRET) -> None:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", lead.port)
         lead.hosts.append(self)
-        send(self.writer, self.hello)
+        self.line = await meet(self.reader, self.writer, secret, "host")
+        if self.line is not None:
+            self.line.send(self.hello)
 
     async def told(self) -> Message:
-        message = await asyncio.wait_for(receive(self.reader), _PATIENCE_S)
+        assert self.line is not None
+        message = await asyncio.wait_for(self.line.receive(), _PATIENCE_S)
         assert message is not None
         return message
 
     def say(self, **message: object) -> None:
-        send(self.writer, message)
+        assert self.line is not None
+        self.line.send(message)
 
 
 class _Lead:
@@ -56,6 +65,7 @@ class _Lead:
         self.hosts: list[_Host] = []
         self.leader = Leader(
             FACTS,
+            SECRET,
             hosts,
             retries,
             lambda *_, **__: None,
@@ -113,10 +123,14 @@ def test_a_host_that_differs_is_refused_in_words() -> None:
             return str(told["refused"]), lead.said[0]
 
     refused, said = asyncio.run(scene())
-    assert refused == (
-        "its plan is other, not plan; its devices is 8, not 4; it has jax 0.10.1, not jax 0.10.2"
+    assert refused == "it has another plan, devices, jax"  # and not what it should have
+    assert said == (
+        "host 1 was refused: its plan is other, not plan; its devices is 8, not 4; it has jax"
+        " 0.10.1, not jax 0.10.2; start it with: start 1"
     )
-    assert said.endswith("start it with: start 1") and "host 1 was refused" in said
+    fewer = replace(FACTS, versions=FACTS.versions[:1])
+    assert FACTS.differences(fewer) == {"jax": "it has nothing, not jax 0.10.2"}
+    assert fewer.differences(FACTS) == {"version": "it has jax 0.10.2, not nothing"}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +155,98 @@ def test_whatever_a_stranger_says_is_refused_and_the_run_goes_on(hello: Message)
             assert "was refused" in lead.said[0] and "--host -1" not in lead.said[0]
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\x1b]0;owned\x07\n",
+        b'{"host": 1, "facts": {}}\n' * 3,
+        b'{"nonce": "a"}\n{"proof": "b"}\n',
+        b'{"nonce": "a"}\n{"proof": "\\ud800"}\n',
+        b"[" * 60_000 + b"\n",
+        b"a" * 200_000 + b"\n",
+    ],
+)
+def test_who_does_not_know_the_secret_is_told_nothing(said: bytes) -> None:
+    async def scene() -> tuple[bytes, list[str]]:
+        async with _Lead(1) as lead:
+            reader, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+            writer.write(said)
+            if not said:
+                writer.write_eof()
+            told = await reader.readline()
+            with suppress(ConnectionResetError):  # what it said is not read to the end
+                told += await asyncio.wait_for(reader.read(), _PATIENCE_S)
+            writer.close()
+            host = _Host(0)
+            await host.join(lead)
+            assert (await host.told())["go"] == 1
+            return told, lead.said
+
+    told, words = asyncio.run(scene())
+    assert [*json.loads(told)] == ["nonce"]  # one line: what it was asked
+    assert words == ["a stranger at 127.0.0.1, who does not know the secret, was turned away"]
+
+
+def test_a_host_with_another_secret_does_not_obey_and_is_not_heard() -> None:
+    async def scene() -> None:
+        async with _Lead(1) as lead:
+            stranger = _Host(0)
+            await stranger.join(lead, b"another")
+            assert stranger.line is None and len(lead.said) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_message_that_was_changed_or_said_again_ends_the_talk() -> None:
+    async def scene(change: Callable[[bytes], bytes]) -> Message | None:
+        found: list[Line | None] = []
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.append(await meet(reader, writer, SECRET, "leader"))
+
+        async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+            address = server.sockets[0].getsockname()
+            reader, writer = await asyncio.open_connection(*address)
+            line = await meet(reader, writer, SECRET, "host")
+            assert line is not None
+            sent = list[bytes]()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(writer, "write", sent.append)
+                line.send({"step": 1})
+            writer.write(change(sent[0]))
+            (heard,) = found
+            assert heard is not None
+            first = await heard.receive()
+            second = await heard.receive() if first == {"step": 1} else first
+            writer.close()
+            heard.close()
+            return second
+
+    changes: tuple[Callable[[bytes], bytes], ...] = (
+        lambda line: line.replace(b"1", b"2", 1),
+        lambda line: line + line,
+        lambda line: line.replace(b'"code": "', b'"code": "0'),
+        lambda _: b'{"step": 1}\n',
+    )
+    for change in changes:
+        assert asyncio.run(scene(change)) is None
+
+
+def test_a_secret_is_for_one_user_and_the_same_for_all_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_secret(tmp_path, is_leader=False) is None
+    made = run_secret(tmp_path, is_leader=True)
+    assert made is not None and len(made) == 64
+    assert run_secret(tmp_path, is_leader=False) == run_secret(tmp_path, is_leader=True) == made
+    (tmp_path / "secret").chmod(0o640)
+    with pytest.raises(UsageError, match="can be read by others"):
+        run_secret(tmp_path, is_leader=False)
+    monkeypatch.setenv("ROOFLIGHT_SECRET", "chosen")
+    assert run_secret(tmp_path, is_leader=False) == b"chosen"
 
 
 def test_a_host_that_is_lost_ends_the_attempt_and_is_waited_for() -> None:

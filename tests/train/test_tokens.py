@@ -1,15 +1,19 @@
 """Tokens on disk: text comes back, records are cut right, damage is named."""
 
 import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from rooflight.cli.main import main
 from rooflight.errors import ParseError, UsageError
-from rooflight.train.tokens import Records, read_index, write_tokens
+from rooflight.train.tokens import Records, data_digest, read_index, write_tokens
 
 from .small_run import write_text
 
@@ -58,6 +62,40 @@ def test_a_folder_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not one record"):
         write_tokens([write_text(tmp_path / "b.txt", words=5)], tmp_path / "u", vocab=300)
         Records(tmp_path / "u", 1000)
+
+
+def _read_all(folder: Path) -> None:
+    records = Records(folder, 32)
+    for number in range(len(records)):
+        records[number]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_byte_that_changed_is_never_trained_on(tokens: Path, tmp_path: Path, data: Any) -> None:
+    """Of the tokens, or of the sums that would tell."""
+    copy = tmp_path / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(tokens, copy)
+    _read_all(copy)
+    path = data.draw(st.sampled_from(sorted(copy.glob("tokens-*"))))
+    held = bytearray(path.read_bytes())
+    last = 2 * 32 * len(Records(copy, 32)) if path.suffix == ".bin" else len(held)
+    held[data.draw(st.integers(0, last - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(held)
+    with pytest.raises(ParseError, match="not those that were written"):
+        _read_all(copy)
+
+
+def test_text_of_the_same_counts_in_another_order_is_other_data(tmp_path: Path) -> None:
+    tokenizer, digests = None, set[str]()
+    for number, text in enumerate(("ab ba ab", "ba ab ab")):
+        path, folder = tmp_path / "a.txt", tmp_path / str(number)
+        path.write_text(text)
+        write_tokens([path], folder, vocab=260, tokenizer=tokenizer)
+        tokenizer = folder / "tokenizer.json"
+        digests.add(data_digest(folder))
+    assert len(digests) == 2
 
 
 def test_the_verb_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,16 @@ def fsdp(mesh: Mesh, layers: int, tokens: int, model: int, hidden: int) -> Built
     )
 
 
+def product(mesh: Mesh, *, rows: list[str], cols: list[str]) -> Built:
+    """One product; rows of the one and columns of the other operand are split over these axes."""
+
+    def sharded(*axes: tuple[str, ...]) -> jax.ShapeDtypeStruct:
+        split = NamedSharding(mesh, P(*(axis or None for axis in axes)))
+        return jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16, sharding=split)
+
+    return jax.jit(jnp.matmul), (sharded(tuple(rows), ()), sharded((), tuple(cols)))
+
+
 def resharded(mesh: Mesh) -> Built:
     """Two shardings of one array between which the partitioner knows no way but to gather all."""
 

@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -70,12 +71,20 @@ def _note(which: int, phase: str, seconds: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compilation]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a child would leave what it does not clear away."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, temporary: Path) -> dict[str, Compilation]:
     cache = tmp_path_factory.mktemp("cache")
     first = [name for name in REQUESTS if name != "again"]
     del (bytearray(b"x") * 2**31)[:]  # this process was larger than a child will ever be
-    found = compile_all([REQUESTS[name] for name in first], jobs=2, cache=cache)
-    again = compile_all([REQUESTS["again"]], cache=cache, watch=_note)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        found = compile_all([REQUESTS[name] for name in first], jobs=2, cache=cache)
+        again = compile_all([REQUESTS["again"]], cache=cache, watch=_note)
     return dict(zip([*first, "again"], [*found, *again], strict=True))
 
 
@@ -161,6 +170,17 @@ def test_a_mistake_of_the_program_is_told_from_one_of_the_compiler(
 ) -> None:
     assert done["broken"].outcome == "not built"
     assert "ValueError: no such axis in ('X', 'Y')" in done["broken"].words
+
+
+def test_nothing_is_left_but_the_results_however_a_compile_ends(
+    done: dict[str, Compilation], temporary: Path
+) -> None:
+    assert {one.outcome for one in done.values()} == {*get_args(compile.Outcome)}
+    assert [*temporary.iterdir()] == []
+    folders = {one.folder for one in done.values()}
+    (cache,) = {folder.parent for folder in folders}
+    assert {*cache.iterdir()} == folders
+    assert [*cache.rglob("tpu_driver*")] == []
 
 
 def test_a_failure_that_another_process_has_just_replaced_is_told(

@@ -8,13 +8,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plans import small_plan
 
 from rooflight.errors import MissingExtraError, UsageError
 from rooflight.specs import Mesh, parse_mesh
-from rooflight.verify import environment, make_target, require_compiler
+from rooflight.verify import (
+    PLAIN_COLLECTIVES,
+    CompileRequest,
+    environment,
+    judge,
+    make_target,
+    program,
+    require_compiler,
+)
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="devices are those of jax"
+)
+needs_optax = pytest.mark.skipif(
+    importlib.util.find_spec("optax") is None, reason="the program of a plan has its optimizer"
 )
 
 MESHES = [
@@ -105,6 +117,32 @@ def test_a_chip_no_compiler_knows_is_refused_with_those_it_does() -> None:
     assert "v5p" in caught.value.hint
     with pytest.raises(UsageError, match="v100"):
         make_target(parse_mesh("X=8", on="v100:8"))
+
+
+def _asked(on: str, what: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """The options of the compiles that a verdict asks for."""
+    found: list[dict[str, object]] = []
+
+    def note(requests: list[CompileRequest], **_: object) -> None:
+        found.extend(dict(request.options) for request in requests)
+        raise UsageError("that is all")
+
+    for module in (program, judge):
+        monkeypatch.setattr(module, "compile_all", note)
+    with pytest.raises(UsageError, match="that is all"):
+        if what == "plan":
+            judge.judge(replace(small_plan("fsdp=X", "X=8"), slice=on), until="scheduled")
+        else:
+            program.judge_program("programs:psum", parse_mesh("X=8", on=on), until="scheduled")
+    return found
+
+
+@pytest.mark.parametrize("what", ["function", pytest.param("plan", marks=needs_optax)])
+def test_the_compiler_of_gpus_is_asked_for_no_option_of_that_of_tpus(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _asked("v5e:2x4", what, monkeypatch) == [dict(PLAIN_COLLECTIVES), {}]
+    assert _asked("h100:8", what, monkeypatch) == [{}, {}]
 
 
 def test_a_machine_without_the_compiler_says_how_to_get_it(

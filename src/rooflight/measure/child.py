@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any  # JSON
 
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 
 _LAST_CHARACTERS = 2000
 _MOST_DEVICES = 64  # of one host: more only take turns
@@ -31,7 +31,7 @@ def measure_between(function: str, *, processes: int, devices: int, **arguments:
     if find_spec("jax") is None:
         raise MissingExtraError(
             "running a program needs jax, which is not installed",
-            hint="pip install 'rooflight[program]'",
+            hint=install("program"),
         )
     check_devices(processes * devices)
     command = [sys.executable, "-m", "rooflight.measure.child", str(devices), function]
@@ -101,7 +101,8 @@ def main(function: str, arguments: str, *join: str) -> None:
         import jax
 
         address, count, index = join
-        jax.distributed.initialize(address, int(count), int(index))
+        own = address if index == "0" else None  # else it listens on every interface
+        jax.distributed.initialize(address, int(count), int(index), coordinator_bind_address=own)
     module, _, name = function.partition(":")
     found = getattr(import_module(f"rooflight.measure.{module}"), name)(**json.loads(arguments))
     print(json.dumps(found, allow_nan=False))

@@ -16,10 +16,13 @@ import jax
 import numpy as np
 
 from rooflight.errors import UsageError
+from rooflight.files import read_file
 from rooflight.program.hf_forms import Array, Span
-from rooflight.program.hf_match import Stored, match
+from rooflight.program.hf_match import Stored, Stores, match
 from rooflight.program.params import Specs, Tree
 from rooflight.program.safetensors_files import Entry, open_checkpoint
+
+_HINT = "put the model's config.json, which has a model_type, beside its weights"
 
 Block = tuple[Span, ...]
 
@@ -36,8 +39,7 @@ def import_huggingface(folder: str | Path, specs: Specs, target: Tree) -> Import
 
     Values are stored in the dtype of the target; where the file has the same, bit for bit.
     """
-    entries = open_checkpoint(folder)
-    stores, left_out = match(_family(Path(folder)), specs, entries)
+    stores, left_out, entries = match_huggingface(folder, specs)
 
     def load(stored: Stored, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         return _load(stored, leaf, entries)
@@ -45,13 +47,20 @@ def import_huggingface(folder: str | Path, specs: Specs, target: Tree) -> Import
     return Imported(jax.tree.map(load, Tree(*stores), target), left_out)
 
 
+def match_huggingface(
+    folder: str | Path, specs: Specs
+) -> tuple[Stores, Mapping[str, str], dict[str, Entry]]:
+    """Where each weight of a model is stored, what is stored besides, and every tensor."""
+    entries = open_checkpoint(folder)
+    return *match(_family(Path(folder)), specs, entries), entries
+
+
 def _family(folder: Path) -> str:
     try:
-        return str(json.loads((folder / "config.json").read_text())["model_type"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return str(json.loads(read_file(folder / "config.json", hint=_HINT))["model_type"])
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{folder} does not say which family its weights are of: {error!r}",
-            hint="put the model's config.json, which has a model_type, beside its weights",
+            f"{folder} does not say which family its weights are of: {error!r}", hint=_HINT
         ) from None
 
 

@@ -133,6 +133,7 @@ LAYERS: Mapping[str, Mapping[str, Forms]] = {
     "gpt_oss": {**_HEADS, **_NORMS, **_GPT_OSS},
 }
 _OUTER = {"gemma3": "gemma3_text"}  # a text model inside one that also sees
+_SAME = {"kimi_k2": "deepseek_v3"}  # another name of a family
 
 # Patterns of whole names, and why a text model has no use for them.
 LEFT_OUT: Mapping[str, str] = {
@@ -143,7 +144,7 @@ LEFT_OUT: Mapping[str, str] = {
 
 def layer_forms(family: str) -> Mapping[str, Forms]:
     """The forms of every weight that a layer of this family may have."""
-    inner = _OUTER.get(family, family)
+    inner = (_OUTER | _SAME).get(family, family)
     if inner not in LAYERS:
-        raise UnknownNameError("family of checkpoints", family, (*LAYERS, *_OUTER))
+        raise UnknownNameError("family of checkpoints", family, (*LAYERS, *_OUTER, *_SAME))
     return LAYERS[inner]

@@ -22,6 +22,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from rooflight.files import is_own, user_cache
+
 PAGED_ATTENTION = "rooflight_paged_attention"
 FEW_ROWS = "rooflight_few_rows"
 _SYMBOLS = {PAGED_ATTENTION: "PagedAttentionHandler", FEW_ROWS: "FewRowsHandler"}
@@ -56,7 +58,7 @@ def library() -> Path:
     compiler = shlex.split(os.environ.get("CXX") or "c++")
     folder = _own_folder()
     path = folder / f"native-{_identity(compiler)}.so"
-    if not path.exists():
+    if not is_own(path):  # not there, or planted while others could write the folder
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / path.name
             sources = [str(p) for p in sorted(_SOURCES.glob("*.cc"))]
@@ -68,11 +70,8 @@ def library() -> Path:
 
 def _own_folder() -> Path:
     """A folder of this user's, which nobody else may write: code is loaded from it."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "rooflight"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+    folder = user_cache().resolve()
+    if not is_own(folder):
         raise PermissionError(f"{folder} can be written by others; chmod 700 it if it is yours")
     return folder
 

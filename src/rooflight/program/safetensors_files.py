@@ -19,6 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from rooflight.errors import UsageError
+from rooflight.files import read_file
 from rooflight.program.hf_forms import Array
 from rooflight.program.hf_quantized import FP8_BLOCK, MX_BLOCK, from_fp8, from_mxfp4
 
@@ -88,18 +89,23 @@ def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.exists():
         return [folder / SINGLE]
+    hint = "download it again, or delete it if there is a single model.safetensors"
     try:
-        places = cast(Mapping[str, str], json.loads(index.read_text())["weight_map"])
-        return [folder / name for name in sorted(set(places.values()))]
-    except (ValueError, KeyError, AttributeError) as error:
+        places = cast(Mapping[str, str], json.loads(read_file(index, hint=hint))["weight_map"])
+        names = sorted(set(places.values()))
+        if outside := [name for name in names if Path(name).name != name or not name.strip(".")]:
+            raise ValueError(f"{outside[0]!r} is not in its folder")
+    except (ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(
-            f"{index} is no index of safetensors files: {error!r}",
-            hint="download it again, or delete it if there is a single model.safetensors",
+            f"{index} is no index of safetensors files: {error!r}", hint=hint
         ) from None
+    return [folder / name for name in names]
 
 
 def _entries(file: Path) -> Iterator[Entry]:
     try:
+        if file.exists() and not file.is_file():  # to open a pipe is to wait for who writes
+            raise OSError("it is no regular file")
         with safe_open(file, framework="numpy") as opened:
             for name in opened.keys():  # noqa: SIM118 - no mapping
                 part = opened.get_slice(name)

@@ -5,9 +5,9 @@ whose facts differ is refused with each difference in words, instead of a hang i
 """
 
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 
 from rooflight.records import plan_hash
@@ -28,15 +28,19 @@ class Facts:
     versions: tuple[str, ...]
     devices: int | None  # of the host; None where it cannot be told without starting jax
 
-    def differences(self, other: "Facts") -> Iterator[str]:
-        """What `other` has otherwise, in words; self is the host that leads."""
+    def differences(self, other: "Facts") -> dict[str, str]:
+        """What `other` has otherwise, by name and in words; self is the host that leads."""
+        found: dict[str, str] = {}
         for name in ("run", "plan", "data", "devices"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs and None not in (ours, theirs):
-                yield f"its {name} is {theirs}, not {ours}"
-        for ours, theirs in zip(self.versions, other.versions, strict=False):
+                found[name] = f"its {name} is {theirs}, not {ours}"
+        for ours, theirs in zip_longest(self.versions, other.versions, fillvalue="nothing"):
             if ours != theirs:
-                yield f"it has {theirs}, not {ours}"
+                found[ours.split()[-2] if " " in ours else "version"] = (
+                    f"it has {theirs}, not {ours}"
+                )
+        return found
 
 
 def facts_of(run: Run, cpu_devices: int | None) -> Facts:

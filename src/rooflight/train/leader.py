@@ -3,7 +3,8 @@
 It owns no device. Hosts connect and send their facts; when all are there and agree, they are told
 to go, with an address for `jax.distributed`. The first failure ends the attempt for all, because
 the peers of a dead process only hang. An attempt that got no further than those before it waits
-longer for the next; after several, the leader gives up and says why.
+longer for the next; after several, the leader gives up and says why. Who does not know the run's
+secret is told nothing; a host that differs is told in what, and the leader's own words say how.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from rooflight.errors import ParseError
 from rooflight.records import decode
 from rooflight.train.facts import Facts
-from rooflight.train.lines import Message, receive, send
+from rooflight.train.lines import Line, Message, meet
 
 _STOPPED_WITHIN_S, _GOODBYE_S = 15.0, 2.0
 _NAMED_AFTER_S = 10.0  # a host that is not there by then is named
@@ -24,7 +25,7 @@ Tell = Callable[..., None]
 
 @dataclass(slots=True)
 class _Host:
-    writer: asyncio.StreamWriter
+    line: Line
     state: str = "ready"  # ready, running, or how its attempt ended
     why: str = ""
 
@@ -34,6 +35,7 @@ class Leader:
     """Decides for all hosts. `start` has the command that starts a host, by its number."""
 
     facts: Facts
+    secret: bytes
     num_hosts: int
     retries: int
     tell: Tell
@@ -42,8 +44,10 @@ class Leader:
     coordinator: Callable[[], str]  # an address that is free, for each attempt
     attempt: int = 0  # the last one
     step: int = 0  # the furthest that any attempt got
+    is_stopping: bool = False  # a host was told to stop: this attempt is the last
     _hosts: dict[int, _Host] = field(default_factory=dict[int, _Host])
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _strangers: int = 0
 
     async def lead(self) -> str:
         """Attempts until one finishes or is preempted, or too many get nowhere."""
@@ -58,6 +62,9 @@ class Leader:
             await self._stop(why)
             if ended in ("finished", "preempted"):
                 return ended
+            if self.is_stopping:
+                self.say(f"stopped unsaved after step {self.step}: {why}")
+                return "preempted"
             idle, wait = (0, _FIRST_WAIT_S) if self.step > before else (idle + 1, wait * 2)
             self.tell("failed", attempt=self.attempt, step=self.step, reason=why)
             if idle > self.retries:
@@ -78,47 +85,57 @@ class Leader:
         while self._hosts and await self._wait(until - time.monotonic()):
             pass
         for host in self._hosts.values():
-            host.writer.close()
+            host.line.close()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One host, from its facts until it is gone."""
-        hello = await receive(reader)
-        number, reason = self._greet(hello)
+        line = await meet(reader, writer, self.secret, "leader")
+        if line is None:
+            self._strangers += 1
+            if self._strangers == 1:  # of many, one line
+                who = str((writer.get_extra_info("peername") or ["nobody"])[0])
+                self.say(f"a stranger at {who}, who does not know the secret, was turned away")
+            writer.close()
+            return
+        number, told, reason = self._greet(await line.receive())
         if reason:
-            send(writer, {"refused": reason})
+            line.send({"refused": told})
             who = "a host" if number is None else f"host {number}"
             begin = "" if number is None else f"; start it with: {self.start(number)}"
             self.say(f"{who} was refused: {reason}{begin}")
-            writer.close()
+            line.close()
             return
         assert number is not None
-        host = self._hosts[number] = _Host(writer)
+        host = self._hosts[number] = _Host(line)
         self._changed.set()
-        while (message := await receive(reader)) is not None:
+        while (message := await line.receive()) is not None:
             self._heard(host, message)
-        writer.close()
+        line.close()
         if self._hosts.get(number) is host:
             del self._hosts[number]
             host.state, host.why = "lost", f"host {number} is gone"
         self._changed.set()
 
-    def _greet(self, hello: Message | None) -> tuple[int | None, str]:
-        """The number of a host, if it has one here, and why it cannot take part."""
+    def _greet(self, hello: Message | None) -> tuple[int | None, str, str]:
+        """The number of a host, if it has one here; why it cannot take part, for it and for us."""
         number = hello.get("host") if hello else None
-        if hello is None or not isinstance(number, int) or not 0 <= number < self.num_hosts:
-            return None, f"it calls itself host {number} of {self.num_hosts}"
+        if hello is None or type(number) is not int or not 0 <= number < self.num_hosts:
+            return None, "no such host", f"it calls itself host {number!r} of {self.num_hosts}"
         try:
             found = decode(Facts, hello.get("facts"))
         except ParseError as error:
-            return number, f"it says other things of itself, as another version does: {error}"
-        reason = "; ".join(self.facts.differences(found))
-        if not reason and number in self._hosts:
+            return number, "another version", f"it speaks as another version does: {error}"
+        if differ := self.facts.differences(found):
+            return number, f"it has another {', '.join(differ)}", "; ".join(differ.values())
+        if number in self._hosts:
             reason = f"host {number} is there already"
-        return number, reason
+            return number, reason, reason
+        return number, "", ""
 
     def _heard(self, host: _Host, message: Message) -> None:
         if isinstance(step := message.get("step"), int):
             self.step = max(self.step, step)
+        self.is_stopping |= "stopping" in message
         if "ended" in message:
             host.state, host.why = str(message["ended"]), str(message.get("why", ""))
             self._changed.set()
@@ -127,7 +144,7 @@ class Leader:
         for host in self._hosts.values():
             if state is not None:
                 host.state = state
-            send(host.writer, message)
+            host.line.send(message)
 
     async def _all_there(self) -> None:
         """Waits for hosts; names those that do not come, with the command that starts each."""
@@ -164,7 +181,7 @@ class Leader:
             if not await self._wait(until - time.monotonic()):
                 for number in [n for n, h in self._hosts.items() if h.state != "stopped"]:
                     self.say(f"host {number} does not answer; start it with: {self.start(number)}")
-                    self._hosts.pop(number).writer.close()
+                    self._hosts.pop(number).line.close()
 
     async def _wait(self, seconds: float | None = None) -> bool:
         """Until something changed; False if nothing did in time."""

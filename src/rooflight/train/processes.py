@@ -88,6 +88,7 @@ class Processes:
             stdin=pipe,
             stdout=pipe,
             stderr=log,
+            start_new_session=True,  # Ctrl-C is for the supervisor, who says what to do
         )
 
     async def _read(self, worker: Worker) -> None:

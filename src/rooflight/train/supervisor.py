@@ -18,7 +18,7 @@ from rooflight.records import encode
 from rooflight.train.events import EventLog, read_events
 from rooflight.train.facts import facts_of
 from rooflight.train.leader import Leader
-from rooflight.train.lines import Message, receive, send
+from rooflight.train.lines import Line, Message, meet, run_secret
 from rooflight.train.processes import Patience, Processes
 from rooflight.train.run import Run, claim
 from rooflight.train.worker import PREEMPTED
@@ -87,7 +87,7 @@ class _Supervisor:
         )
         self._processes: Processes | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._line: Line | None = None
         self._stopping = False
 
     async def run(self) -> str:
@@ -106,15 +106,19 @@ class _Supervisor:
         if self._stopping or self._processes is None:
             raise SystemExit(PREEMPTED)
         self._stopping = True
-        self._say("told to stop: the state is saved after this step")
+        self._say("told to stop: the state is saved after this step; once more ends it at once")
+        self._send({"stopping": True})
         self._processes.signal(signal.SIGTERM)
 
     async def _lead(self) -> str:
         address, port = self._job.leader
         last = max((int(str(e["attempt"])) for e in read_events(self._job.run.folder)), default=0)
         log = EventLog(self._job.run.folder, attempt=last + 1)
+        secret = run_secret(self._job.run.folder, is_leader=True)
+        assert secret is not None
         leader = Leader(
             self._facts,
+            secret,
             self._job.num_hosts,
             self._job.retries,
             log.tell,
@@ -138,25 +142,39 @@ class _Supervisor:
     async def _follow(self, port: int | None = None) -> str:
         """Does what the leader says, until it says how the run ended."""
         address = self._job.leader[0], port or self._job.leader[1]
-        silent = False
+        said = ""
         while True:
-            try:
-                reader, self._writer = await asyncio.open_connection(*address)
-            except OSError:
-                if not silent:
-                    self._say(f"waits for host 0 at {address[0]}:{address[1]}")
-                silent = True
+            self._line, why = await self._call(address)
+            if self._line is None:
+                if why != said:
+                    self._say(why)
+                said = why
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            silent = False
-            hello: Message = {"host": self._job.host, "facts": encode(self._facts)}
-            send(self._writer, hello)
-            while (message := await receive(reader)) is not None:
+            said = ""
+            self._line.send({"host": self._job.host, "facts": encode(self._facts)})
+            while (message := await self._line.receive()) is not None:
                 if (ending := await self._obey(message)) is not None:
-                    self._writer.close()
+                    self._line.close()
                     return ending
             await self._end_workers()
             self._say("host 0 is gone; its workers' peers were ended")
+
+    async def _call(self, address: tuple[str, int]) -> tuple[Line | None, str]:
+        """A line to host 0, or why there is none yet."""
+        where = f"{address[0]}:{address[1]}"
+        waits = f"waits for host 0 at {where}"
+        secret = run_secret(self._job.run.folder, is_leader=False)
+        if secret is None:  # host 0 makes it
+            return None, waits
+        try:
+            reader, writer = await asyncio.open_connection(*address)
+        except OSError:
+            return None, waits
+        line = await meet(reader, writer, secret, "host")
+        if line is None:
+            writer.close()
+        return line, f"who listens at {where} does not know the secret of this run"
 
     async def _obey(self, message: Message) -> str | None:
         if "refused" in message:
@@ -195,8 +213,8 @@ class _Supervisor:
                 self._send({"step": fact["step"]})
 
     def _send(self, message: Message) -> None:
-        if self._writer is not None:
-            send(self._writer, message)
+        if self._line is not None:
+            self._line.send(message)
 
     async def _end_workers(self) -> None:
         if self._watch is not None:

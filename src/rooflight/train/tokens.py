@@ -1,11 +1,14 @@
 """Text as tokens on disk: made once, then mapped into memory and read row by row.
 
 In: text files and a tokenizer (or the size of one to be made of the text itself). Out: a folder
-with `tokens-*.bin`, `tokenizer.json` and `index.json`. No process ever holds the whole of it.
+with `tokens-*.bin`, sums of their parts, `tokenizer.json` and `index.json`. No process ever holds
+the whole of it. A part is compared with its sum when the first record of it is read, so that no
+token is trained on that is not the one that was written.
 """
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,8 @@ _END = "<|endoftext|>"  # after each file
 _HINT = "rooflight tokens TEXT... --out FOLDER makes such a folder"
 _READ_CHARS = 1 << 22
 _FILE_TOKENS = 1 << 25  # of one file of tokens
+_PART_BYTES = 1 << 16  # of a file that have one sum
+_AGAIN = "make the folder anew with `rooflight tokens`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class TokenIndex:
     dtype: str
     files: tuple[str, ...]
     file_tokens: tuple[int, ...]
+    file_sums: tuple[str, ...]  # a digest of the sums of a file's parts, which lie beside it
     unigram_nats: float  # the loss of a model that knows how often tokens occur and nothing else
 
 
@@ -47,16 +53,45 @@ def write_tokens(
     dtype = np.dtype(np.uint16 if size <= 1 << 16 else np.uint32)
     counts = np.zeros(size, np.int64)
     files: dict[str, int] = {}
+    sums: list[str] = []
     for number, ids in enumerate(_files(_encoded(texts, words))):
         name = f"tokens-{number:05d}.bin"
-        ids.astype(dtype).tofile(folder / name)
+        written = ids.astype(dtype)
+        written.tofile(folder / name)
+        sums.append(_write_sums(folder / name, written))
         files[name] = len(ids)
         counts += np.bincount(ids, minlength=size)
     index = TokenIndex(
-        size, sum(files.values()), dtype.name, (*files,), (*files.values(),), _entropy(counts)
+        size,
+        sum(files.values()),
+        dtype.name,
+        (*files,),
+        (*files.values(),),
+        (*sums,),
+        _entropy(counts),
     )
     (folder / INDEX).write_text(json.dumps(encode(index), indent=2) + "\n", encoding="utf-8")
     return index
+
+
+def _write_sums(path: Path, ids: npt.NDArray[Any]) -> str:
+    data = ids.tobytes()
+    parts = range(0, len(data), _PART_BYTES)
+    sums = np.array([zlib.crc32(data[at : at + _PART_BYTES]) for at in parts], np.uint32)
+    sums.tofile(path.with_suffix(".crc"))
+    return hashlib.sha256(sums.tobytes()).hexdigest()
+
+
+def _read_sums(path: Path, digest: str) -> npt.NDArray[np.uint32]:
+    try:
+        found = np.fromfile(path.with_suffix(".crc"), np.uint32)
+    except OSError as error:
+        raise ParseError(
+            f"the sums of {path} cannot be read: {error.strerror}", hint=_AGAIN
+        ) from None
+    if hashlib.sha256(found.tobytes()).hexdigest() != digest:
+        raise ParseError(f"the sums of {path} are not those that were written", hint=_AGAIN)
+    return found
 
 
 def _entropy(counts: npt.NDArray[np.int64]) -> float:
@@ -143,7 +178,7 @@ def check_data(folder: Path, vocab: int) -> None:
 
 
 def data_digest(folder: Path) -> str:
-    """Of what the index says: counts and entropy differ where the text does."""
+    """Of the index, and so of every token: it has the digest of each file's sums."""
     index = folder / INDEX
     return hashlib.sha256(index.read_bytes()).hexdigest()[:16] if index.exists() else "not there"
 
@@ -152,7 +187,7 @@ class Records:
     """Records of `seq` tokens and the one after, as an array that is read where it is asked."""
 
     def __init__(self, folder: Path, seq: int) -> None:
-        self._seq = seq
+        self._folder, self._seq = folder, seq
         self.index = read_index(folder)
         dtype = np.dtype(self.index.dtype)
         self._files = [np.memmap(folder / name, dtype, "r") for name in self.index.files]
@@ -161,8 +196,13 @@ class Records:
             raise ParseError(
                 f"the files of {folder} have {lengths} tokens, its index says"
                 f" {[*self.index.file_tokens]}",
-                hint="make the folder anew with `rooflight tokens`",
+                hint=_AGAIN,
             )
+        self._sums = [
+            _read_sums(folder / name, digest)
+            for name, digest in zip(self.index.files, self.index.file_sums, strict=True)
+        ]
+        self._is_checked = [np.zeros(len(sums), np.bool_) for sums in self._sums]
         self._starts = np.cumsum([0, *((n - 1) // seq for n in lengths)])
         if len(self) == 0:
             raise UsageError(
@@ -176,4 +216,22 @@ class Records:
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
         at = int(np.searchsorted(self._starts, index, side="right")) - 1
         begin = (index - int(self._starts[at])) * self._seq
-        return self._files[at][begin : begin + self._seq + 1].astype(np.int32)
+        end = begin + self._seq + 1
+        self._check(at, begin, end)
+        return self._files[at][begin:end].astype(np.int32)
+
+    def _check(self, file: int, begin: int, end: int) -> None:
+        """Compares the parts that hold these tokens with their sums, once."""
+        ids, checked = self._files[file], self._is_checked[file]
+        size = ids.dtype.itemsize
+        for part in range(begin * size // _PART_BYTES, (end * size - 1) // _PART_BYTES + 1):
+            if checked[part]:
+                continue
+            first, step = part * _PART_BYTES // size, _PART_BYTES // size
+            if zlib.crc32(ids[first : first + step].tobytes()) != self._sums[file][part]:
+                raise ParseError(
+                    f"bytes {part * _PART_BYTES} to {(part + 1) * _PART_BYTES} of"
+                    f" {self._folder / self.index.files[file]} are not those that were written",
+                    hint=_AGAIN,
+                )
+            checked[part] = True

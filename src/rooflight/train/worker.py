@@ -11,11 +11,13 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from rooflight.errors import RooflightError
 from rooflight.train.events import EventLog
@@ -55,7 +57,41 @@ def start_jax(run: Run, coordinator: str, count: int, index: int, cpu_devices: i
         jax.config.update("jax_num_cpu_devices", cpu_devices)
     jax.config.update("jax_compilation_cache_dir", str(run.folder.resolve() / COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    jax.distributed.initialize(coordinator, count, index, heartbeat_timeout_seconds=_HEARTBEAT_S)
+    jax.distributed.initialize(
+        coordinator,
+        count,
+        index,
+        coordinator_bind_address=coordinator if index == 0 else None,  # else every interface
+        heartbeat_timeout_seconds=_HEARTBEAT_S,
+    )
+
+
+def save_on_interrupt(say: Callable[[str], None]) -> None:
+    """Ctrl-C once saves and ends, as SIGTERM does; twice ends at once.
+
+    A thread counts them, for the main one may be in a compiler for minutes.
+    """
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.signal(signal.SIGINT, _heard)
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        told_to_stop = False
+        while number := os.read(heard, 1):
+            if number[0] != signal.SIGINT:
+                continue
+            if told_to_stop:
+                os._exit(PREEMPTED)
+            told_to_stop = True
+            say("told to stop: the state is saved after this step; once more ends it at once")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, daemon=True).start()
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    """The thread does what is to be done."""
 
 
 def work(run: Run, index: int, attempt: int, say: Callable[[dict[str, object]], None]) -> int:

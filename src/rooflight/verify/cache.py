@@ -3,17 +3,21 @@
 The key is the lowered program with its source lines, the target, the options, how far to go, and
 the versions of the compiler. Only finished results enter, by one rename, and leave by one, so
 readers in any process see all or nothing. The least recently used leave when the folder is full.
+A folder with a name that the cache does not give is somebody else's, and never touched.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rooflight.files import user_cache
 from rooflight.verify.request import ChildTask
 
 _VARIABLE = "ROOFLIGHT_CACHE"
@@ -21,15 +25,14 @@ MOST_BYTES = 2 * 10**9
 # Whoever was handed a result may still be reading it; a compile takes minutes at most.
 _GRACE_S = 900.0
 _STALE_S = 86400.0  # the work folder of a process that was killed
-_PASSING = ("work-", "evicted-")
+_WORK, _EVICTED, _FAILED = "rooflight-work-", "rooflight-evicted-", "failed-"
+_NAMES = re.compile(rf"({_EVICTED}\d+-)*({_WORK}\w+|({_FAILED})?[0-9a-f]{{32}})")
 
 
 def cache_folder() -> Path:
     """`$ROOFLIGHT_CACHE`, else the user's own cache folder."""
-    if chosen := os.environ.get(_VARIABLE):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rooflight" / "compiled"
+    chosen = os.environ.get(_VARIABLE)
+    return Path(chosen) if chosen else user_cache() / "compiled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,11 @@ class CacheEntry:
 
 
 def cache_entries(folder: Path) -> list[CacheEntry]:
-    """Every folder of the cache, the least recently used first."""
+    """Every folder that the cache made, the least recently used first."""
     found: list[CacheEntry] = []
     for path in folder.iterdir() if folder.is_dir() else ():
+        if not _NAMES.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            continue
         try:
             used_s = path.stat().st_mtime
             nbytes = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
@@ -73,7 +78,7 @@ def evict(folder: Path, *, most_bytes: int = MOST_BYTES, now_s: float | None = N
     total, freed = sum(e.nbytes for e in entries), 0
     for entry in entries:
         age_s = now - entry.used_s
-        is_passing = entry.path.name.startswith(_PASSING)
+        is_passing = entry.path.name.startswith((_WORK, _EVICTED))
         is_old = age_s > (_STALE_S if is_passing else _GRACE_S)
         if is_old and (is_passing or total - freed > most_bytes) and _remove(entry.path):
             freed += entry.nbytes
@@ -82,13 +87,22 @@ def evict(folder: Path, *, most_bytes: int = MOST_BYTES, now_s: float | None = N
 
 def _remove(path: Path) -> bool:
     """Takes a folder out of sight at once, then deletes it; False if another process did."""
-    hidden = path.with_name(f"evicted-{os.getpid()}-{path.name}")
     try:
-        path.rename(hidden)
+        hidden = path.rename(path.with_name(f"{_EVICTED}{os.getpid()}-{path.name}"))
     except FileNotFoundError:
         return False
     shutil.rmtree(hidden, ignore_errors=True)
     return True
+
+
+def work_folder(folder: Path) -> Path:
+    """An empty folder in which a result is made."""
+    return Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
+
+
+def failed(entry: Path) -> Path:
+    """The place of a result that is looked at, and never handed out again."""
+    return entry.with_name(f"{_FAILED}{entry.name}")
 
 
 def cache_key(program: str, task: ChildTask, versions: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rooflight.verify.cache import cache_folder, evict, keep
+from rooflight.verify.cache import cache_folder, evict, failed, keep, work_folder
 from rooflight.verify.environment import child_environment, require_compiler
 from rooflight.verify.hlo import CompiledStep, choose_dump, find_dumps, read_dump
 from rooflight.verify.hlo.memory import OutOfMemory, read_out_of_memory
@@ -140,7 +139,7 @@ def _compile(
     request: CompileRequest, store: Path, tell: Callable[[str, float], None]
 ) -> Compilation:
     started = time.monotonic()
-    work = Path(tempfile.mkdtemp(prefix="work-", dir=store))
+    work = work_folder(store)
     try:
         write_task(make_task(request, dump=work, cache=store), work / "task.json")
         ended = _run_child(request, work, tell)
@@ -155,16 +154,18 @@ def _compile(
 
 def _run_child(request: CompileRequest, work: Path, tell: Callable[[str, float], None]) -> _Ended:
     command = [sys.executable, "-m", "rooflight.verify.child", str(work / "task.json")]
+    scratch = work / "scratch"  # logs of libtpu, which has no word for none
+    scratch.mkdir()
+    environment = child_environment(os.environ) | {"TMPDIR": str(scratch)}
     with (work / "compiler.log").open("w") as log:
-        child = subprocess.Popen(
-            command, stdout=log, stderr=log, env=child_environment(os.environ), cwd=work
-        )
+        child = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=work)
     try:
         return _watch_child(child, request, work, tell)
     finally:
         if child.returncode is None:
             child.kill()
             child.wait()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _watch_child(
@@ -239,7 +240,7 @@ def _conclude(
         for path in work.glob(pattern):
             path.unlink()
     if outcome not in _KEPT:
-        entry = entry.with_name(f"failed-{entry.name}")  # looked at, never handed out again
+        entry = failed(entry)
         shutil.rmtree(entry, ignore_errors=True)
     return _compilation(request, facts, keep(work, entry), seconds, was_cached=False)
 

@@ -17,9 +17,7 @@ from jax.sharding import AxisType, Mesh
 
 from rooflight.specs import Segment
 from rooflight.verify.gpu import register_cuda
-from rooflight.verify.target import Target
-
-CORE_AXIS = "core"  # the last mesh axis where a chip is several devices (v2, v3, tpu7x)
+from rooflight.verify.target import CORE_AXIS, Target
 
 
 def target_mesh(target: Target) -> Mesh:

@@ -2,12 +2,12 @@
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from rooflight.errors import MissingExtraError
+from rooflight.errors import MissingExtraError, install
 
 # The compiler must not look for a chip, a lock, a log folder or a metadata server, and must say
 # its warnings, which it keeps to itself otherwise.
@@ -22,6 +22,15 @@ _QUIET = {
 }
 # What a user may have set would change the program or the compiler behind the cache's back.
 _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64")
+# By the name of an extra: which verbs need it, and its packages beyond jax.
+_EXTRAS = {
+    "program": ("programs (verify, ckpt)", ("optax", "safetensors")),
+    "train": ("train, launch, tokens", ("optax", "grain", "orbax-checkpoint", "tokenizers")),
+    "serve": ("serve", ("aiohttp", "jinja2", "prometheus-client", "safetensors", "tokenizers")),
+    "serve-more": ("serve: JSON schemas, traces", ("llguidance", "opentelemetry-api")),
+    "bench": ("bench, route", ("aiohttp",)),
+    "validate": ("rows in YAML", ("pyyaml",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +63,30 @@ def compiler_versions(kind: str) -> dict[str, str]:
 
 def abilities() -> list[Ability]:
     """Everything verification can use, there or not."""
-    tpu = "pip install 'rooflight[tpu]'"
+    tpu = install("tpu")
     host = f"{platform.system()} {platform.machine()}"
     if not _can_have_libtpu():
         tpu = f"libtpu has no wheel for {host}; use Linux on x86-64"
-    plugin = _gpu_plugin()
+    plugin, jax = _gpu_plugin(), package_version("jax")
+    pin = f"=={jax}" if jax else ""  # plugins follow jax version by version
     return [
-        Ability("jax", package_version("jax"), "pip install 'rooflight[jax]'"),
+        Ability("jax", jax, install("jax")),
         Ability("TPU compiler (libtpu)", package_version("libtpu"), tpu),
         Ability(
             "GPU compiler (CUDA plugin)",
             package_version(plugin) if plugin else None,
-            "pip install --no-deps jax-cuda12-plugin jax-cuda12-pjrt",
+            f"pip install --no-deps jax-cuda12-plugin{pin} jax-cuda12-pjrt{pin}",
         ),
+        *(_extra(name, what, packages) for name, (what, packages) in _EXTRAS.items()),
     ]
+
+
+def _extra(name: str, what: str, packages: Sequence[str]) -> Ability:
+    """There if all its packages are."""
+    missing = [p for p in packages if package_version(p) is None]
+    versions = ", ".join(f"{p} {package_version(p)}" for p in packages)
+    remedy = f"{install(name)} ({', '.join(missing)})" if missing else install(name)
+    return Ability(what, None if missing else versions, remedy)
 
 
 def _can_have_libtpu() -> bool:
@@ -82,9 +101,7 @@ def _gpu_plugin() -> str | None:
 def require_compiler(kind: str) -> None:
     """Raises unless this machine has the compiler for a kind of chip."""
     if find_spec("jax") is None:
-        raise MissingExtraError(
-            "compiling needs jax, which is not installed", hint="pip install 'rooflight[tpu]'"
-        )
+        raise MissingExtraError("compiling needs jax, which is not installed", hint=install("tpu"))
     needed = abilities()[2 if kind == "gpu" else 1]
     if not needed.is_there:
         raise MissingExtraError(

@@ -103,6 +103,10 @@ class Flow:
         walk = self._walk(place, lambda user: user.opcode in SAME_ELEMENTS)
         return [(c, user) for c, user in walk if user.opcode in SAME_ELEMENTS]
 
+    def handed_on(self, place: Place) -> Instruction:
+        """What becomes of a value before it is used: the last to give it a shape or a dtype."""
+        return (self.hands_on(place) or [place])[-1][1]
+
     def accumulated_in(self, place: Place) -> Instruction | None:
         """The loop around a value whose rounds only add it to what they carry."""
         for computation, user in self._walk(place, _is_handed_on):

@@ -16,7 +16,7 @@ from typing import Literal
 from rooflight.algebra import device_bytes
 from rooflight.algebra.notation import Tensor
 from rooflight.dtypes import DTYPES
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.graph import model_graph
 from rooflight.plan.serving.terms import Setting as ServingSetting
 from rooflight.records import Plan, plan_hash, to_json
@@ -41,9 +41,10 @@ from rooflight.verify.plan_findings import (
     remat_findings,
     stored_finding,
 )
-from rooflight.verify.request import PLAIN_COLLECTIVES, CompileRequest
+from rooflight.verify.request import CompileRequest, plain_collectives
 from rooflight.verify.serve_step import ServedStep, hash_step, write_step
 from rooflight.verify.state import Term, expected_state, terms
+from rooflight.verify.target import CORE_AXIS
 
 Until = Literal["partitioned", "scheduled", "executable"]
 STAGES: tuple[Until, ...] = ("partitioned", "scheduled", "executable")
@@ -167,7 +168,7 @@ def _check(plan: Plan) -> None:
     if find_spec("optax") is None:
         raise MissingExtraError(
             "the program of a plan needs optax, which is not installed",
-            hint="pip install 'rooflight[tpu,program]'",
+            hint=install("tpu,program"),
         )
 
 
@@ -177,7 +178,7 @@ def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> 
         plan.placed(),
         {"plan": to_json(plan) if isinstance(plan, Plan) else write_step(plan)},
         until,
-        PLAIN_COLLECTIVES if until == "partitioned" else {},
+        plain_collectives(plan.placed()) if until == "partitioned" else {},
         folder,
     )
 
@@ -203,7 +204,8 @@ def _small(setting: Setting | ServingSetting, dims: Mapping[str, int]) -> Small:
     if any(p.tensor.name == "Sinks" for p in setting.graph.params):
         biased.add("attention.softmax")
     vector = max(wide.nbytes(setting.graph.sizes["D"]), tokens)
-    return Small(vector, biased=frozenset(biased))
+    inside = frozenset({CORE_AXIS}.difference(setting.mesh.axes))
+    return Small(vector, biased=frozenset(biased), inside=inside)
 
 
 def _stored(

@@ -25,6 +25,7 @@ class Small:
     vector: int  # a scale or a bias, or one number a token of a device, in fp32
     scalar: int = 64
     biased: frozenset[str] = frozenset()  # ops of the graph that add a bias, or read sinks
+    inside: frozenset[str] = frozenset()  # axes of the devices of a chip; of these any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,8 @@ def _class_of(found: Collective, op: str, small: Small) -> str:
     """Why the derivation does not list a collective, if that is known."""
     if found.count is None:
         return ""  # a class of small things must not hide one that runs who knows how often
+    if found.axes and small.inside >= {*found.axes}:
+        return "between the devices of a chip, which is one to a plan"
     if found.nbytes <= small.vector and _reads_bias(found, op, small):
         return "biases and sinks, and their gradients"
     if found.nbytes <= small.scalar:

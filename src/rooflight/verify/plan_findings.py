@@ -128,16 +128,16 @@ def exposed_findings(
     The plan's own wait is what its step takes beyond products and bubble. `collectives` are those
     of the schedule; the line is that of the ones with the most bytes among those with no work.
     """
-    waits = max(0.0, planned.expected_s - planned.products_s - planned.bubble_s)
+    waits = max(0.0, planned.roofline_s - planned.products_s - planned.bubble_s)
     exposed = sum(network.exposed_s for network in time.network.values())
-    if exposed - waits < _LEAST_SHARE * planned.expected_s:
+    if exposed - waits < _LEAST_SHARE * planned.roofline_s:
         return
     alone = [c for c in collectives if c.is_exposed]
     most = max(alone, key=lambda c: c.bytes_per_step or 0, default=None)
     on_them = ", ".join(
         f"{format_seconds(network.exposed_s)} over {axes}"
         for axes, network in time.network.items()
-        if network.exposed_s >= _LEAST_SHARE * planned.expected_s
+        if network.exposed_s >= _LEAST_SHARE * planned.roofline_s
     )
     yield Finding(
         "exposed",

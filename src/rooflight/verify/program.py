@@ -6,8 +6,8 @@ their times, memory against the chip's limit, findings.
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rooflight.errors import UsageError
@@ -25,9 +25,11 @@ from rooflight.verify.finding import (
     warning_finding,
 )
 from rooflight.verify.hlo import CompiledStep, Memory
+from rooflight.verify.hlo.manual import split_axes
 from rooflight.verify.hlo.memory import OutOfMemory
-from rooflight.verify.request import PLAIN_COLLECTIVES, CompileRequest, Stage
+from rooflight.verify.request import CompileRequest, Stage, plain_collectives
 from rooflight.verify.surprises import find_surprises
+from rooflight.verify.target import device_chip
 from rooflight.verify.waste import find_repeated_work, find_replicated, find_schedule_waste
 
 
@@ -44,6 +46,9 @@ class ProgramVerdict:
     step_s: float | None  # the least time of the step: no overlap of network and products
     findings: tuple[Finding, ...]
     time: CompiledTime | None = None  # None before the executable: unknown
+    alike: tuple[
+        str, ...
+    ] = ()  # axes of devices of a chip, which the program leaves to do the same
 
     @property
     def failed(self) -> Compilation | None:
@@ -93,7 +98,8 @@ def judge_program(
     collectives are judged; at the schedule of the compiler's defaults, memory and waits.
     """
     given = arguments or {}
-    requests = [CompileRequest(build, mesh, given, "partitioned", PLAIN_COLLECTIVES, folder)]
+    plain = plain_collectives(mesh)
+    requests = [CompileRequest(build, mesh, given, "partitioned", plain, folder)]
     if until != "partitioned":
         requests.append(CompileRequest(build, mesh, given, until, {}, folder))
     done = compile_all(requests, cache=cache, watch=watch)
@@ -103,23 +109,51 @@ def judge_program(
         )
     found, whole = read_compilation(done[0]), read_compilation(done[0], stage="given")
     scheduled = _scheduled(done[-1]) if len(done) > 1 else None
-    known = read_arguments(whole, found, done[0].axes)
-    scale = Scale(_least_seconds(found, known, mesh), mesh.slice.chip.hbm_bytes)
-    axes, chip = done[0].axes, mesh.slice.chip
+    axes = done[0].axes
+    asked = {a: n for a, n in axes.items() if a in mesh.axes or _is_used(a, whole)}
+    device = device_chip(mesh, axes)
+    of_devices = replace(mesh, slice=replace(mesh.slice, chip=device))
+    known = read_arguments(whole, found, axes)
+    scale = Scale(_least_seconds(found, known, of_devices), device.hbm_bytes)
     odd = [
         *_failures(done, scheduled),
         *(warning_finding(located(text, found.module)) for text in found.warnings),
-        *find_repeated_work(whole, found, chip, axes),
-        *find_replicated(known, chip, axes),
-        *find_surprises(found, known, mesh, axes),
-        *(find_schedule_waste(scheduled, mesh, scale.step_s) if scheduled else ()),
+        *find_repeated_work(whole, found, device, asked),
+        *find_replicated(known, device, asked),
+        *find_surprises(_over(asked, found), known, mesh, axes),
+        *(
+            find_schedule_waste(_over(asked, scheduled), of_devices, scale.step_s)
+            if scheduled
+            else ()
+        ),
     ]
     is_finished = until == "executable" and done[-1].is_good
-    time = compiled_time(scheduled, mesh) if scheduled and is_finished else None
-    findings = tuple(f for f in merged(odd) if scale.is_worth(f))
+    time = compiled_time(scheduled, of_devices) if scheduled and is_finished else None
     return ProgramVerdict(
-        build, mesh, tuple(done), tuple(known), found, scheduled, scale.step_s, findings, time
+        build=build,
+        mesh=mesh,
+        done=tuple(done),
+        arguments=tuple(known),
+        partitioned=found,
+        scheduled=scheduled,
+        step_s=scale.step_s,
+        findings=tuple(f for f in merged(odd) if scale.is_worth(f)),
+        time=time,
+        alike=tuple(axis for axis in axes if axis not in asked),
     )
+
+
+def _is_used(axis: str, given: CompiledStep) -> bool:
+    """Whether a program splits anything over an axis, such as that of the devices of a chip."""
+    computations = given.module.computations.values()
+    attributes = (i.attributes for c in computations for i in c.instructions)
+    return any(axis in split_axes(text) for text in attributes if axis in text)
+
+
+def _over(asked: Mapping[str, int], step: CompiledStep) -> CompiledStep:
+    """A step without the collectives of axes that nobody asked for: they are the compiler's."""
+    kept = (c for c in step.collectives if asked.keys() >= set(c.axes or ()))
+    return replace(step, collectives=tuple(kept))
 
 
 def _scheduled(done: Compilation) -> CompiledStep | None:

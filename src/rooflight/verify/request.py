@@ -19,6 +19,11 @@ PLAIN_COLLECTIVES: Mapping[str, CompilerOption] = {
 }
 
 
+def plain_collectives(mesh: Mesh) -> Mapping[str, CompilerOption]:
+    """The options of a mesh's compiler; that of GPUs makes none unless it is told to."""
+    return PLAIN_COLLECTIVES if mesh.slice.chip.kind == "tpu" else {}
+
+
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
     """One program to compile.

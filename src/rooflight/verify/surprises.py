@@ -217,19 +217,26 @@ class _Judge:
             return None
         if self._argument(place) or not self._is_returned(place):
             return None
-        size = math.prod(self.axes[a] for a in found.axes)
-        split = [a for a in self.arguments.values() if a.axes >= set(found.axes) and a.spec]
-        same = next((a for a in split if a.device_bytes * size == place[1].nbytes), None)
-        if same is None:
+        result = _shape(self.flow.handed_on(place))
+        split = [a for a in self.arguments.values() if a.axes >= set(found.axes)]
+        same = next((a for a in split if self._replaces(result, a, found.axes)), None)
+        if same is None or result is None:
             return None
         return self._finding(
             "returned_whole",
             found,
-            f"{_array(place)} is returned whole over {_over(found)}, which splits {same.name}"
+            f"{result} is returned whole over {_over(found)}, which splits {same.name}"
             f" ({_kind(found)})",
             f"return it as {spec_text(same.spec or ())}: out_shardings of jax.jit, or a constraint",
             share=0.5 if found.kind == "all_reduce" else 1.0,  # a reduce-scatter is left
         )
+
+    def _replaces(self, result: Shape | None, argument: Argument, whole: tuple[str, ...]) -> bool:
+        """Whether a result is as an argument would be on a device if some axes did not split it."""
+        sizes = {axis: 1 if axis in whole else size for axis, size in self.axes.items()}
+        ways = [math.prod(sizes[axis] for axis in dim) for dim in argument.spec or ()]
+        dims = tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
+        return result is not None and (result.dtype, result.dims) == (argument.dtype, dims)
 
     def _is_returned(self, place: Place) -> bool:
         uses = self.flow.uses(place)

@@ -7,10 +7,10 @@ compiler's own default is a mesh without it, even for a whole pod.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
-from rooflight.specs import Mesh, Segment, Slice
+from rooflight.specs import Chip, Mesh, Segment, Slice
 from rooflight.verify.gpu import gpu_names, gpu_options
 
 Option = str | int | bool | list[int] | list[bool]
@@ -18,6 +18,8 @@ Option = str | int | bool | list[int] | list[bool]
 _TPU_NAMES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # as libtpu spells them
 _MERGED_CORES = {"v4": "megacore"}  # two cores that can be one device are asked to
 _TOPOLOGY_DIMS = 3
+CORE_AXIS = "core"  # the last mesh axis where a chip is several devices (v2, v3, tpu7x)
+_USABLE = "hbm_usable_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,19 @@ class Target:
         """The mesh axes that go from slice to slice, and how many slices each spans."""
         parts = {a: [s.size for s in parts if s.dim == "dcn"] for a, parts in self.axes.items()}
         return {axis: math.prod(sizes) for axis, sizes in parts.items() if sizes}
+
+
+def device_chip(mesh: Mesh, axes: Mapping[str, int]) -> Chip:
+    """A device as a chip: where the jax mesh has several of one chip, a share of all it has."""
+    chip, count = mesh.slice.chip, math.prod(n for axis, n in axes.items() if axis not in mesh.axes)
+    usable = {name: n / count if name == _USABLE else n for name, n in chip.detail.items()}
+    return replace(
+        chip,
+        flops={dtype: rate / count for dtype, rate in chip.flops.items()},
+        hbm_bytes=chip.hbm_bytes and chip.hbm_bytes // count,
+        hbm_bytes_per_s=chip.hbm_bytes_per_s and chip.hbm_bytes_per_s / count,
+        detail=usable,
+    )
 
 
 def target_names() -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from rooflight.specs import Chip, Mesh
 from rooflight.verify.arguments import Argument
 from rooflight.verify.finding import Finding, collective_seconds, merged
 from rooflight.verify.hlo import CompiledStep
+from rooflight.verify.hlo.manual import manual_parts
 
 _MORE = 1.02  # times its share of the FLOPs: below, it is the rounding of small shapes
 _MOST_ALIKE = 1 / 8  # of a device's memory may hold what every other device holds too
@@ -23,12 +24,14 @@ def find_repeated_work(
 ) -> Iterator[Finding]:
     """Lines whose products all devices together do more often than the program says.
 
-    The module that the compiler was given has whole shapes, so its FLOPs are those of the
-    program; a device should do one share of them.
+    The module that the compiler was given has whole shapes, or inside `jax.shard_map` those of
+    one of some parts, so its FLOPs are those of the program; a device should do one share of them.
     """
     devices = math.prod(axes.values())
-    wanted, done = _flops_by_line(given), _flops_by_line(found)
-    peak = chip.peak_flops(chip.matmul_dtype("bf16")) / _cores(chip, axes)
+    parts = manual_parts(given, axes)
+    wanted, done = _flops_by_line(given, parts), _flops_by_line(found, {})
+    manual = {work.source for work in given.work if work.name in parts}
+    peak = chip.peak_flops(chip.matmul_dtype("bf16"))
     for line, flops in done.items():
         times = flops * devices / wanted[line] if wanted.get(line) else 1.0
         if times < _MORE:
@@ -41,8 +44,15 @@ def find_repeated_work(
             (flops - wanted[line] / devices) / peak,
             None,
             line,
-            _spread(over, axes),
+            _spread_inside(over) if line in manual else _spread(over, axes),
         )
+
+
+def _spread_inside(over: str) -> str:
+    return (
+        f"split an operand of this shard_map over {over or 'one more axis'}: name it in in_specs;"
+        " with_sharding_constraint splits over axes that are not manual only"
+    )
 
 
 def _spread(over: str, axes: Mapping[str, int]) -> str:
@@ -61,16 +71,11 @@ def _text(axes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in axes.items())
 
 
-def _cores(chip: Chip, axes: Mapping[str, int]) -> int:
-    """Devices a chip; the catalog's rate is that of a chip."""
-    return axes.get("core", 1) if chip.kind == "tpu" else 1
-
-
-def _flops_by_line(step: CompiledStep) -> Counter[str]:
+def _flops_by_line(step: CompiledStep, parts: Mapping[str, int]) -> Counter[str]:
     lines: Counter[str] = Counter()
     for work in step.work:
         if work.source and work.flops_per_step:
-            lines[work.source] += work.flops_per_step
+            lines[work.source] += work.flops_per_step * parts.get(work.name, 1)
     return lines
 
 
