@@ -125,7 +125,8 @@ def test_each_tier_of_a_superpod_has_its_effective_bandwidth() -> None:
     group = parse_mesh("X=1024", on="h100:8x128").group("X")
     gather = collective_time("all_gather", GB, group)
     rates = {t.name: GB / t.bandwidth_s for t in gather.tiers}
-    assert _all_close(rates, {"node": 5.1428571e11, "leaf": 4.1290323e11, "spine": 1.7066667e13})
+    # All that a node lacks comes by its NICs, from beyond the spine too: 127 of 128 parts.
+    assert _all_close(rates, {"node": 5.1428571e11, "leaf": 4.0314961e11, "spine": 1.7066667e13})
     assert gather.binds == "leaf bandwidth"
 
 

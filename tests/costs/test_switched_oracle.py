@@ -52,10 +52,3 @@ def test_a_shift_crosses_the_outermost_tier_at_the_rate_of_one_chip() -> None:
     chip = group.fans[0]
     shift = collective_time("permute", 1e9, group)
     assert shift.bandwidth_s == pytest.approx(1e9 * 8 / chip.egress_bytes_per_s)
-
-
-def test_latency_is_one_hop_a_tier() -> None:
-    group = parse_mesh("X=1024", on="h100:8x128").group("X")
-    gather = collective_time("all_gather", 1.0, group)
-    assert gather.latency_s == pytest.approx(sum(f.hop_s for f in group.fans))
-    assert gather.binds == "hop latency"

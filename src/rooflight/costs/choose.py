@@ -13,6 +13,7 @@ from rooflight.algebra import Axes, Step, Strategy, Tensor, device_bytes, local_
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.costs.roofline import OpTime, contraction_time
 from rooflight.dtypes import Dtype
+from rooflight.errors import ShardingError
 from rooflight.specs.mesh import Group, Mesh
 
 TIE = 1e-9  # times that differ by less, relatively, differ by rounding
@@ -155,7 +156,14 @@ def _legal(candidates: Sequence[Strategy], dims: Mapping[str, int], mesh: Mesh) 
     first = candidates[0].contraction
     for tensor in (*first.operands, first.result):
         local_shape(tensor, dims, mesh.axes)  # what was asked for must divide
-    return [s for s in candidates if _divides(s, dims, mesh.axes)]
+    legal = [s for s in candidates if _divides(s, dims, mesh.axes)]
+    if not legal:
+        sizes = ", ".join(f"{dim}={dims[dim]}" for dim in sorted(first.dims))
+        raise ShardingError(
+            f"no way to compute {first} leaves whole blocks: {sizes} on {dict(mesh.axes)}",
+            hint="split fewer ways, or make the sizes multiples of the ways",
+        )
+    return legal
 
 
 def _order(price: Price) -> tuple[float, int, int]:

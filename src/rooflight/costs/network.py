@@ -73,6 +73,9 @@ def collective_time(
             torus_bytes /= fan.size
     axes = _axis_time(kind, torus_bytes, rings) if rings else None
     tiers = _tier_times(kind, nbytes, fans, in_network_reduction=in_network_reduction)
+    if tiers:  # once, and with the tier that begins
+        first, launch_s = tiers[0], fans[0].launch_s
+        tiers = (replace(first, latency_s=first.latency_s + launch_s), *tiers[1:])
     if axes is None:
         return _switched_time(kind, nbytes, tiers)
     return _torus_time(kind, nbytes, axes, tiers)

@@ -1,6 +1,13 @@
 """A link-level simulator of collectives; it knows nothing of the cost formulas."""
 
-from rooflight.netsim.simulate import Hop, SimResult, simulate, simulate_send, trace_json
+from rooflight.netsim.simulate import (
+    Hop,
+    SimResult,
+    simulate,
+    simulate_seconds,
+    simulate_send,
+    trace_json,
+)
 from rooflight.netsim.watch import Moment, Move, Watched, watch
 
 __all__ = [
@@ -10,6 +17,7 @@ __all__ = [
     "SimResult",
     "Watched",
     "simulate",
+    "simulate_seconds",
     "simulate_send",
     "trace_json",
     "watch",

@@ -1,10 +1,10 @@
-"""Collectives behind switches: every chip has a port on each tier, and each send passes a switch.
+"""Collectives behind switches: chips have an NVLink port and a NIC, and each send passes a switch.
 
 In: a `Mesh` whose slice has switched tiers only (GPUs), bytes, some of its axes. Out: flights of
-`engine`. A message goes up by its source's port and down by its target's (store and forward), so
-ports are what is busy; the switch itself never is. A gather goes tier by tier from the outside in,
-as every chip first fetches what its peers in other units hold. A port carries its chip's even
-part of the unit's egress, on each tier its own: real chips share one NIC between leaf and spine.
+`engine`. A message goes up by its source's port and down by its target's (store and forward); one
+that crosses the spine also passes the uplinks of both leaves. So ports and uplinks are what is
+busy; a switch itself never is. Leaf and spine share a chip's NIC. A gather goes tier by tier from
+the outside in, straight to every peer; `lockstep` has the rings and trees of real ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from itertools import product
 from rooflight.errors import UsageError
 from rooflight.netsim.engine import Flight, busiest, end_of, fly
 from rooflight.netsim.gather import own_units
+from rooflight.netsim.rails import Round, Stage
 from rooflight.netsim.schedule import Cargo, Message
 from rooflight.netsim.torus import TICKS_PER_S
 from rooflight.specs.mesh import Mesh
@@ -23,6 +24,8 @@ _CUTS = (1, 4, 16, 64)  # pieces; a piece goes down while the next one goes up
 _MAX_MESSAGES = 40_000
 _ENOUGH = 1.01
 _MOST_EXCHANGING = 64  # chips; every pair of them has a message of its own
+_NVLINK, _NIC = 0, 1  # ports of a chip
+_LEAF, _SPINE = 1, 2  # tiers, the node being 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,10 @@ class Fabric:
         return self.num_chips + before + chip // sizes[tier]
 
     def lane(self, tier: int, source: int, target: int) -> int:
-        """Where a message is inside a switch: a place of its own, as nothing is added there."""
+        """Where a message is inside a switch: a place of its own, as nothing is added there.
+
+        The switch is the one above the target; as tier 3 counts the leaf above the source.
+        """
         return self.num_chips * (1 + self.num_chips * tier + source) + target
 
     def place(self, vertex: int) -> int:
@@ -64,7 +70,27 @@ class Fabric:
         if vertex < self.num_chips:
             return vertex
         above, target = divmod(vertex, self.num_chips)
-        return self.switch((above - 1) // self.num_chips, target)
+        tier, source = divmod(above - 1, self.num_chips)
+        return self.switch(_LEAF, source) if tier > _SPINE else self.switch(tier, target)
+
+    def way(self, source: int, target: int) -> list[tuple[int, int, float]]:
+        """Links from a chip to another: its number, the place it leads to, bytes a second."""
+        level = self.tier(source, target)
+        tier = self.tiers[level]
+        port, rate = _NVLINK, tier.egress_bytes_per_s
+        if level:
+            port, rate = _NIC, tier.nic_bytes_per_s or tier.egress_bytes_per_s / tier.unit_chips
+        up, down = (2 * (2 * chip + port) for chip in (source, target))
+        if level < _SPINE:
+            return [(up + 1, self.lane(level, source, target), rate), (down, target, rate)]
+        first = 4 * self.num_chips
+        out, back = (first + 2 * (chip // tier.unit_chips) for chip in (source, target))
+        return [
+            (up + 1, self.lane(_SPINE + 1, source, target), rate),
+            (out + 1, self.lane(_SPINE, source, target), tier.egress_bytes_per_s),
+            (back, self.lane(_LEAF, source, target), tier.egress_bytes_per_s),
+            (down, target, rate),
+        ]
 
 
 def fabric_of(mesh: Mesh) -> Fabric:
@@ -101,15 +127,13 @@ class _Plan:
     messages: list[Message] = field(default_factory=list[Message])
 
     def send(self, cargo: Cargo, source: int, target: int, after: Sequence[int]) -> int:
-        """Up by one port, down by the other; the index of the second message."""
-        level = self.fabric.tier(source, target)
-        tier, lane = self.fabric.tiers[level], self.fabric.lane(level, source, target)
-        rate = tier.egress_bytes_per_s / tier.unit_chips
-        send = round(cargo.nbytes / rate * TICKS_PER_S)
-        flight = round(tier.hop_s * TICKS_PER_S / 2)
-        waits = tuple(after)
-        for at, to, chip, is_up in ((source, lane, source, 1), (lane, target, target, 0)):
-            link = 2 * (len(self.fabric.tiers) * chip + level) + is_up
+        """Over every link of the way; the index of the last message."""
+        way = self.fabric.way(source, target)
+        hop_s = self.fabric.tiers[self.fabric.tier(source, target)].hop_s
+        flight = round(hop_s * TICKS_PER_S / 2)  # half of it up, half of it down
+        at, waits = source, tuple(after)
+        for link, to, rate in way:
+            is_last = to == target
             self.messages.append(
                 Message(
                     link=link,
@@ -117,16 +141,16 @@ class _Plan:
                     source=at,
                     target=to,
                     nbytes=cargo.nbytes,
-                    send_ticks=send,
-                    flight_ticks=flight,
+                    send_ticks=round(cargo.nbytes / rate * TICKS_PER_S),
+                    flight_ticks=flight if at == source or is_last else 0,
                     after=waits,
                     rank=cargo.rank,
                     piece=cargo.piece,
                     units=cargo.units,
-                    lands=not is_up,
+                    lands=is_last,
                 )
             )
-            waits = (len(self.messages) - 1,)
+            at, waits = to, (len(self.messages) - 1,)
         return waits[0]
 
 
@@ -211,6 +235,16 @@ def shift(fabric: Fabric, nbytes: float, groups: list[list[int]]) -> list[Flight
         return plan.messages
 
     return _fastest(build)
+
+
+def shift_stage(fabric: Fabric, groups: list[list[int]]) -> Stage:
+    """The same as rounds, one for each tier that some chips cross."""
+    targets = next_members(groups)
+    tiers = [fabric.tier(chip, targets[chip]) for chip in range(fabric.num_chips)]
+    return [
+        Round(tier, tuple(targets[c] if t == tier else c for c, t in enumerate(tiers)), 1)
+        for tier in sorted(set(tiers))
+    ]
 
 
 def next_members(groups: list[list[int]]) -> dict[int, int]:

@@ -26,7 +26,7 @@ from rooflight.netsim.fabric import (
     shift,
     switched_groups,
 )
-from rooflight.netsim.torus import torus_of
+from rooflight.netsim.torus import TICKS_PER_S, torus_of
 from rooflight.specs.mesh import Mesh
 
 
@@ -65,9 +65,10 @@ def run_collective(
 
 def _run_switched(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> CollectiveRun:
     fabric, groups = fabric_of(mesh), switched_groups(mesh, axes)
-    flights: Sequence[Flight] = (
-        _switched(kind, nbytes, fabric, groups) if len(groups[0]) > 1 else []
-    )
+    flights: Sequence[Flight] = []
+    if len(groups[0]) > 1:
+        launch = round(fabric.tiers[0].launch_s * TICKS_PER_S)
+        flights = later(_switched(kind, nbytes, fabric, groups), launch)
     return CollectiveRun(flights, fabric.num_chips, groups, fabric)
 
 

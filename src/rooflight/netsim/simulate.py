@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from rooflight.errors import ModelError
 from rooflight.netsim.check import bits, check_links, check_moves
-from rooflight.netsim.collectives import streams
+from rooflight.netsim.collectives import COLLECTIVES, streams
 from rooflight.netsim.engine import Flight, busiest, end_of, run
 from rooflight.netsim.network import CollectiveRun, run_collective
 from rooflight.netsim.shift import point_to_point_schedule
@@ -58,6 +58,21 @@ def simulate(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> SimRe
     '3.00 us in 48 hops'
     """
     return result_of(kind, nbytes, run_collective(kind, nbytes, mesh, axes))
+
+
+def simulate_seconds(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> float:
+    """Only how long it takes. Behind switches by the rings and trees of `rails`, on many chips.
+
+    >>> from rooflight.specs import parse_mesh
+    >>> seconds = simulate_seconds("all_gather", 1e9, parse_mesh("X=128", on="h100:8x16"), "X")
+    >>> f"{seconds * 1e3:.2f} ms"
+    '2.43 ms'
+    """
+    if not mesh.slice.chip.switched or kind not in COLLECTIVES:
+        return simulate(kind, nbytes, mesh, axes).seconds
+    from rooflight.netsim.lockstep import lockstep_seconds  # only here: it needs numpy
+
+    return lockstep_seconds(kind, nbytes, mesh, axes)
 
 
 def simulate_send(
