@@ -25,6 +25,7 @@ def plan_of(layout: str, mesh: str, *, on: str = "h100:8x16", model: str = "llam
         virtual=1,
         remat="block",
         zero=0,
+        framework="rooflight",
         time=Time(1.0, 1.0, 1.0, 1.0, 0.0, 0.0, {}, {}),
         memory=Held(0, (), 80 * 10**9),
         mfu=Mfu(0.5, "causal"),

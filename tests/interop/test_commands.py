@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.cli.main import main
-from rooflight.records import Plan, to_json
+from rooflight.records import Alternative, Plan, to_json
 
 from .plans import plan_of
 
@@ -48,6 +48,48 @@ def test_a_plan_comes_through_a_pipe(
     monkeypatch.setattr("sys.stdin", io.StringIO(to_json(GOOD)))
     assert main(["export", "-", "--to", "maxtext"]) == 0
     assert "ici_tensor_sequence_parallelism: 8\n" in capsys.readouterr().out
+
+
+ODD = replace(
+    plan_of("dp=Z,sp=Y", "Y=8@leaf8,Z=16@leaf+node"),
+    recipe="18",
+    alternatives=tuple(
+        Alternative(layout, mesh, schedule, "block", 1.0, 1, "slower")
+        for layout, mesh, schedule in (
+            ("dp=Z,cp=Y,sp=W", "Y=8@leaf8,W=2@leaf,Z=8@node", "4 microbatches"),
+            (
+                "dp=Z,sp=Y,pp=P",
+                "P=4@leaf4,Z=4@leaf,Y=8@node",
+                "interleaved, 4 x 2 stages, 16 microbatches",
+            ),
+        )
+    ),
+)
+
+
+def test_a_plan_that_megatron_cannot_run_names_a_row_that_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(ODD, tmp_path)
+    assert main(["export", path, "--to", "megatron"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "becomes dp=Z,sp=Y on mesh Z=16@leaf,Y=8@node" in shown.err
+    assert shown.err.endswith("lies so: --row 3\n")
+    assert main(["export", path, "--to", "megatron", "--row", "3"]) == 0
+    (tmp_path / "run.sh").write_text(capsys.readouterr().out)
+    assert main(["import", str(tmp_path / "run.sh"), "--on", "h100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["on"], document["layout"]) == ("h100:8x16", "dp=Z,sp=Y,pp=P")
+    assert (document["schedule"], document["virtual"]) == ("interleaved", 2)
+    assert document["microbatches"] == 16
+
+
+@pytest.mark.parametrize("row", ("0", "4", "-1"))
+def test_a_row_that_is_not_there_is_refused(
+    row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", write(ODD, tmp_path), "--to", "megatron", "--row", row]) == 2
+    assert f"row {row} must be one of the 3 of the plan" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", (["export", "plan.json"], ["export", "none", "--to", "maxtext"]))

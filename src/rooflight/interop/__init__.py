@@ -1,14 +1,16 @@
 """Plans in the words of other frameworks, and their configurations as parts of a plan.
 
-from rooflight.interop import export_plan
+from rooflight.interop import export_plan, import_config
 export_plan(plan, to="megatron").text
+import_config(["train.sh"], on=parse_slice("h100:8x16")).layout
 """
 
+from rooflight.interop.alternatives import row_of_plan
 from rooflight.interop.export import export_plan
 from rooflight.interop.framework import FRAMEWORKS, Export, Framework, Loss, load_framework
 from rooflight.interop.imported import Imported
 from rooflight.interop.kubernetes import export_manifest
-from rooflight.interop.read import READABLE, import_config
+from rooflight.interop.read import READABLE, guess_framework, import_config
 from rooflight.interop.served_fleet import ServedFleet, read_fleet
 from rooflight.interop.serving import (
     HTTP_SERVERS,
@@ -34,8 +36,10 @@ __all__ = [
     "export_commands",
     "export_manifest",
     "export_plan",
+    "guess_framework",
     "import_config",
     "load_framework",
     "read_fleet",
+    "row_of_plan",
     "servers",
 ]

@@ -64,6 +64,9 @@ class Framework:
     tables: Mapping[str, tuple[NameRow, ...]]
     models: Mapping[str, str]  # our name, theirs
     defaults: Mapping[str, object]  # what a file that leaves a key out means
+    synonyms: Mapping[str, str]  # of keys; "not key" where true means false
+    not_modelled: Mapping[str, str]  # keys that change time or memory and are not read, and how
+    noted: Mapping[str, str]  # keys that a forecast may want and no plan says
 
     @property
     def reference(self) -> str:
@@ -105,8 +108,10 @@ def load_framework(name: str) -> Framework:
     rows = {key: tuple(NameRow(**row) for row in table[key]) for key in _TABLES}
     axes = tuple(AxisRow(**row | {"schemes": frozenset(row["schemes"])}) for row in table["axes"])
     facts = {key: table[key] for key in ("title", "repo", "commit", "date", "has_tpus", "files")}
+    more = {key: table.get(key, {}) for key in ("synonyms", "not_modelled", "noted")}
+    models, defaults = table["models"], table["defaults"]
     return Framework(
-        name, **facts, axes=axes, tables=rows, models=table["models"], defaults=table["defaults"]
+        name, **facts, axes=axes, tables=rows, models=models, defaults=defaults, **more
     )
 
 

@@ -11,7 +11,8 @@ from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import Slice
 
-_ORDER = ("dp", "fsdp", "tp", "sp", "mp", "cp", "ulysses", "ep", "pp")  # as layouts are written
+_ORDER = ("dp", "fsdp", "cp", "ulysses", "tp", "sp", "mp", "ep", "pp")  # as layouts are written
+_TENSOR = {"tp", "sp", "mp"}
 _LETTERS: dict[tuple[str, ...], str] = {("fsdp",): "X", ("dp",): "Z", ("pp",): "P"}
 _SPARE = "YWVUT"
 
@@ -57,17 +58,19 @@ class Degree:
 
 
 def name_axes(degrees: Sequence[Degree]) -> dict[str, Degree]:
-    """Axis names for all degrees above 1: X for fsdp, Z for dp, P for stages, Y for the next.
+    """Axis names for all degrees above 1: X for fsdp, Z for dp, P for stages, Y for tensor ranks.
 
     >>> name_axes([Degree(("fsdp",), 1, 8), Degree(("sp",), 1, 4)])["Y"].schemes
     ('sp',)
     """
     used = [d for d in degrees if d.ways > 1] or [Degree(("fsdp",), 1, 1)]
     fixed = {_LETTERS[d.schemes]: d for d in used if d.schemes in _LETTERS}
-    if "X" not in fixed:  # experts on all the FSDP axes there are
-        shared = next((d for d in used if "fsdp" in d.schemes), None)
-        fixed |= {"X": shared} if shared else {}
+    for letter, scheme in (("X", "fsdp"), ("Z", "dp"), ("X", "dp")):  # experts on data axes
+        open_to = (d for d in used if scheme in d.schemes and d not in fixed.values())
+        shared = next(open_to, None)
+        fixed |= {letter: shared} if shared and letter not in fixed else {}
     rest = [d for d in used if d not in fixed.values()]
+    rest.sort(key=lambda d: not _TENSOR & set(d.schemes))
     letters = dict(zip(_SPARE, rest, strict=False)) | fixed
     return {a: d for d in used for a, named in letters.items() if named == d}
 
@@ -82,6 +85,14 @@ def row_major(axes: Mapping[str, Degree], on: Slice) -> Mesh:
     """Axes in order, the last one innermost: how ranks are numbered behind switches."""
     dims = tuple((dim.name, None) for dim in on.dims)
     return place({a: d.ways for a, d in axes.items()}, on, wanted=dict.fromkeys(axes, dims))
+
+
+def straddles(mesh: Mesh) -> list[Loss]:
+    """What is not so where ranks in order would cut a node or a leaf into unequal groups."""
+    dims = [dim.name for dim in mesh.slice.dims]
+    places = [(dims.index(p.dim), -p.stride) for ps in mesh.segments.values() for p in ps]
+    because = "ranks in order do not fill nodes evenly; taken for groups that do"
+    return [] if places == sorted(places) else [Loss(f"mesh {mesh}", because)]
 
 
 def hybrid(axes: Mapping[str, Degree], on: Slice) -> Mesh:

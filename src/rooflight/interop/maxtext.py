@@ -7,13 +7,12 @@ MaxText lays the axes of a slice on its torus itself, so where they lie is not w
 from rooflight.algebra import Axes
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
 from rooflight.interop.policies import policies, their_model, title
+from rooflight.interop.read_maxtext import KEYS, experts_again, import_maxtext
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
+from rooflight.interop.round_trip import unstated
 from rooflight.interop.sizes import Sizes, plain_sizes
 from rooflight.records import Plan
 from rooflight.specs.model import Mlp, ModelSpec, Moe
-
-# Every axis that a plan can use, in the order of MaxText's mesh.
-KEYS = ("data", "pipeline", "fsdp", "context", "tensor", "tensor_sequence", "expert")
 
 
 def export_maxtext(plan: Plan) -> Export:
@@ -38,10 +37,17 @@ def export_maxtext(plan: Plan) -> Export:
         **chosen,
     }
     again = experts_again(plan.model, plan.remat)
-    losses = (*unsaid, *lost, *less, *again, *uneven, *moved, _placement(roles))
+    losses = [*unsaid, *lost, *less, *again, *uneven, *moved, _placement(roles)]
+    on = roles.mesh.slice
+    losses += unstated(
+        plan,
+        lambda: import_maxtext({**settings}, on=on, model=plan.model),
+        losses,
+        is_placed=False,  # jax lays the axes of a slice
+    )
     body = "\n".join(f"{key}: {_yaml(value)}" for key, value in settings.items())
     text = f"{comments(framework, title(plan), losses)}\nbase_config: base.yml\n{body}\n"
-    return Export(framework, settings, text, losses)
+    return Export(framework, settings, text, tuple(losses))
 
 
 def _degrees(roles: Roles, axes: dict[str, Axes]) -> Settings:
@@ -94,13 +100,6 @@ def _context(roles: Roles) -> tuple[Settings, list[Loss]]:
         losses.append(Loss("ulysses", "MaxText has it on TPUs only"))
     strategy: Settings = {"context_parallel_strategy": "ulysses"}
     return strategy | {"attention": "flash", "use_tokamax_splash": True}, losses
-
-
-def experts_again(model: ModelSpec, remat: str) -> list[Loss]:
-    """The policy `minimal` names the products of dense MLPs, not those of experts."""
-    routed = any(isinstance(block.mlp, Moe) for block in model.blocks)
-    because = "MaxText's minimal computes the products of experts again"
-    return [Loss("remat dots", because)] if routed and remat == "dots" else []
 
 
 def _splits(roles: Roles) -> bool:

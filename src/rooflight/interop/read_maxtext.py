@@ -17,11 +17,12 @@ from rooflight.interop.imported import (
     name_axes,
     name_of,
 )
-from rooflight.interop.maxtext import KEYS, experts_again
 from rooflight.interop.settings import Flat, text, whole
 from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 from rooflight.specs.slice import Slice
 
+# Every axis that a plan can use, in the order of MaxText's mesh.
+KEYS = ("data", "pipeline", "fsdp", "context", "tensor", "tensor_sequence", "expert")
 _DEGREE = re.compile(r"(ici|dcn)_(\w+)_parallelism")
 _SCHEMES: dict[str, tuple[str, ...]] = {
     "data": ("dp",),
@@ -76,6 +77,13 @@ def import_maxtext(settings: Flat, *, on: Slice, model: ModelSpec | None = None)
         losses,
         tuple(key for key in settings if not _is_read(framework, key, named)),
     )
+
+
+def experts_again(model: ModelSpec, remat: str) -> list[Loss]:
+    """The policy `minimal` names the products of dense MLPs, not those of experts."""
+    routed = any(isinstance(block.mlp, Moe) for block in model.blocks)
+    because = "MaxText's minimal computes the products of experts again"
+    return [Loss("remat dots", because)] if routed and remat == "dots" else []
 
 
 def _is_read(framework: Framework, key: str, named: bool) -> bool:

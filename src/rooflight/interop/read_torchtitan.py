@@ -12,12 +12,13 @@ from rooflight.interop.imported import (
     name_axes,
     name_of,
     row_major,
+    straddles,
 )
 from rooflight.interop.settings import Flat, text, whole
-from rooflight.interop.torchtitan import LOOPED
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.slice import Slice
 
+LOOPED = ("interleaved", "zb-v", "dualpipe")  # schedules with several stages a rank
 _P = "parallelism."
 
 
@@ -35,13 +36,15 @@ def import_torchtitan(settings: Flat, *, on: Slice, model: ModelSpec | None = No
     remat, kept = name_of(framework, "remats", values, what="remat", fallback="block")
     recipe, stored = name_of(framework, "recipes", values, what="recipe", fallback="f32")
     dtype, element = name_of(framework, "dtypes", values, what="dtype", fallback="bf16")
-    losses = (*odd, *gathered, *kept, *stored, *element, *_differs(framework, values, axes))
+    mesh = row_major(axes, on)
+    meant = (*_differs(framework, values, axes), *straddles(mesh))
+    losses = (*odd, *gathered, *kept, *stored, *element, *meant)
     return Imported(
         framework,
         model,
         on,
         layout_text(axes),
-        row_major(axes, on),
+        mesh,
         batch,
         whole(values, "training.seq_len"),
         dtype,

@@ -8,12 +8,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rooflight.algebra import Axes, parse_axes
 from rooflight.graph.layout import parse_layout
 from rooflight.interop.framework import Framework, Loss
-from rooflight.specs.mesh import Mesh, Segment
+from rooflight.specs.mesh import Mesh
 
 OUTER = ("dcn", "spine", "leaf")  # physical dims between slices or nodes, outermost first
 _COMMA = re.compile(r",(?![^{}]*\})")  # not those inside {data,model}
@@ -76,38 +75,3 @@ def axes_by_key(framework: Framework, roles: Roles) -> tuple[dict[str, Axes], li
 def _written(axis: str, schemes: frozenset[str]) -> str:
     name = axis if len(axis) == 1 else f"{{{axis}}}"
     return ",".join(f"{scheme}={name}" for scheme in sorted(schemes)) or f"mesh axis {axis}"
-
-
-def placement_loss(roles: Roles) -> list[Loss]:
-    """What is lost where ranks are numbered in one order only."""
-    order = _rank_order(roles)
-    groups = [[_position(roles, p) for p in _parts(roles, axes)] for axes in order]
-    filled = [group for group in groups if group]
-    if all(max(outer) < min(inner) for outer, inner in pairwise(filled)):
-        return []
-    names = " > ".join("".join(axes) for axes in order if axes)
-    because = f"ranks are numbered with axes nested {names}, which is not how they lie"
-    return [Loss(f"mesh {roles.mesh}", because)]
-
-
-def _rank_order(roles: Roles) -> tuple[Axes, ...]:
-    """How torchtitan and Megatron-LM number ranks, outermost first; experts take inner ones."""
-    data, shard, experts = roles.serving("dp"), roles.serving("fsdp"), roles.serving("ep")
-    return (
-        roles.serving("pp"),
-        tuple(axis for axis in data if axis not in experts),
-        tuple(axis for axis in shard if axis not in experts),
-        tuple(axis for axis in (*data, *shard) if axis in experts),
-        roles.serving("cp", "ulysses"),
-        roles.serving("tp", "sp", "mp"),
-    )
-
-
-def _parts(roles: Roles, axes: Axes) -> list[Segment]:
-    return [part for axis in axes for part in roles.mesh.segments[axis]]
-
-
-def _position(roles: Roles, part: Segment) -> tuple[int, int]:
-    """Outer dims first; within a dim, long strides first."""
-    dims = [dim.name for dim in roles.mesh.slice.dims]
-    return dims.index(part.dim), -part.stride

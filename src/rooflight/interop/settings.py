@@ -1,23 +1,30 @@
 """Settings of other frameworks as flat keys: YAML or TOML files, then `key=value` words.
 
 MaxText's files are flat YAML with a few lists. What is read here is that subset and no more: a
-nested mapping, a block list, an anchor or a text over several lines is refused by its line.
+nested mapping, a block list, an anchor or a text over several lines is refused by its line. Those
+of Megatron-LM and what is built on it have mappings inside mappings; their keys join with dots.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import cast
 
-from rooflight.errors import ParseError, UsageError
+from rooflight.errors import ParseError
+from rooflight.files import read_file
 from rooflight.interop.framework import Framework
 
 Flat = dict[str, object]
 
 _KEY = re.compile(r"([A-Za-z_]\w*)\s*:(?:\s+(.*))?")
 _WORD = re.compile(r"([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
-_COMMENT = re.compile(r"""((?:[^'"#]|"[^"]*"|'[^']*'|(?<!\s)\#)*?)(?:\s+\#.*|^\#.*)?""")
+_NESTED = re.compile(
+    r"""( *)(?:"([^"]*)"|'([^']*)'|([^\s:'"\[{&*!|>%@`,-][^:]*|--?\w[^:]*)):(?:\s+(.*))?"""
+)
+_BLOCK = re.compile(r"( *)[^\s#][^#]{0,200}:\s+[|>][+-]?\d?")
+_MOST_BYTES = 1 << 20  # of a file; the largest of theirs has 60 KB
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+_LONGEST = 100  # characters of a number
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _HINT = "write one `key: value` a line"
 
@@ -36,7 +43,7 @@ def read_settings(words: Sequence[str], framework: Framework) -> Flat:
 
 def _value(text: str, framework: Framework) -> object:
     if framework.name == "maxtext":
-        return _scalar(text.strip())
+        return scalar(text.strip())
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, KeyError):
@@ -44,14 +51,17 @@ def _value(text: str, framework: Framework) -> object:
 
 
 def _file(path: str, framework: Framework) -> Flat:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read {path!r}: {error}",
-            hint=f"give a file of {framework.title}, or key=value words",
-        ) from None
+    text = read_text(path, framework)
     return read_flat_yaml(text) if framework.name == "maxtext" else read_flat_toml(text)
+
+
+def read_text(path: str, framework: Framework) -> str:
+    """A file of a framework, if it is a regular one of at most 1 MiB and its characters show."""
+    hint = f"give a file of {framework.title}, or key=value words"
+    text = read_file(path, hint=hint, most_bytes=_MOST_BYTES)
+    if _CONTROL.search(text):
+        raise ParseError(f"cannot read {path}: it has control characters", hint=hint)
+    return text
 
 
 def read_flat_toml(text: str) -> Flat:
@@ -82,7 +92,7 @@ def read_flat_yaml(text: str) -> Flat:
     {'steps': 10000, 'name': 'a # b', 'axes': '[x, y]'}
     """
     found: Flat = {}
-    for number, line in _logical_lines(text):
+    for number, line in logical_lines(text):
         match = _KEY.fullmatch(line)
         if match is None:
             raise ParseError(f"line {number} is not `key: value`: {line.strip()!r}", hint=_HINT)
@@ -91,25 +101,96 @@ def read_flat_yaml(text: str) -> Flat:
         value = (match[2] or "").strip()
         if value[:1] in "&*!|>%@`" and value:
             raise ParseError(f"line {number} has a value that is not read: {value!r}", hint=_HINT)
-        found[match[1]] = _scalar(value)
+        found[match[1]] = scalar(value)
     return found
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def read_nested_yaml(text: str) -> Flat:
+    """Mappings inside mappings, keys joined with dots; lists stay text.
+
+    >>> read_nested_yaml("train:\\n  batch: 8 # why\\nlist:\\n- a\\n- b")
+    {'train.batch': 8, 'list': '[a, b]'}
+    """
+    found: Flat = {}
+    lists: dict[str, list[str]] = {}
+    path: list[tuple[int, str]] = []  # indent, whole key
+    for number, line in logical_lines(_without_blocks(text)):
+        indent = len(line) - len(line.lstrip(" "))
+        bare, match = line.strip(), _NESTED.fullmatch(line)
+        is_item = bare.startswith("- ")
+        while path and path[-1][0] >= indent + is_item:
+            path.pop()
+        parent = path[-1][1] if path else ""
+        if is_item and parent:
+            lists.setdefault(parent, []).append(bare[2:].strip())
+        elif parent in lists:
+            continue  # the rest of an item that is a mapping
+        elif match is None and parent and found.get(parent) is None and not is_item:
+            found[parent] = scalar(bare)
+        elif match is None or is_item:
+            raise ParseError(f"line {number} is not `key: value`: {bare[:80]!r}", hint=_HINT)
+        else:
+            key = ".".join(filter(None, (parent, (match[2] or match[3] or match[4]).strip())))
+            _set_once(found, key, (match[5] or "").strip(), number)
+            path.append((indent, key))
+    found |= {key: f"[{', '.join(items)}]" for key, items in lists.items()}
+    parents = {key.rpartition(".")[0] for key in found}
+    return {key: value for key, value in found.items() if value is not None or key not in parents}
+
+
+def _set_once(found: Flat, key: str, value: str, number: int) -> None:
+    if found.get(key) is not None:
+        raise ParseError(f"line {number} sets {key} again", hint="give each key once")
+    if value[:1] in ("&", "*", "!"):
+        raise ParseError(f"line {number} has a value that is not read: {value[:80]!r}", hint=_HINT)
+    found[key] = scalar(value)
+
+
+def _without_blocks(text: str) -> str:
+    """Blank lines for texts over several lines, which set nothing here."""
+    kept: list[str] = []
+    block: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip(" "))
+        if block is not None and (indent > block or not line.strip()):
+            kept.append("")
+            continue
+        match = _BLOCK.fullmatch(line.rstrip())
+        block = len(match[1]) if match else None
+        kept.append(line.rstrip().rstrip("|>+-0123456789") if match else line)
+    return "\n".join(kept)
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines without comments; those of a list in brackets joined to one."""
-    whole, start = "", 0
+    parts: list[str] = []
+    start = depth = 0
     for number, line in enumerate(text.splitlines(), 1):
-        match = _COMMENT.fullmatch(line)
-        bare = (match[1] if match else line).rstrip()
+        bare = _without_comment(line).rstrip()
         if not bare.strip():
             continue
-        whole, start = (f"{whole} {bare.strip()}", start) if whole else (bare, number)
-        if _depth(whole) > 0:
+        start = start if parts else number
+        parts.append(bare.strip() if parts else bare)
+        depth += _depth(bare)
+        if depth > 0:
             continue
-        yield start, whole
-        whole = ""
-    if whole:
+        yield start, " ".join(parts)
+        parts, depth = [], 0
+    if parts:
         raise ParseError(f"the list of line {start} has no end", hint="close its brackets")
+
+
+def _without_comment(line: str) -> str:
+    """A comment begins at a `#` after a blank that is not in quotes."""
+    at = 0
+    while at < len(line):
+        if line[at] in "'\"":
+            end = line.find(line[at], at + 1)
+            at = end if end >= 0 else len(line)
+        elif line[at] == "#" and (at == 0 or line[at - 1].isspace()):
+            return line[:at]
+        at += 1
+    return line
 
 
 def _depth(line: str) -> int:
@@ -117,13 +198,16 @@ def _depth(line: str) -> int:
     return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
 
 
-def _scalar(text: str) -> object:
+def scalar(text: str) -> object:
+    """A value as YAML has it: a number, true, false, null or text."""
     if text[:1] in ("'", '"') and text:
         if len(text) < 2 or text[-1] != text[0]:
             raise ParseError(f"{text} has no end", hint="close its quotes")
         return text[1:-1]
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
+    if len(text) > _LONGEST:
+        return text
     if re.fullmatch(r"[+-]?\d[\d_]{0,40}", text):
         return int(text.replace("_", ""))
     if re.fullmatch(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d{1,3})?", text, re.IGNORECASE):

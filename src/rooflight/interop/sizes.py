@@ -23,8 +23,11 @@ class Sizes:
     num_layers: int
 
 
-def plain_sizes(model: ModelSpec) -> tuple[Sizes, list[Loss]]:
-    """The sizes of a model as if it were plain, and each thing that is then left out."""
+def plain_sizes(model: ModelSpec, *, positions: int = 0) -> tuple[Sizes, list[Loss]]:
+    """The sizes of a model as if it were plain, and each thing that is then left out.
+
+    `positions` are the rows of a table of learned positions that can be written.
+    """
     blocks = model.layer_blocks
     first, last = blocks[0], blocks[-1]
     num_dense = next((i for i, b in enumerate(blocks) if isinstance(b.mlp, Moe)), len(blocks))
@@ -35,10 +38,12 @@ def plain_sizes(model: ModelSpec) -> tuple[Sizes, list[Loss]]:
         num_dense,
         model.num_layers,
     )
-    return sizes, _left_out(model, blocks, sizes)
+    return sizes, _left_out(model, blocks, sizes, positions)
 
 
-def _left_out(model: ModelSpec, blocks: tuple[Block, ...], sizes: Sizes) -> list[Loss]:
+def _left_out(
+    model: ModelSpec, blocks: tuple[Block, ...], sizes: Sizes, positions: int
+) -> list[Loss]:
     attentions = {block.attention for block in blocks}
     leading = all(isinstance(b.mlp, Moe) == (i >= sizes.num_dense) for i, b in enumerate(blocks))
     odd = {
@@ -51,7 +56,7 @@ def _left_out(model: ModelSpec, blocks: tuple[Block, ...], sizes: Sizes) -> list
         "attention and MLP side by side": any(block.is_parallel for block in blocks),
         "norms after a sublayer": any(tuple(block.norms) != _PRE_NORMS for block in blocks),
         "a bias of the output head": model.head_bias,
-        "a table of learned positions": bool(model.num_positions),
+        f"{model.num_positions} learned positions": model.num_positions not in (0, positions),
     }
     return [Loss(f"model {model.name}", f"{what} are not written") for what in odd if odd[what]]
 

@@ -2,14 +2,15 @@
 
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
 from rooflight.interop.policies import policies, their_model, title
-from rooflight.interop.roles import Roles, axes_by_key, placement_loss, read_roles
+from rooflight.interop.read_torchtitan import LOOPED, import_torchtitan
+from rooflight.interop.roles import Roles, axes_by_key, read_roles
+from rooflight.interop.round_trip import unstated
 from rooflight.records import Plan
 
 _DEGREES = (
     *("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree"),
     *("context_parallel_degree", "pipeline_parallel_degree", "expert_parallel_degree"),
 )
-LOOPED = ("interleaved", "zb-v", "dualpipe")  # schedules with several stages a rank
 
 
 def export_torchtitan(plan: Plan) -> Export:
@@ -30,9 +31,13 @@ def export_torchtitan(plan: Plan) -> Export:
         **piped,
         **chosen,
     }
-    losses = (*unsaid, *lost, *less, *broken, *uneven, *_partly(roles), *placement_loss(roles))
+    losses = [*unsaid, *lost, *less, *broken, *uneven, *_partly(roles)]
+    on = roles.mesh.slice
+    losses += unstated(
+        plan, lambda: import_torchtitan({**settings}, on=on, model=plan.model), losses
+    )
     text = f"{comments(framework, title(plan), losses)}\n{_toml(settings)}"
-    return Export(framework, settings, text, losses)
+    return Export(framework, settings, text, tuple(losses))
 
 
 def _model(plan: Plan) -> tuple[Settings, list[Loss]]:

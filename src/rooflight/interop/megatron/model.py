@@ -4,10 +4,13 @@ from rooflight.interop.framework import Loss, Settings
 from rooflight.interop.sizes import Sizes, has_numbers, plain_sizes
 from rooflight.specs.model import Attention, Mlp, ModelSpec, Moe
 
+_MULTIPLE = 128  # of which, times the tensor ranks, the vocabulary is made a multiple
 
-def model_arguments(model: ModelSpec, *, seq: int) -> tuple[Settings, list[Loss]]:
+
+def model_arguments(model: ModelSpec, *, seq: int, tensor: int) -> tuple[Settings, list[Loss]]:
     """The arguments of a decoder with one kind of attention, and what they leave out."""
-    sizes, losses = plain_sizes(model)
+    longest = max(seq, model.max_seq or 0, model.num_positions)
+    sizes, losses = plain_sizes(model, positions=longest)
     width = sizes.mlp or (sizes.moe.expert if sizes.moe else None)
     assert width is not None, "a layer has an MLP or experts"
     settings: Settings = {
@@ -17,7 +20,8 @@ def model_arguments(model: ModelSpec, *, seq: int) -> tuple[Settings, list[Loss]
         **_attention(sizes.attention),
         **(_experts(sizes, sizes.moe) if sizes.moe else {}),
         "vocab-size": model.vocab,
-        "max-position-embeddings": max(seq, model.max_seq or 0),
+        **_padding(model, tensor),
+        "max-position-embeddings": longest,
         **_positions(model, sizes.attention),
         "normalization": "RMSNorm" if model.norm.kind == "rms" else "LayerNorm",
     }
@@ -26,6 +30,13 @@ def model_arguments(model: ModelSpec, *, seq: int) -> tuple[Settings, list[Loss]
     if not model.is_tied:
         settings["untie-embeddings-and-output-weights"] = True
     return settings | _biases(sizes, width), losses + _unsaid(model, sizes)
+
+
+def _padding(model: ModelSpec, tensor: int) -> Settings:
+    """The largest multiple up to the default that leaves the vocabulary as it is, else 1."""
+    fits = [n for n in (128, 64, 32, 16, 8, 4, 2) if model.vocab % (n * tensor) == 0]
+    multiple = fits[0] if fits else 1
+    return {} if multiple == _MULTIPLE else {"make-vocab-size-divisible-by": multiple}
 
 
 def _positions(model: ModelSpec, attention: Attention) -> Settings:

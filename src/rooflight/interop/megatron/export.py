@@ -1,0 +1,200 @@
+"""A plan as a launch script of Megatron-LM's `pretrain_gpt.py`, or a sentence that says why not.
+
+What is written is read again before it is given out: degrees, where they lie, the schedule, the
+microbatches, what is recomputed and the dtype are those of the plan, or nothing is written.
+"""
+
+import shlex
+from collections.abc import Sequence
+
+from rooflight.errors import UsageError
+from rooflight.interop.alternatives import row_of_plan
+from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
+from rooflight.interop.megatron.arguments import Arguments
+from rooflight.interop.megatron.model import model_arguments
+from rooflight.interop.megatron.read import import_megatron
+from rooflight.interop.megatron.stages import stage_settings
+from rooflight.interop.policies import policies, title
+from rooflight.interop.roles import Roles, axes_by_key, read_roles
+from rooflight.interop.round_trip import changed_layout, changed_parts
+from rooflight.records import Plan
+from rooflight.specs.slice import Slice
+
+_SIZES = (
+    *("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"),
+    "expert-model-parallel-size",
+)
+_FSDP: Settings = {
+    "use-megatron-fsdp": True,
+    "data-parallel-sharding-strategy": "optim_grads_params",
+    "use-distributed-optimizer": True,
+    "ckpt-format": "fsdp_dtensor",
+}
+
+
+def export_megatron(plan: Plan) -> Export:
+    """The arguments of a plan; the data-parallel size is what they leave of the ranks."""
+    framework = load_framework("megatron")
+    roles = read_roles(plan.layout, plan.placed())
+    _check_hardware(roles.mesh.slice)
+    axes, lost = axes_by_key(framework, roles)
+    sizes = {key: roles.ways(axes.get(key, ())) for key in _SIZES}
+    tensor = sizes["tensor-model-parallel-size"]
+    model, unsaid = model_arguments(plan.model, seq=plan.seq, tensor=tensor)
+    chosen, less = policies(framework, plan, roles)
+    settings = {
+        **model,
+        "seq-length": plan.seq,
+        **_batch(plan, roles),
+        **sizes,
+        **_tensor(roles),
+        **_context(roles),
+        **stage_settings(plan.model.num_layers, plan.stages, plan.virtual),
+        **chosen,
+        **_sharded(roles),
+    }
+    stored = _check(plan, settings)
+    stored = [] if any(loss.what.startswith("recipe") for loss in less) else stored
+    losses = (*unsaid, *lost, *less, *stored, *_differs(roles))
+    text = f"#!/bin/bash\n{comments(framework, title(plan), losses)}\n"
+    return Export(framework, settings, text + _script(settings, roles.mesh.slice), losses)
+
+
+def _check_hardware(on: Slice) -> None:
+    if on.chip.torus:
+        raise UsageError(
+            f"Megatron-LM runs on GPUs, and the plan is for {on}",
+            hint="plan on GPUs, such as --on h100:8x16, or export --to maxtext",
+        )
+
+
+def _check(plan: Plan, settings: Settings) -> list[Loss]:
+    """Reads the settings again; what is not the plan is refused by name, but for the recipe."""
+    arguments = Arguments(dict(settings), {key: f"--{key}" for key in settings})
+    try:
+        found = import_megatron(arguments, on=plan.placed().slice, model=plan.model)
+    except UsageError as error:
+        raise _refused(plan, f"{plan.layout} on mesh {plan.mesh}: {error}") from None
+    changed = [*changed_layout(plan, found), *changed_parts(plan, found), *_interleaved(plan)]
+    stored = [x for x in changed if x.what.startswith("recipe")]
+    wrong = [x for x in changed if x not in stored]
+    wrong += [x for x in found.losses if x.what.startswith("stages of")]
+    if wrong:
+        raise _refused(plan, "; ".join(f"{x.what} {x.because}" for x in wrong))
+    return stored
+
+
+def _refused(plan: Plan, because: str) -> UsageError:
+    hint = (
+        "its ranks count tensor, context, data, pipeline from the inside, and experts take tensor,"
+        " context, then data ranks"
+    )
+    for row, other in enumerate(plan.alternatives, 2):
+        if _can_run(plan, row):
+            hint += f"; {other.layout} on mesh {other.mesh} lies so: --row {row}"
+            break
+    return UsageError(f"Megatron-LM cannot run this plan: {because}", hint=hint)
+
+
+def _can_run(plan: Plan, row: int) -> bool:
+    try:
+        export_megatron(row_of_plan(plan, row))
+    except UsageError:
+        return False
+    return True
+
+
+def _interleaved(plan: Plan) -> list[Loss]:
+    if plan.schedule != "interleaved" or plan.microbatches % plan.stages == 0:
+        return []
+    what = f"interleaved with {plan.microbatches} microbatches"
+    return [Loss(what, f"must have a multiple of the {plan.stages} stages")]
+
+
+def _batch(plan: Plan, roles: Roles) -> Settings:
+    ranks = roles.ways(roles.serving("dp", "fsdp"))
+    size, broken = divmod(plan.batch, ranks * plan.microbatches)
+    if broken or not size:
+        raise _refused(
+            plan,
+            f"{plan.microbatches} microbatches of {plan.batch} sequences on each of {ranks} data"
+            " ranks are not whole sequences",
+        )
+    return {"micro-batch-size": size, "global-batch-size": plan.batch}
+
+
+def _tensor(roles: Roles) -> Settings:
+    settings: Settings = {}
+    if roles.serving("tp", "sp"):
+        settings["sequence-parallel"] = True
+    tensor, experts = set(roles.serving("tp", "sp", "mp")), set(roles.serving("ep"))
+    if tensor & experts:
+        settings["expert-tensor-parallel-size"] = roles.ways(tensor - experts)
+    return settings
+
+
+def _context(roles: Roles) -> Settings:
+    """Keys and values are gathered, as a layout with cp does, not passed around a ring."""
+    if roles.serving("ulysses"):
+        return {"cp-comm-type": "a2a"}
+    return {"cp-comm-type": "all_gather"} if roles.serving("cp") else {}
+
+
+def _sharded(roles: Roles) -> Settings:
+    """Split weights; copies of what is split are whole instances of the optimizer."""
+    if not roles.serving("fsdp"):
+        return {}
+    copies = roles.ways(roles.serving("dp"))
+    more: Settings = {"num-distributed-optimizer-instances": copies} if copies > 1 else {}
+    return _FSDP | more
+
+
+def _differs(roles: Roles) -> list[Loss]:
+    """What no single axis shows."""
+    context, split = roles.serving("cp", "ulysses"), roles.serving("fsdp")
+    both = roles.serving("cp") and roles.serving("ulysses")
+    odd = {
+        "weights are split over the context ranks as well": bool(context and split),
+        "one context axis has one way to communicate": bool(both),
+        "the stream is split along the sequence on all tensor ranks or on none": bool(
+            roles.serving("mp") and roles.serving("sp", "tp")
+        ),
+    }
+    return [Loss(f"mesh {roles.mesh}", because) for because in odd if odd[because]]
+
+
+def _argument(key: str, value: Value) -> str:
+    """As a shell takes it; `([0]*3+[1]*58)` needs quotes."""
+    if value is True:
+        return f"--{key}"
+    return f"--{key} " + " ".join(map(shlex.quote, str(value).split()))
+
+
+def _script(settings: Settings, on: Slice) -> str:
+    """The arguments one on a line, and the command that each node runs."""
+    nodes = on.num_chips // on.shape[0]
+    lines = [f"    {_argument(key, value)}" for key, value in settings.items()]
+    return "\n".join(
+        (
+            "# Each node runs this with its NODE_RANK and the MASTER_ADDR of the first; arguments",
+            "# of the data, the tokenizer and the optimizer come after its name.",
+            *_environment(settings),
+            f"GPUS_PER_NODE={on.shape[0]}",
+            f"NNODES={nodes}",
+            *("ARGS=(", *lines, ")"),
+            "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NNODES \\",
+            "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} \\",
+            "    --master-port ${MASTER_PORT:-29500} \\",
+            '    pretrain_gpt.py "${ARGS[@]}" "$@"\n',
+        )
+    )
+
+
+def _environment(settings: Settings) -> Sequence[str]:
+    """What Megatron-LM asserts before Blackwell, and forbids with FSDP."""
+    splits = max(
+        int(settings[key]) for key in ("tensor-model-parallel-size", "context-parallel-size")
+    )
+    if splits == 1 or "use-megatron-fsdp" in settings:
+        return ()
+    return ("export CUDA_DEVICE_MAX_CONNECTIONS=1",)
