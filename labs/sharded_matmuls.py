@@ -32,7 +32,7 @@ jax_mesh = jax.make_mesh((8,), ("X",), axis_types=(AxisType.Auto,))
 fabric = host.chip.switched
 assert fabric is not None
 peak, egress = host.chip.flops["f32"] / 1e9, fabric.chip_egress_bytes_per_s / 1e9
-print(f"a device: {peak:.3g} GFLOP/s, {egress:.3g} GB/s out, {lab.span(fabric.hop_s)} latency\n")
+print(f"a device: {peak:.3g} GFLOP/s, {egress:.3g} GB/s out, {lab.span(fabric.launch_s)} latency\n")
 
 
 def array(tensor: Tensor, seed: int) -> jax.Array:

@@ -64,3 +64,12 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_test_that_the_page_on_security_names_is_there() -> None:
+    text = (snippets.ROOT / "docs" / "security.md").read_text()
+    named = re.findall(r"`(?:(\w+/test_\w+\.py)(?:::)?)?(test_\w+)?`", text)
+    found = "".join(p.read_text() for p in (snippets.ROOT / "tests").rglob("test_*.py"))
+    tests = {test for _, test in named if test}
+    assert len(tests) > 20 and all(f"def {test}(" in found for test in tests)
+    assert all((snippets.ROOT / "tests" / file).is_file() for file, _ in named if file)

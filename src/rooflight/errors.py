@@ -65,9 +65,57 @@ class UnknownNameError(UsageError):
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # only on the way to an error: keeps start-up fast
-
-    close = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    close = near_names(name, known)
     if close:
         return "did you mean " + " or ".join(f"`{c}`" for c in close) + "?"
     return "choose one of " + ", ".join(known)
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three names that may have been meant: the nearest by slips, else those it begins.
+
+    A slip is a letter too many, too few, wrong or swapped with the next; one is let pass in a word
+    of three letters, and another for every four of a longer one.
+
+    >>> near_names("h10", ["a100", "h100", "v5e"]), near_names("h100", ["a10", "v100x", "x"])
+    (['h100'], [])
+    >>> near_names("llama3", ["llama3-8b", "llama3-70b", "mpt-7b"])
+    ['llama3-8b', 'llama3-70b']
+    """
+    word = name.lower()
+    slips: dict[str, int] = {}
+    begun: list[str] = []
+    for one in known:
+        most = _let_pass(max(len(word), len(one)))
+        if abs(len(word) - len(one)) <= most and (count := _slips(word, one.lower())) <= most:
+            slips[one] = count
+        elif len(word) > 2 and one.lower().startswith(word):
+            begun.append(one)
+    nearest = min(slips.values(), default=0)
+    return [one for one, count in slips.items() if count == nearest][:3] or begun[:3]
+
+
+def _let_pass(letters: int) -> int:
+    return max(1, letters // 4) if letters > 2 else 0
+
+
+def _slips(a: str, b: str) -> int:
+    """The fewest slips from one word to the other, row by row of the usual table."""
+    before, last = [0] * (len(b) + 1), list(range(len(b) + 1))
+    for i, x in enumerate(a, start=1):
+        row = [i]
+        for j, y in enumerate(b, start=1):
+            row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
+                row[-1] = min(row[-1], before[j - 2] + 1)
+        before, last = last, row
+    return last[-1]
+
+
+def install(extras: str) -> str:
+    """How to get what a verb needs beyond the planner; from a clone, until there is a release.
+
+    >>> install("tpu")
+    "pip install '.[tpu]' in a clone of rooflight"
+    """
+    return f"pip install '.[{extras}]' in a clone of rooflight"

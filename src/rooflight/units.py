@@ -1,10 +1,12 @@
 """Quantities as text: parse what a person types, print what a person reads.
 
-SI throughout: seconds, bytes, FLOP/s. GB = 1e9; a binary prefix (Gi) only when written so.
+SI throughout: seconds, bytes, FLOP/s. GB = 1e9; a binary prefix (Gi) only when written so, but for
+the lengths of sequences: 8k tokens are 8,192.
 """
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from rooflight.errors import ParseError
@@ -22,6 +24,7 @@ _PREFIX = {
     "Gi": 2**30,
     "Ti": 2**40,
 }
+_LENGTHS = {"": 1, **{k: 2**10 for k in ("k", "K", "Ki")}, **{m: 2**20 for m in ("M", "Mi")}}
 _NUMBER = re.compile(
     r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,2})?)\s*([kKMGTP]i?)?B?\s*"
 )
@@ -37,10 +40,23 @@ def parse_count(text: str, *, what: str = "number") -> int:
     >>> parse_count("8Ki"), parse_count("4M"), parse_count("1.5e3")
     (8192, 4000000, 1500)
     """
+    return _whole(text, what, _PREFIX, "write 8192, 4M, 32Ki or 1.5e9")
+
+
+def parse_length(text: str, *, what: str = "length") -> int:
+    """Reads the positions of a sequence, whose k and M are powers of two, as contexts are named.
+
+    >>> parse_length("8k"), parse_length("8Ki"), parse_length("1M"), parse_length("8000")
+    (8192, 8192, 1048576, 8000)
+    """
+    return _whole(text, what, _LENGTHS, "write 8192, 8k or 128k")
+
+
+def _whole(text: str, what: str, prefixes: Mapping[str, int], hint: str) -> int:
     match = _NUMBER.fullmatch(text)
-    prefix = _PREFIX.get(match[2] or "") if match else None
+    prefix = prefixes.get(match[2] or "") if match else None
     if match is None or prefix is None:
-        raise ParseError(f"{what} {text!r} is not a count", hint="write 8192, 4M, 32Ki or 1.5e9")
+        raise ParseError(f"{what} {text!r} is not a count", hint=hint)
     value = Fraction(match[1]) * prefix
     if value.denominator != 1:
         raise ParseError(f"{what} {text!r} is not whole", hint=f"write {round(value)}")
@@ -78,6 +94,22 @@ def parse_seconds(text: str, *, what: str = "time") -> float:
     if not 0 < value < 1e12:
         raise ParseError(f"{what} {text!r} is not a time", hint=f"write {what} 1s or 30ms")
     return value
+
+
+def parse_part(text: str, *, what: str = "part") -> float:
+    """A part of a whole, from 0 to below 1.
+
+    >>> parse_part("8%"), parse_part("0.08")
+    (0.08, 0.08)
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        part = float(number) / (100 if "%" in text else 1)
+    except ValueError:
+        part = math.nan
+    if not 0 <= part < 1:
+        raise ParseError(f"{what} must be from 0 to below 1, got {text!r}", hint="write 8% or 0.08")
+    return part
 
 
 def _significant(value: float, digits: int = 3) -> str:

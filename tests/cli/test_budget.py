@@ -63,7 +63,7 @@ def test_flops_alone_need_no_hardware() -> None:
         ("--flops 1e20 --dollars 5", "one of them"),
         ("llama3-8b --flops 1e20", "--flops is a budget"),
         ("llama3-8b --on v5e --mfu 40%", "needs --tokens"),
-        ("llama3-8b --on v5e --tokens 1T", "needs --mfu"),
+        ("llama3-8b --on v5e --tokens 1T", "without --mfu the budget of a model needs --seq"),
         ("--dollars 1M", "needs --on and --mfu"),
         ("--flops 1e20 --price 3", "needs --on and --mfu"),
         ("--flops 1e20 --dtype fp8", "needs --on and --mfu"),
@@ -80,3 +80,25 @@ def test_a_question_that_cannot_be_answered_is_refused(line: str, message: str) 
     outcome = run(["budget", *line.split()])
     assert outcome.code == 2 and outcome.out == ""
     assert message in outcome.err and "hint: " in outcome.err
+
+
+def test_without_an_mfu_the_pace_is_that_of_the_best_plan() -> None:
+    line = "budget llama3-8b --on h100:64 --tokens 1T --seq 8k --batch 4Mi --json"
+    found = json.loads(run(line.split()).out)
+    where = ["--on", "h100:64", "--batch", "4Mi", "--seq", "8k", "--json"]
+    planned = json.loads(run(["plan", "train", "llama3-8b", *where]).out)
+    days = 1e12 / planned["tokens_per_s"] / 86_400
+    assert [row["convention"] for row in found["runs"]] == ["matmuls + causal attention"]
+    assert found["runs"][0]["days"] == pytest.approx(days)
+    assert found["plan"]["batch"] == 4 << 20
+    usual = run(["budget", "llama3-8b", "--on", "h100:64", "--tokens", "1T", "--seq", "8k"])
+    assert "a step of 4.19 M tokens, 80 % between" in usual.out
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [("", "needs --seq"), ("--seq 8k --mfu 40% --batch 4Mi", "--batch goes with a plan")],
+)
+def test_a_budget_of_a_plan_needs_a_sequence_and_no_mfu(rest: str, words: str) -> None:
+    outcome = run(f"budget llama3-8b --on h100:64 --tokens 1T {rest}".split())
+    assert outcome.code == 2 and words in outcome.err

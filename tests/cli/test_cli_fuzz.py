@@ -87,6 +87,10 @@ PLAUSIBLE = {
     "model": ["llama3-8b", "--seq", "4096"],
     "mfu": ["llama3-8b", "--on", "v5e:4x4", "--tokens-per-s", "20k", "--seq", "4096"],
     "plan": ["train", "llama3.2-1b", "--on", "v5e:2x2", "--batch", "16Ki", "--seq", "4096"],
+    "forecast": [
+        *("llama3.2-1b", "--on", "v5e:2x2", "--layout", "fsdp=2,tp=2", "--batch", "16Ki"),
+        *("--seq", "4096", "--framework", "rooflight", "--hbm-margin", "5%"),
+    ],
     "plan serve": [
         *("llama3.2-1b", "--rate", "4", "--isl", "64", "--osl", "8", "--ttft", "1s", "--requests"),
         *("100", "--on", "v5e:1x1", "--layout", "tp=1", "--policy", "continuous"),

@@ -161,3 +161,22 @@ def test_offload_states_its_time_on_pcie() -> None:
 def test_a_wrong_request_exits_2_with_a_hint(line: str) -> None:
     outcome = run(line.split())
     assert (outcome.code, outcome.out) == (2, "") and "\n\nhint: " in outcome.err
+
+
+def test_degrees_make_their_own_mesh() -> None:
+    where = "--on h100:8x4 --batch 1Mi --seq 8192 --microbatches 32 --framework megatron --json"
+    mine = json.loads(run(f"fit llama3-70b --layout tp=8,pp=2,dp=2 {where}".split()).out)
+    theirs = f"fit llama3-70b --layout dp=Z,sp=Y,pp=P --mesh P=2,Z=2,Y=8 {where}"
+    assert mine["total_bytes"] == json.loads(run(theirs.split()).out)["total_bytes"]
+    refused = run(f"fit llama3-70b --layout tp=3 {where}".split())
+    assert refused.code == 2 and "tp=3 is no layout of the 32 chips" in refused.err
+
+
+def test_without_a_layout_the_best_plan_is_counted() -> None:
+    where = "llama3-8b --on h100:8x2 --batch 1Mi --seq 8192"
+    plan = json.loads(run(f"plan train {where} --json".split()).out)
+    found = json.loads(run(f"fit {where} --json".split()).out)
+    assert (found["layout"], found["mesh"]) == (plan["layout"], plan["mesh"])
+    assert found["total_bytes"] == sum(part["nbytes"] for part in plan["memory"]["parts"])
+    refused = run(f"fit {where} --remat dots".split())
+    assert refused.code == 2 and "--remat belongs to a --layout" in refused.err

@@ -15,6 +15,7 @@ from rooflight import __version__
 from rooflight.cli import main as frame
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verbs import VERBS, load_verb, verb_parser
+from rooflight.records import SCHEMA
 
 from .command import Outcome, run
 
@@ -67,11 +68,31 @@ def commands_in(text: str) -> list[str]:
     return re.findall(r"`(rooflight [^`]+)`", text) + re.findall(r"^next: (.+)$", text, re.M)
 
 
+def foreign_files(folder: Path) -> dict[Path, tuple[str, float]]:
+    """Old files of a user with names like ours, and what each is: a verb may change none."""
+    names = ("thesis/a.txt", "compiled/run.json", "work-1/summary.json", "run/events.jsonl")
+    names += (f"{'0' * 31}x/summary.json", "plan.json", "checkpoints/10/state", ".hidden")
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("somebody's own")
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+    return state_of(folder)
+
+
+def state_of(folder: Path) -> dict[Path, tuple[str, float]]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: (path.read_text(errors="replace"), path.stat().st_mtime) for path in files}
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_help_of_every_verb_lists_json_and_examples_that_run(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In a folder of somebody's files, which is the cache as well: none of them changes."""
+    before = foreign_files(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
     shown = run([verb, "--help"])
     assert shown.code == 0 and "--json" in shown.out
     examples = verb_parser(verb, load_verb(verb)).examples
@@ -80,6 +101,7 @@ def test_the_help_of_every_verb_lists_json_and_examples_that_run(
         assert example in shown.out
         outcome = run(shlex.split(example)[1:])
         assert outcome.code == 0, outcome.err
+    assert state_of(tmp_path).items() >= before.items()
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -95,7 +117,8 @@ def test_json_of_every_first_example_is_one_versioned_document(
     example = shlex.split(verb_parser(verb, load_verb(verb)).examples[0])[1:]
     outcome = run([*example, "--json"])
     document = json.loads(outcome.out)
-    assert (document["schema"], document["verb"], outcome.err) == (1, verb, "")
+    schema = SCHEMA if verb == "plan" else 1
+    assert (document["schema"], document["verb"], outcome.err) == (schema, verb, "")
 
 
 @pytest.mark.parametrize("line", MISSPELT)

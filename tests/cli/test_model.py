@@ -38,6 +38,14 @@ def test_json_has_what_the_library_has() -> None:
     assert {c["name"] for c in document["components"]} >= {"experts", "shared", "router", "scores"}
 
 
+@pytest.mark.parametrize(("text", "seq"), [("8k", 8192), ("128K", 131_072), ("8000", 8000)])
+def test_a_thousand_positions_of_a_sequence_are_1024(text: str, seq: int) -> None:
+    written, plain = (
+        run(["model", "llama3-8b", "--seq", s, "--json"]).out for s in (text, f"{seq}")
+    )
+    assert written == plain and json.loads(written)["verb"] == "model"
+
+
 def test_all_presets_are_listed() -> None:
     listed = json.loads(run(["model", "--json"]).out)["models"]
     assert [m["name"] for m in listed] == list(model_names())

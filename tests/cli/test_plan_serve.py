@@ -111,6 +111,11 @@ def test_serve_has_its_own_flags_and_must_come_right_after_plan() -> None:
     assert late.code == 2 and "right after plan" in late.err
 
 
+def test_slices_are_named_as_anywhere_else() -> None:
+    pages = [run(shlex.split(TINY.replace("v5e:1x1,v5e:2x2", on))) for on in ("v5e-4", "v5e:2x2")]
+    assert pages[0].out == pages[1].out and pages[0].code == 0
+
+
 def test_its_first_example_runs() -> None:
     parser = verb_parser("plan serve", load_verb("plan serve"))
     assert run(shlex.split(parser.examples[0])[1:]).code == 0

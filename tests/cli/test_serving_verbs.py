@@ -75,6 +75,10 @@ def test_explain_shows_the_two_all_to_alls_of_a_cache_split_by_batch() -> None:
     assert sum(parts) == pytest.approx(document["collectives_s"])
 
 
+def test_a_context_of_2k_is_2048_positions() -> None:
+    assert run(FRONTIER.replace("2048", "2k").split()).out == run(FRONTIER.split()).out
+
+
 def test_a_frontier_is_drawn_and_listed(tmp_path: Path) -> None:
     picture = tmp_path / "frontier.svg"
     outcome = run([*FRONTIER.split(), "--plot", str(picture), "--json"])

@@ -137,6 +137,20 @@ def test_a_trace_ends_when_the_simulation_ends(kind: str, tmp_path: Path) -> Non
     assert 0.99 * document["lower_s"] <= document["simulated_s"] <= 1.01 * document["upper_s"]
 
 
+@pytest.mark.parametrize("on", ["v5e:2x4", "h100:8x64"])
+def test_a_simulation_for_the_time_alone_agrees(on: str) -> None:
+    words = f"collective all-gather --bytes 100GB --on {on} --simulate --json".split()
+    document = json.loads(run(words).out)
+    assert document["simulated_s"] == pytest.approx(document["expected_s"], rel=0.02)
+
+
+def test_more_chips_than_can_be_simulated_are_refused() -> None:
+    words = "collective all-gather --bytes 1GB --on h100:8x256 --simulate"
+    refused = run(words.split())
+    assert refused.code == 2
+    assert "--simulate simulates at most 1,024 chips" in refused.err
+
+
 def test_collective_says_what_the_library_says() -> None:
     words = "collective all-reduce --bytes 1GB --on h100:8x4 --in-network-reduction --json"
     document = json.loads(run(words.split()).out)

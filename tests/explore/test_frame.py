@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,16 @@ def test_a_name_of_another_host_is_refused(server: ExploreServer) -> None:
     assert get(server, "/", Host="[")[0] == 421
     assert get(server, "/", Host="")[0] == 421
     assert get(server, "/", Host="localhost:1")[0] == 200
+
+
+def test_a_question_with_a_body_is_no_question_and_hides_no_other(server: ExploreServer) -> None:
+    """What follows the head would else be read as the next request of the connection."""
+    inner = b"GET /roofline HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for head in (f"Content-Length: {len(inner)}", "Transfer-Encoding: chunked"):
+        with socket.create_connection(("127.0.0.1", server.server_address[1])) as sock:
+            sock.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode() + inner)
+            said = b"".join(iter(lambda sock=sock: sock.recv(65536), b""))
+        assert said.startswith(b"HTTP/1.1 400") and said.count(b"HTTP/1.1 ") == 1
 
 
 def test_only_reading_is_possible(server: ExploreServer) -> None:

@@ -32,14 +32,14 @@ def test_the_page_shows_what_the_command_plans(
 ) -> None:
     there = visit(f"/train?{SMALL}").fill("batch", "131072")
     plan = planned(capsys, there.page.locator("#answer .command code").inner_text())
-    time = cast(dict[str, float], plan["time"])
-    assert there.facts()["expected_s"] == format_seconds(time["expected_s"])
+    time = cast(dict[str, dict[str, float]], plan["time"])
+    assert there.facts()["step_s"] == format_seconds(time["forecast"]["seconds"])
     rows = there.rows("candidates")
     assert rows[0][4:6] == [plan["layout"], plan["mesh"]]
     others = cast(list[dict[str, object]], plan["alternatives"])
     assert [row[4:6] for row in rows[1:]] == [[o["layout"], o["mesh"]] for o in others]
     assert [row[1] for row in rows[1:]] == [
-        format_seconds(cast(float, o["expected_s"])) for o in others
+        format_seconds(cast(float, o["step_s"])) for o in others
     ]
     held = [format_si(cast(int, o["hbm_bytes"]), "B") for o in others]
     assert [row[3] for row in rows[1:]] == held
@@ -123,9 +123,16 @@ def test_what_cannot_be_planned_is_refused_in_words(given: dict[str, str], words
     assert isinstance(caught.value, UsageError) or caught.type.__name__ == "RooflightError"
 
 
+def test_a_length_is_read_as_the_command_reads_it() -> None:
+    question = VIEW.ask({"seq": "8k", "batch": "4M"}, Files())
+    assert (question.length("seq"), question.count("batch")) == (8192, 4_000_000)
+    with pytest.raises(UsageError):
+        VIEW.ask({"seq": "32M"}, Files())
+
+
 def test_the_json_has_the_unrounded_figures(server: ExploreServer) -> None:
     with urlopen(f"{server.url}/api/train?{SMALL}") as response:
         document = json.load(response)
     first = document["tables"]["candidates"][0]
-    assert first["expected_s"] == document["figures"]["expected_s"]
-    assert format_seconds(first["expected_s"]) in document["sentences"][0]
+    assert first["step_s"] == document["figures"]["step_s"]
+    assert format_seconds(first["step_s"]) in document["sentences"][0]

@@ -1,6 +1,7 @@
 """Verdict: dumps, plans and verdicts of any size, as the command line reads them."""
 
 import json
+import os
 import shutil
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -27,6 +28,15 @@ LONGEST_S = 10.0  # of a standard CPU
 
 def ask(folder: Path, **given: str) -> Answer:
     return VIEW.answer(VIEW.ask(given, Files(folder)))
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(UsageError, match="neither a verdict"):
+        ask(tmp_path, file="pipe.json")
+    assert "Nothing to open lies here" in ask(tmp_path).sentences[0]
+    with pytest.raises(UsageError, match="there is no"):
+        ask(tmp_path, file="a" * 399)
 
 
 def verdict(count: int) -> dict[str, object]:

@@ -138,7 +138,7 @@ def test_a_plan_shows_time_memory_reasons_and_what_lost(
     plan = read_plan(str(tmp_path / "plan.json"))
     shown = html(shell, plan) or ""
     text = Balanced(shown).words
-    assert format_seconds(plan.time.expected_s) in text and "<svg" in shown
+    assert format_seconds(plan.time.step_s) in text and "<svg" in shown
     assert all(choice.because in text for choice in plan.choices)
     assert all(other.because in text for other in plan.alternatives)
     if find_spec("libtpu"):

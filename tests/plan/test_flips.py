@@ -15,7 +15,8 @@ from rooflight.specs import load_model, parse_slice
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:
-    return Question(model_graph(load_model(model)), parse_slice(on), batch, seq, DTYPES["bf16"])
+    graph = model_graph(load_model(model))
+    return Question(graph, parse_slice(on), batch, seq, DTYPES["bf16"], rank="roofline")
 
 
 def exactly(side: Side) -> Wanted:

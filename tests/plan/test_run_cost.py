@@ -18,7 +18,7 @@ def cost(on: str, write_s: float | None = None) -> RunCost:
     question = Question(graph, parse_slice(on), 8, 512, DTYPES["bf16"])
     best = search_training(question, count=1).candidates[0]
     found = run_cost(question, best, 10**12, write_s=write_s)
-    assert found.budget.days == pytest.approx(found.steps * best.time.expected_s() / 86400)
+    assert found.budget.days == pytest.approx(found.steps * best.step_s / 86400)
     return found
 
 

@@ -8,22 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-from rooflight.costs.sweep import every_mesh
+from rooflight.costs.mesh_sweep import every_mesh
 from rooflight.dtypes import DTYPES
 from rooflight.errors import PlacementError, ShardingError
 from rooflight.graph import model_graph
 from rooflight.plan import search
-from rooflight.plan.candidate import Candidate, Question, price_one
+from rooflight.plan.candidate import Candidate, Question, Rank, extrapolation_of, price_one
+from rooflight.plan.forecast.evidence import reach_of
+from rooflight.plan.framework import FRAMEWORKS
 from rooflight.plan.job import Microbatching
+from rooflight.plan.options import can_run, policies_of, schedules_of
 from rooflight.plan.recipe import RECIPES
-from rooflight.plan.search import (
-    POLICIES,
-    SCHEDULES,
-    Search,
-    can_run,
-    layouts_of,
-    search_training,
-)
+from rooflight.plan.search import Search, layouts_of, search_training
 from rooflight.plan.space import every_placement, microbatch_counts, patterns
 from rooflight.specs import ModelSpec, load_model, parse_mesh, parse_slice
 from rooflight.specs.model import Repeat
@@ -46,17 +42,18 @@ def shortened(model: ModelSpec, layers: int) -> ModelSpec:
 def everything(question: Question) -> Iterator[Candidate]:
     """Each layout of the space, derived and priced on its own: no arrays, nothing left out."""
     num_layers = len(question.graph.order)
+    schedules, ends = schedules_of(question.framework), question.framework.counted_ends
     for layout in layouts_of(question):
         meshes = every_placement(layout, question.on)
         for index in range(meshes.count):
             mesh = meshes.mesh(index)
             for count in microbatch_counts(question.batch):
-                for schedule, virtual in SCHEDULES if layout.stages else SCHEDULES[:1]:
+                for schedule, virtual in schedules if layout.stages else schedules[:1]:
                     micro = Microbatching(count, schedule, virtual)
                     stages = math.prod(mesh.size(a) for a in layout.stages)
-                    if not can_run(micro, stages, count, num_layers):
+                    if not can_run(micro, stages, count, num_layers, ends):
                         continue
-                    for remat in POLICIES:
+                    for remat in policies_of(question):
                         try:
                             yield price_one(question, layout, mesh, micro, remat)
                         except (ShardingError, PlacementError):
@@ -65,8 +62,9 @@ def everything(question: Question) -> Iterator[Candidate]:
 
 def place(candidate: Candidate, question: Question) -> tuple[float, float]:
     """Bands of a thousandth, in a band by collectives: the order that the docs state."""
-    time = candidate.time.expected_s(question.overlap)
-    queued = candidate.time.collectives_s("sum")
+    time, queued = counted_s(candidate, question), candidate.forecast.breakdown.collectives_s
+    if question.rank == "roofline":
+        queued = candidate.time.collectives_s("sum")
     return math.floor(math.log(time) / math.log(1.001)), round(queued / (queued + time) / 2, 9)
 
 
@@ -85,7 +83,31 @@ def random_question(seed: int) -> Question:
         rng.choice([BF16, DTYPES["fp8"]]) if on.chip.name == "h100" else BF16,
         rng.choice(["sum", "max"]),
         RECIPES[rng.choice(["10", "18"])],
+        framework=FRAMEWORKS[rng.choice(["rooflight", "megatron", "torchtitan", "maxtext"])],
+        rank=rng.choice(["forecast", "forecast", "roofline"]),
+        hbm_margin=rng.choice([0.0, 0.5]),
     )
+
+
+def counted_s(candidate: Candidate, question: Question) -> float:
+    """The forecast, and where no measured run is like the layout, the end of its interval."""
+    doubt = math.exp(extrapolation_of(question)) if candidate.unseen else 1.0
+    return candidate.step_s * doubt
+
+
+def simplest_first(ordered: list[Candidate], question: Question) -> list[Candidate]:
+    """Of forecasts within 2 % the one with the fewest axes, tensors near, most room."""
+    if question.rank == "roofline" or not ordered:
+        return ordered
+    limit_s = 1.02 * min(counted_s(c, question) for c in ordered)
+    near = [c for c in ordered if counted_s(c, question) <= limit_s]
+
+    def key(c: Candidate) -> tuple[int, bool, int]:
+        is_far = bool({"tp@far", "tp@dcn"} & reach_of(c.layout, c.mesh))
+        return len(c.mesh.axes), is_far, -c.memory.headroom_bytes
+
+    first = min(near, key=key)
+    return [first, *(c for c in ordered if c is not first)]
 
 
 def described(candidate: Candidate) -> tuple[object, ...]:
@@ -103,11 +125,12 @@ def check_against_everything(seed: int) -> None:
             best.setdefault(candidate.degrees, candidate)
     whole = search_training(question, count=len(tried) + 1)  # more than there are: none is skipped
     assert whole.num_priced == len(tried)
-    assert list(map(described, whole.candidates)) == list(map(described, best.values()))
-    for mine, theirs in zip(whole.candidates, best.values(), strict=True):
-        assert mine.time.expected_s() == pytest.approx(theirs.time.expected_s(), rel=1e-9)
+    ordered = simplest_first(list(best.values()), question)
+    assert list(map(described, whole.candidates)) == list(map(described, ordered))
+    for mine, theirs in zip(whole.candidates, ordered, strict=True):
+        assert mine.step_s == pytest.approx(theirs.step_s, rel=1e-9)
     few = search_training(question, count=3)  # what is skipped would not have been among these
-    assert few.num_priced + len(POLICIES) * few.num_too_slow <= len(tried)
+    assert few.num_priced + len(policies_of(question)) * few.num_too_slow <= len(tried)
     assert list(map(described, few.candidates)) == list(map(described, whole.candidates[:3]))
 
 
@@ -122,18 +145,23 @@ def test_the_search_finds_what_trying_everything_finds_in_200_problems() -> None
         check_against_everything(seed)
 
 
-def test_pruning_a_pipelined_winner_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rank", ["roofline", "forecast"])
+def test_pruning_a_pipelined_winner_is_noticed(monkeypatch: pytest.MonkeyPatch, rank: Rank) -> None:
     """The check above would see a bound that promises too much."""
     honest = search.least_seconds
 
     def too_much(question: Question, stages: search.Ints, counts: search.Ints) -> search.Floats:
         return 10 * honest(question, stages, counts)
 
-    question = ask("llama3-8b", "h100:8x4", 32, 512)
+    question = replace(ask("llama3-8b", "h100:8x4", 32, 512), rank=rank)
+    if rank == "forecast":
+        big = ask("llama3-70b", "h100:8x8", 256, 4096)
+        question = replace(big, framework=FRAMEWORKS["megatron"])
     best = search_training(question, count=1).candidates[0]
     assert best.num_stages > 1
     monkeypatch.setattr(search, "least_seconds", too_much)
-    assert search_training(question, count=1).candidates[0].num_stages == 1
+    changed = search_training(question, count=1).candidates[0]
+    assert changed.num_stages == 1 or changed.step_s > best.step_s
 
 
 def test_a_pod_with_odd_axes_gives_them_to_data_or_stages() -> None:
@@ -143,13 +171,13 @@ def test_a_pod_with_odd_axes_gives_them_to_data_or_stages() -> None:
         axes = (*candidate.layout.stream["B"], *candidate.layout.stages)
         ways = math.prod(candidate.mesh.size(a) for a in axes)
         assert ways % 35 == 0
-        assert candidate.time.mfu() > 0.95
+        assert 0.5 < candidate.mfu < 0.7  # as MaxText's runs on this chip, not as the roofline
 
 
 @pytest.mark.parametrize(
     ("model", "on", "batch", "seconds"),
     [
-        ("llama3-70b", "v5p:16x20x28", 2240, 2.0),
+        ("llama3-70b", "v5p:16x20x28", 2240, 4.5),  # 2.0 by the roofline; 3.0 found
         pytest.param("deepseek-v3", "h100:8x256", 15360, 10.0, marks=pytest.mark.full),
     ],
 )
@@ -177,7 +205,7 @@ def test_a_hundred_thousand_layouts_a_second() -> None:
 def test_the_candidates_come_in_order_and_differ() -> None:
     question = ask("llama3-8b", "v5p:4x4x4", 64, 512)
     found = search_training(question).candidates
-    assert all(a <= b for a, b in pairwise(place(c, question) for c in found))
+    assert all(a <= b for a, b in pairwise(place(c, question) for c in found[1:]))
     assert len({c.degrees for c in found}) == len(found)
 
 
@@ -198,3 +226,9 @@ def test_a_mesh_is_printed_so_that_it_can_be_typed_back(on: str) -> None:
         mesh = meshes.mesh(index)
         again = parse_mesh(str(mesh), on=on)
         assert {a: again.group([a]) for a in "XYZ"} == {a: mesh.group([a]) for a in "XYZ"}
+
+
+def test_a_layout_whose_gradients_cannot_be_split_is_left_out() -> None:
+    """The rope keys of DeepSeek are 64 wide: no way to sum their gradients over 512 chips."""
+    best = search_training(ask("deepseek-v3", "h100:8x256", 16384, 4096), count=1).candidates
+    assert best and best[0].step_s > 0

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.errors import ParseError
-from rooflight.reconcile.rows import Row, read_rows, shipped_rows
+from rooflight.errors import ParseError, UsageError
+from rooflight.reconcile.chips import measured_chip
+from rooflight.reconcile.model_sizes import sized_model
+from rooflight.reconcile.rows import Row, read_facts, read_rows, shipped_rows
+from rooflight.specs import load_model, model_names
+from rooflight.specs.calibration import measured_chips
 
 ROW = {
     "id": "a",
@@ -53,3 +57,34 @@ def test_every_shipped_row_names_a_source_with_a_place_and_a_date() -> None:
     for row in rows.runs:
         source = rows.sources[row.source]
         assert source["repo"] and source["path"] and source["date"]
+
+
+@pytest.mark.parametrize("name", sorted(measured_chips()))
+def test_every_chip_that_rows_name_is_in_the_catalog(name: str) -> None:
+    found = measured_chip(name)
+    assert found.chip.name == name and found.chip.flops and found.devices >= 1
+
+
+@pytest.mark.parametrize("name", [*model_names(), "llama3-405b", "Kimi-K2-1T", "Llama-4-Scout"])
+def test_a_preset_needs_no_sizes_in_a_file(name: str) -> None:
+    sized, preset = sized_model(Row({**ROW, "model": name}), {}), load_model(name)
+    if name not in read_facts("models"):
+        assert sized.spec.layers == preset.layers and sized.spec.name == name
+        assert any(preset.name in assumed for assumed in sized.assumed)
+
+
+def test_the_sizes_of_a_file_come_before_those_of_a_preset() -> None:
+    models = {"llama3.1-8b": {"layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "vocab": 100}}
+    assert sized_model(Row({**ROW, "model": "llama3.1-8b"}), models).spec.num_layers == 2
+
+
+def test_a_preset_is_cut_to_the_layers_that_ran() -> None:
+    row = Row({**ROW, "model": "kimi-k2", "layers_run": 4})
+    assert sized_model(row, {}).spec.num_layers == 4
+
+
+def test_a_model_of_a_row_is_never_a_path(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for name in (str(tmp_path), str(tmp_path / "config.json")):
+        with pytest.raises(UsageError, match="nobody states the sizes"):
+            sized_model(Row({**ROW, "model": name}), {})

@@ -27,6 +27,7 @@ def sample_plan() -> Plan:
         virtual=1,
         remat="block",
         zero=0,
+        framework="rooflight",
         time=Time(10.0, 9.5, 13.0, 9.5, 1.5, 0.0, {"X": 0.5, "Y": 3.0}, {"critical": 3.5}),
         memory=Held(0, (Part("weights", 2 * 10**9, "f32 under fsdp=X,sp=Y"),), 95 * 10**9),
         mfu=Mfu(0.72, "causal"),

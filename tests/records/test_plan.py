@@ -61,7 +61,7 @@ def put(*path: str | int, value: object) -> Callable[[Document], object]:
 
 
 WRONG: dict[str, Callable[[Document], object]] = {
-    "schema is 2": put("schema", value=2),
+    "schema is 3": put("schema", value=3),
     "schema is True": put("schema", value=True),
     "verb is 'fit'": put("verb", value="fit"),
     'batch is "512", not a whole number': put("batch", value="512"),
@@ -73,8 +73,8 @@ WRONG: dict[str, Callable[[Document], object]] = {
     "zero is 3, not one of 0, 1, 2": put("zero", value=3),
     "zero is true, not one of 0, 1, 2": put("zero", value=True),
     'overlap is "none", not one of': put("overlap", value="none"),
-    "time.expected_s is null, not a number": put("time", "expected_s", value=None),
-    "time: the bounds of a step": put("time", "expected_s", value=99.0),
+    "time.roofline_s is null, not a number": put("time", "roofline_s", value=None),
+    "time: the bounds of a step": put("time", "roofline_s", value=99.0),
     'time.collectives_s.X is "a", not a number': put("time", "collectives_s", "X", value="a"),
     "memory.parts is {}, not a list": put("memory", "parts", value={}),
     "memory.parts[0].nbytes is 1.5": put("memory", "parts", 0, "nbytes", value=1.5),
@@ -107,7 +107,7 @@ def test_an_unknown_key_gets_a_did_you_mean() -> None:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
 def test_a_number_that_is_none_is_refused(number: str) -> None:
-    text = to_json(sample_plan()).replace('"expected_s": 10.0', f'"expected_s": {number}')
+    text = to_json(sample_plan()).replace('"roofline_s": 10.0', f'"roofline_s": {number}')
     with pytest.raises(ParseError):
         from_json(text)
 
@@ -119,16 +119,16 @@ def test_what_is_no_document_is_refused(text: str) -> None:
 
 
 def test_whole_numbers_of_other_writers_are_read_as_floats() -> None:
-    plan = from_json(spoil(put("time", "expected_s", value=10)))
-    assert type(plan.time.expected_s) is float
+    plan = from_json(spoil(put("time", "roofline_s", value=10)))
+    assert type(plan.time.roofline_s) is float
 
 
 def test_not_a_number_is_never_written() -> None:
     plan = sample_plan()
     with pytest.raises(ModelError, match="tokens_per_s is nan"):
         to_json(replace(plan, tokens_per_s=float("nan")))
-    with pytest.raises(ModelError, match=r"alternatives\[0\].expected_s is inf"):
-        lost = replace(plan.alternatives[0], expected_s=float("inf"))
+    with pytest.raises(ModelError, match=r"alternatives\[0\].step_s is inf"):
+        lost = replace(plan.alternatives[0], step_s=float("inf"))
         to_json(replace(plan, alternatives=(lost,)))
 
 
@@ -225,3 +225,17 @@ def test_the_documentation_lists_every_key() -> None:
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     listed = {word for row in rows for word in row.replace("`", "").replace(",", " ").split()}
     assert listed == set(json.loads(to_json(sample_plan())))
+
+
+def test_a_file_of_the_first_schema_is_read() -> None:
+    """It had one time, the roofline, under another name, and no framework but ours."""
+    document = json.loads(to_json(sample_plan()))
+    document["schema"] = 1
+    del document["framework"], document["time"]["forecast"]
+    document["time"]["expected_s"] = document["time"].pop("roofline_s")
+    for lost in document["alternatives"]:
+        lost["expected_s"] = lost.pop("step_s")
+    assert from_json(json.dumps(document)) == sample_plan()
+    del document["time"]["expected_s"]
+    with pytest.raises(ParseError, match="not a file of its schema"):
+        from_json(json.dumps(document))

@@ -24,7 +24,7 @@ from rooflight.costs import (
     ragged_share,
     ragged_share_bound,
 )
-from rooflight.specs import Mesh
+from rooflight.specs import Group, Mesh
 
 
 def _in_node(e: Entry) -> Derivation:
@@ -91,9 +91,15 @@ def _tier_rates(time: NetworkTime) -> dict[str, float]:
 
 
 def _bandwidth_of_levels(e: Entry) -> Derivation:
-    time = on_axes(e, "all_gather")
-    values = {**_tier_rates(time), "min": time.nbytes / time.bandwidth_s}
-    return Derivation(values, fan_lines(mesh_of(e), e.text("axes")))
+    """Each level by itself, as the outermost of a group; the book's lowest is of one unit of 32."""
+    mesh, axes, nbytes = mesh_of(e), e.text("axes"), e.number("nbytes")
+    fans = mesh.group(axes).fans
+    times = [
+        collective_time("all_gather", nbytes, Group((), fans[: level + 1]))
+        for level in range(len(fans))
+    ]
+    values = {t.tiers[-1].name: nbytes / t.tiers[-1].bandwidth_s for t in times}
+    return Derivation({**values, "min": min(values.values())}, fan_lines(mesh, axes))
 
 
 def _bandwidth_of_two_nodes(e: Entry) -> Derivation:

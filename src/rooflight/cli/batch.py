@@ -1,7 +1,7 @@
-"""`--batch` and `--seq`: tokens a step as whole sequences."""
+"""`--batch` and `--seq`: tokens a step as whole sequences; 8k of a sequence are 8,192."""
 
 from rooflight.errors import UsageError
-from rooflight.units import format_si, parse_count
+from rooflight.units import format_si, parse_count, parse_length
 
 _MOST_TOKENS = 10**15  # a step of more tokens than all the text there is
 _LONGEST_SEQ = 10**9
@@ -9,7 +9,7 @@ _LONGEST_SEQ = 10**9
 
 def parse_seq(text: str) -> int:
     """A context length from the command line."""
-    seq = parse_count(text, what="--seq")
+    seq = parse_length(text, what="--seq")
     if not 1 <= seq <= _LONGEST_SEQ:
         raise UsageError(f"--seq {text} is not a context", hint="write a length such as 8192")
     return seq

@@ -18,7 +18,7 @@ from rooflight.cli.replica_flags import MOST_REPLICAS, add_replica, setup_of
 from rooflight.cli.server_address import server_address
 from rooflight.cli.serving_flags import add_engine, engine_of
 from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.plan.serving.simulate_tally import Slo
 from rooflight.report.latency_plot import latency_svg
 from rooflight.units import parse_seconds
@@ -86,7 +86,7 @@ def _drive(
     if find_spec("aiohttp") is None:
         raise MissingExtraError(
             "driving a server needs aiohttp, which is not installed",
-            hint="pip install 'rooflight[bench]'",
+            hint=install("bench"),
         )
     from rooflight.bench.drive import drive
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rooflight.cli.batch import parse_seq
+from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.budget_page import (
     run_document,
     run_text,
@@ -11,6 +11,7 @@ from rooflight.cli.budget_page import (
     spending_document,
     spending_text,
 )
+from rooflight.cli.candidate_page import candidate_document
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
@@ -18,9 +19,12 @@ from rooflight.dtypes import parse_dtype
 from rooflight.errors import ParseError, UsageError
 from rooflight.graph import model_graph
 from rooflight.plan import Budget, Terms, affordable_flops, allocations, run_flops
+from rooflight.plan.run_cost import CONVENTION
+from rooflight.plan.training import plan_training, train_question
+from rooflight.plan.wanted import degrees_text
 from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
-from rooflight.units import parse_count
+from rooflight.specs.slice import Slice, parse_slice
+from rooflight.units import format_seconds, parse_count
 
 HELP = "FLOPs, days, dollars and kWh of a training run, or the best model for a budget"
 
@@ -29,7 +33,8 @@ _MOST_DOLLARS = 10**15
 _MOST_HOURS = 10**12
 _LEAST_PART = 1e-6  # of the peak; less is a slip of the pen, and days would no longer print
 _FLOPS_RANGE = (10**12, 10**36)  # from a model of some thousand parameters to far beyond any
-_WITH_MODEL, _WITHOUT_MODEL = ("tokens", "on", "mfu"), ("flops", "dollars")
+_WITH_MODEL, _WITHOUT_MODEL = ("tokens", "on"), ("flops", "dollars")
+_TOKENS_PER_CHIP, _LEAST_BATCH = 1 << 10, 4 << 20  # of a step, where no batch is given
 
 
 def configure(parser: Parser) -> None:
@@ -38,8 +43,17 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--tokens", metavar="COUNT", help="tokens to train on: 15T")
     parser.add_argument("--on", metavar="HARDWARE", help="chip or slice: v5e, v5p:16x20x28")
-    parser.add_argument("--mfu", metavar="PART", help="model FLOPs utilisation you reach: 40%%")
-    parser.add_argument("--seq", help="tokens a sequence: counts attention as well")
+    parser.add_argument(
+        "--mfu",
+        metavar="PART",
+        help="model FLOPs utilisation you reach: 40%%; without it, that of the best plan",
+    )
+    parser.add_argument("--seq", help="tokens a sequence, such as 8k: counts attention as well")
+    parser.add_argument(
+        "--batch",
+        metavar="TOKENS",
+        help="of the plan, without --mfu: 16Mi (default: about 1Ki a chip, at least 4Mi)",
+    )
     parser.add_argument("--flops", metavar="COUNT", help="a budget in FLOPs, to spend best: 6.3e24")
     parser.add_argument("--dollars", metavar="COUNT", help="a budget in dollars, to spend best: 1M")
     parser.add_argument("--price", help="dollars a chip-hour, in place of the catalog's: 4.2")
@@ -47,6 +61,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--dtype", help="element format: bf16 (default), int8, fp8")
     parser.set_examples(
         "rooflight budget llama3-70b --on v5p:16x20x28 --tokens 15T --mfu 40% --seq 8192",
+        "rooflight budget llama3.1-405b --on h100:2048 --tokens 1T --seq 8k",
         "rooflight budget --flops 6.3e24",
         "rooflight budget --dollars 1M --on v5e:16x16 --mfu 40%",
     )
@@ -57,12 +72,52 @@ def run(args: Namespace) -> int:
         return _spend(args)
     _refuse(args, _WITHOUT_MODEL, why="is a budget to find a model for, but a model is given")
     _require(args, _WITH_MODEL, what="the budget of a model")
+    if args.mfu is None:
+        return _forecast(args)
+    _refuse(args, ("batch",), why="goes with a plan, and --mfu says how fast it is")
     return _price(args)
+
+
+def _forecast(args: Namespace) -> int:
+    """Forward, at the pace of the best plan."""
+    _require(args, ("seq",), what="without --mfu the budget of a model")
+    model, on, seq = load_model(args.model), parse_slice(args.on), parse_seq(args.seq)
+    tokens = _count(args.tokens, "--tokens", 1, _MOST_TOKENS)
+    dtype = parse_dtype(args.dtype or "bf16")
+    batch = whole_sequences(args.batch, seq) if args.batch else _usual_batch(on, seq)
+    question = train_question(model_graph(model), on, batch, seq, dtype)
+    best = plan_training(question, count=1).candidates[0]
+    terms = _terms(args, best.mfu)
+    budgets = {
+        CONVENTION: Budget(run_flops(question.graph, tokens=tokens, seq=seq)[CONVENTION], terms)
+    }
+    warn_of_gaps(model)
+    if args.json:
+        head: dict[str, object] = {"model": model.name, "tokens": tokens, "seq": seq}
+        head["plan"] = {"batch": batch * seq, **candidate_document(best, question.overlap)}
+        print_json("budget", head | run_document(budgets, terms))
+        return 0
+    print(run_text(f"{model.title} on {short(tokens)} tokens", budgets, terms))
+    said = best.forecast
+    print(
+        f"pace: {degrees_text(best)}, {format_seconds(said.seconds)} for a step of"
+        f" {short(batch * seq)} tokens, 80 % between {format_seconds(said.low_s)} and"
+        f" {format_seconds(said.high_s)}, by {said.basis.text}"
+    )
+    asked = f"rooflight plan train {args.model} --on {args.on} --batch {batch * seq} --seq {seq}"
+    suggest(f"{asked} --tokens {args.tokens} --checkpoint-s 60   # failures and goodput")
+    return 0
+
+
+def _usual_batch(on: Slice, seq: int) -> int:
+    """Sequences of about 1,024 tokens for every chip, 4 Mi at least, a power of two."""
+    tokens = max(_LEAST_BATCH, _TOKENS_PER_CHIP * on.num_chips)
+    return max(1, 2 ** round(math.log2(tokens / seq)))
 
 
 def _price(args: Namespace) -> int:
     """Forward: a model and tokens are given."""
-    model, terms = load_model(args.model), _terms(args)
+    model, terms = load_model(args.model), _terms(args, _part(args.mfu))
     tokens = _count(args.tokens, "--tokens", 1, _MOST_TOKENS)
     seq = None if args.seq is None else parse_seq(args.seq)
     flops = run_flops(model_graph(model), tokens=tokens, seq=seq)
@@ -86,10 +141,10 @@ def _spend(args: Namespace) -> int:
             "a budget is asked of a model, of --flops, or of --dollars, one of them",
             hint="for instance `rooflight budget --flops 6.3e24`",
         )
-    _refuse(args, ("tokens", "seq"), why="goes with a model, which is not given")
+    _refuse(args, ("tokens", "seq", "batch"), why="goes with a model, which is not given")
     if args.dollars is not None or _has_terms(args):
         _require(args, ("on", "mfu"), what="the time or the price of a budget")
-    terms = _terms(args) if args.on is not None else None
+    terms = _terms(args, _part(args.mfu)) if args.on is not None else None
     flops = _flops(args, terms)
     budget = None if terms is None else Budget(flops, terms)
     if args.json:
@@ -110,11 +165,11 @@ def _flops(args: Namespace, terms: Terms | None) -> float:
     return affordable_flops(_count(args.dollars, "--dollars", 1, _MOST_DOLLARS), terms)
 
 
-def _terms(args: Namespace) -> Terms:
+def _terms(args: Namespace, mfu: float) -> Terms:
     hours = args.mtbf_hours
     return Terms(
         parse_slice(args.on),
-        mfu=_part(args.mfu),
+        mfu=mfu,
         dtype=parse_dtype(args.dtype or "bf16").name,
         price=None if args.price is None else _dollars(args.price),
         mtbf_hours=None if hours is None else _count(hours, "--mtbf-hours", 1, _MOST_HOURS),

@@ -9,7 +9,8 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.reconcile.calibrate import calibration_files, fit_calibrations
+from rooflight.plan.forecast.evidence import EVIDENCE_FILE
+from rooflight.reconcile.calibrate import calibration_files, evidence_text, fit_calibrations
 from rooflight.reconcile.replay import REPLAYED, Asked, ask_rows
 from rooflight.reconcile.rows import Rows, read_rows, shipped_rows
 from rooflight.reconcile.serving_calibrate import fit_serving
@@ -49,6 +50,9 @@ def run(args: Namespace) -> int:
     if args.write:
         for name, text in calibration_files(found).items():
             write_file(str(Path(args.write) / name), text, flag="--write")
+        if args.rows == _SHIPPED and not args.chip:
+            index = str(Path(args.write) / EVIDENCE_FILE.name)
+            write_file(index, evidence_text(asked), flag="--write")
     if args.json:
         print_json("calibrate", {"calibrations": [asdict(one) for one in found]})
         return 0

@@ -13,10 +13,9 @@ from rooflight.units import format_seconds, format_si
 
 def short_text(candidate: Candidate, overlap: Overlap) -> str:
     """Degrees, time and what binds, in one line."""
-    time = candidate.time
     return (
-        f"{degrees_text(candidate)} on {candidate.mesh}, {format_seconds(time.expected_s(overlap))}"
-        f" a step, bound by {time.binds(overlap)}"
+        f"{degrees_text(candidate)} on {candidate.mesh}, {format_seconds(candidate.step_s)}"
+        f" per step, bound by {candidate.binds}"
     )
 
 
@@ -31,14 +30,17 @@ def candidate_document(candidate: Candidate, overlap: Overlap) -> dict[str, obje
         "virtual": micro.virtual,
         "microbatches": micro.count,
         "remat": candidate.remat.name,
-        "expected_s": time.expected_s(overlap),
+        "step_s": candidate.step_s,
+        "roofline_s": time.expected_s(overlap),
+        "forecast_s": candidate.forecast.seconds,
+        "parts_s": candidate.forecast.breakdown.named,
         "products_s": time.products_s,
         "recompute_s": time.again_s,
         "collectives_s": dict(time.axes_s),
         "bubble_s": time.bubble_s,
         "hbm_bytes": candidate.memory.total_bytes,
-        "mfu": time.mfu(overlap),
-        "binds": time.binds(overlap),
+        "mfu": candidate.mfu,
+        "binds": candidate.binds,
     }
 
 
@@ -55,7 +57,7 @@ def compare(header: tuple[str, str], pair: Sequence[Candidate], overlap: Overlap
         _bytes_row(pair),
     ]
     rows = [_row(n, seconds[0].get(n, 0.0), seconds[1].get(n, 0.0)) for n in names]
-    step = _row("step", *(c.time.expected_s(overlap) for c in pair))
+    step = _row("step", *(c.step_s for c in pair))
     return table(("", *header, "difference"), [*facts, *rows, step], align="lllr")
 
 

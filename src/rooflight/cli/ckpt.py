@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rooflight.cli.ckpt_restore import run_restore
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.report.table import table
 from rooflight.specs.slice import Slice, parse_slice
 from rooflight.units import format_count, format_si
@@ -50,9 +50,7 @@ def run(args: Namespace) -> int:
             "--plan and --out restore", hint="rooflight ckpt restore FOLDER --plan FILE"
         )
     if find_spec("tensorstore") is None:
-        raise MissingExtraError(
-            "reading checkpoints needs tensorstore", hint="pip install 'rooflight[train]'"
-        )
+        raise MissingExtraError("reading checkpoints needs tensorstore", hint=install("train"))
     on = parse_slice(args.on) if args.on else None
     return _show(args, on)
 

@@ -18,6 +18,7 @@ from rooflight.units import format_count, format_seconds, format_si
 HELP = "seconds of one collective on a slice, and what binds it"
 
 _TRACEABLE = 256  # chips; more take minutes
+_SIMULATED = 1024  # chips behind switches, for the time alone
 _ROUNDS = 9  # the fastest counts
 _WATCHABLE = 64  # chips; the hops of more are too many to look at
 _KINDS: dict[str, CollectiveKind] = {kind.replace("_", "-"): kind for kind in KINDS}
@@ -44,6 +45,9 @@ def configure(parser: Parser) -> None:
         "--trace", metavar="FILE.json", help="simulate it link by link and write every hop"
     )
     parser.add_argument(
+        "--simulate", action="store_true", help="simulate it too, for the time alone"
+    )
+    parser.add_argument(
         "--run",
         action="store_true",
         help="run it on devices made of this host, and set the measured time beside (for --on"
@@ -65,6 +69,8 @@ def run(args: Namespace) -> int:
         in_network_reduction=args.in_network_reduction,
     )
     simulated_s = _trace(args, mesh, axes) if args.trace else None
+    if args.simulate and not args.trace:
+        simulated_s = _simulate(args, mesh, axes)
     measured_s = _run_here(args, mesh, axes) if args.run else None
     if args.json:
         document = _document(time, mesh, axes, simulated_s)
@@ -97,14 +103,27 @@ def _trace_command(args: Namespace, mesh: Mesh, axes: list[str]) -> str:
     return f"rooflight collective {what} --mesh {mesh} --axes {','.join(axes)} --trace hops.json"
 
 
+def _simulate(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
+    """The seconds alone."""
+    _check_chips(mesh, _SIMULATED if mesh.slice.chip.switched else _TRACEABLE, "--simulate")
+    from rooflight.netsim import simulate_seconds  # only here: a simulator is slow to load
+
+    return simulate_seconds(_KINDS[args.kind], args.bytes, mesh, axes)
+
+
+def _check_chips(mesh: Mesh, most: int, flag: str) -> None:
+    chips = mesh.slice.num_chips
+    if chips > most:
+        raise UsageError(
+            f"{flag} simulates at most {format_count(most)} chips; {mesh.slice} has"
+            f" {format_count(chips)}",
+            hint=f"name a smaller slice, or leave {flag} off for the time alone",
+        )
+
+
 def _trace(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
     """Writes the hops of the simulated collective and returns the seconds it took."""
-    chips = mesh.slice.num_chips
-    if chips > _TRACEABLE:
-        raise UsageError(
-            f"--trace simulates at most {_TRACEABLE} chips; {mesh.slice} has {format_count(chips)}",
-            hint="trace a smaller slice, or leave --trace off for the time alone",
-        )
+    _check_chips(mesh, _TRACEABLE, "--trace")
     from rooflight.netsim import simulate, trace_json  # only here: a simulator is slow to load
 
     result = simulate(_KINDS[args.kind], args.bytes, mesh, axes)

@@ -1,6 +1,7 @@
 """`rooflight doctor`: what this machine can do, and how to get the rest."""
 
 import platform
+import shlex
 
 from rooflight import __version__
 from rooflight.cli.output import print_json
@@ -59,9 +60,11 @@ def _place() -> str:
         return f"Results of compiles will be kept in {folder}; {moves}."
     size = format_si(sum(e.nbytes for e in entries), "B")
     most = format_si(MOST_BYTES, "B")
+    is_ours = {e.path for e in entries} == {*folder.iterdir()}
+    clear = f" To clear it: rm -r {shlex.quote(str(folder))};" if is_ours else ""
     return (
         f"{format_count(len(entries))} results of compiles ({size}) are kept in {folder}; above"
-        f" {most} the least recently used leave. To clear it: rm -r {folder}; {moves}."
+        f" {most} the least recently used leave.{clear} {moves}."
     )
 
 

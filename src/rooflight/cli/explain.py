@@ -37,7 +37,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--batch", metavar="TOKENS", help="tokens a step of training: 4Mi (not with --serve)"
     )
-    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4096")
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4k")
     parser.add_argument("--part", help="one part of the layer only: attention, mlp, experts")
     parser.add_argument("--block", default="0", help="which kind of layer, counted from 0")
     add_dtype(parser)

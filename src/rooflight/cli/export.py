@@ -18,6 +18,7 @@ from rooflight.interop import (
     export_plan,
     load_framework,
     read_fleet,
+    row_of_plan,
     servers,
 )
 from rooflight.records import read_plan
@@ -51,6 +52,13 @@ def configure(parser: Parser) -> None:
         default=HTTP_SERVERS[0],
         help=f"that the manifest starts ({HTTP_SERVERS[0]} by default)",
     )
+    parser.add_argument(
+        "--row",
+        type=int,
+        default=1,
+        metavar="NUMBER",
+        help="an alternative in place of the plan, by its row in what `plan train` prints",
+    )
     parser.set_examples("rooflight export", "rooflight export --to megatron")
 
 
@@ -63,7 +71,7 @@ def run(args: Namespace) -> int:
         raise UsageError(
             "no framework to export to", hint=f"add --to {' or --to '.join(FRAMEWORKS)}"
         )
-    found = export_plan(read_plan(args.plan), to=args.to)
+    found = export_plan(row_of_plan(read_plan(args.plan), args.row), to=args.to)
     if args.json:
         print_json("export", _document(found))
     else:

@@ -1,5 +1,8 @@
 """`rooflight fit`: does a training step, or a served model, fit into the memory of a chip."""
 
+import re
+from dataclasses import replace
+
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.fit_page import Answer, document, next_command, text
 from rooflight.cli.fit_serving import add_serving, run_serving
@@ -8,15 +11,20 @@ from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT
+from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.graph import SCHEDULES, Graph, model_graph
-from rooflight.graph.layout import SCHEMES, parse_layout
+from rooflight.graph.layout import SCHEMES, Layout, parse_layout
+from rooflight.plan.candidate import job_of
 from rooflight.plan.fixes import UNKNOWNS, fixes, sized, solve, together
 from rooflight.plan.framework import FRAMEWORKS
 from rooflight.plan.job import Job, Microbatching, Zero
 from rooflight.plan.memory import memory_by_stage
 from rooflight.plan.recipe import RECIPES
 from rooflight.plan.remat import REMATS, parse_remat
+from rooflight.plan.search import search_training
+from rooflight.plan.training import plan_training, train_question
+from rooflight.plan.wanted import parse_wanted, region_of
 from rooflight.specs.axes import mesh_of
 from rooflight.specs.mesh import Mesh
 from rooflight.specs.presets import load_model
@@ -24,6 +32,7 @@ from rooflight.specs.slice import parse_slice
 
 HELP = "whether a training step or a served model fits into a chip's memory, by component"
 
+_DEGREES = re.compile(r"=\s*\d")
 _ZEROS: dict[str, Zero] = {"0": 0, "1": 1, "2": 2, "3": 3}
 
 
@@ -31,28 +40,30 @@ def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset such as llama3-70b, or the path of a config.json")
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
     parser.add_argument(
-        "--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}. With --serve: {SERVING_LAYOUT}"
+        "--layout",
+        help="degrees such as tp=8,dp=8, or axes of --mesh such as fsdp=X,tp=Y; without it the best"
+        f" plan's, with its options. {schemes}. With --serve: {SERVING_LAYOUT}",
     )
     add_on(parser)
     add_mesh(parser)
     parser.add_argument(
         "--batch", metavar="TOKENS", help="tokens a step: 4Mi (not with --solve batch)"
     )
-    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 8192")
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 8k")
     held = "; ".join(f"{name}: {recipe.used_by}" for name, recipe in RECIPES.items())
     add_choice(
         parser,
         "--recipe",
         list(RECIPES),
         what="recipe",
-        default="10",
-        help=f"bytes a parameter (10 by default). {held}",
+        default=None,
+        help=f"bytes a parameter (10 by default, of a plan its framework's). {held}",
     )
     policies = "; ".join(f"{name}: {remat.help}" for name, remat in REMATS.items())
     parser.add_argument(
         "--remat",
-        default="block",
-        help=f"what the backward pass keeps (block by default). {policies};"
+        default=None,
+        help=f"what the backward pass keeps (block by default, or the plan's). {policies};"
         " or tensors joined by +, such as gate+up",
     )
     add_choice(
@@ -60,7 +71,7 @@ def configure(parser: Parser) -> None:
         "--zero",
         list(_ZEROS),
         what="ZeRO stage",
-        default="0",
+        default=None,
         help="split over all axes that split tokens: 1 the optimizer, 2 gradients too, 3 weights"
         " too (fsdp over one axis is a layout)",
     )
@@ -72,8 +83,9 @@ def configure(parser: Parser) -> None:
         "--framework",
         list(FRAMEWORKS),
         what="framework",
-        default="none",
-        help=f"whose copies and buffers to count (none by default). {frameworks}",
+        default=None,
+        help=f"whose copies and buffers to count (none by default, of a plan megatron on GPUs,"
+        f" rooflight elsewhere). {frameworks}",
     )
     add_choice(
         parser,
@@ -88,6 +100,9 @@ def configure(parser: Parser) -> None:
     parser.set_examples(
         "rooflight fit llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --batch 4Mi"
         " --seq 8192",
+        "rooflight fit llama3-70b --layout tp=8,pp=4,dp=4 --on h100:8x16 --batch 1Mi --seq 8k"
+        " --microbatches 32 --framework megatron",
+        "rooflight fit llama3-70b --on h100:8x16 --batch 1Mi --seq 8k",
         "rooflight fit llama3-8b --layout fsdp=X --on v5e:4x4 --mesh X=16 --seq 4096 --solve batch",
         "rooflight fit llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4 --batch 2Mi"
         " --seq 8192 --microbatches 16 --by-stage",
@@ -98,14 +113,14 @@ def configure(parser: Parser) -> None:
 
 def _add_time(parser: Parser) -> None:
     parser.add_argument(
-        "--microbatches", type=int, default=1, help="parts of the batch, one after the other"
+        "--microbatches", type=int, help="parts of the batch, one after the other (1 by default)"
     )
     add_choice(
         parser,
         "--schedule",
         SCHEDULES,
         what="pipeline schedule",
-        default="1f1b",
+        default=None,
         help="the order in which pipeline stages take microbatches (1f1b by default)",
     )
     parser.add_argument(
@@ -115,9 +130,13 @@ def _add_time(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     if args.serve:
+        if args.layout is None:
+            raise UsageError("--serve needs a --layout", hint=f"write one: {SERVING_LAYOUT}")
         return run_serving(args)
     model = load_model(args.model)
-    answer = _answer(args, model_graph(model), mesh_of(args.mesh, parse_slice(args.on)))
+    graph = model_graph(model)
+    job, mesh = _job(args, graph)
+    answer = _answer(args, job, mesh)
     warn_of_gaps(model)
     if args.json:
         print_json("fit", document(answer))
@@ -127,8 +146,7 @@ def run(args: Namespace) -> int:
     return 0 if answer.memory.fits else 1
 
 
-def _answer(args: Namespace, graph: Graph, mesh: Mesh) -> Answer:
-    job = _job(args, graph, mesh)
+def _answer(args: Namespace, job: Job, mesh: Mesh) -> Answer:
     if args.solve:
         job = solve(job, args.solve) or (
             job if args.solve == "chips" else sized(job, args.solve, 1)
@@ -141,26 +159,75 @@ def _answer(args: Namespace, graph: Graph, mesh: Mesh) -> Answer:
     return Answer(args.model, mesh, args.solve, job, found, helps, both)
 
 
-def _job(args: Namespace, graph: Graph, mesh: Mesh) -> Job:
+def _job(args: Namespace, graph: Graph) -> tuple[Job, Mesh]:
+    """What is asked, or the best plan where no layout is given."""
     if (args.batch is None) != (args.solve == "batch"):
         raise UsageError(
             "--solve batch finds the batch itself" if args.batch else "the batch is missing",
             hint="give either --batch, such as 4Mi tokens, or --solve batch",
         )
     seq = parse_seq(args.seq)
-    return Job(
+    count = 1 if args.microbatches is None else args.microbatches
+    batch = count if args.batch is None else whole_sequences(args.batch, seq)
+    if args.layout is None:
+        return _best(args, graph, batch, seq)
+    layout, mesh = _placed(args, graph, batch, seq)
+    job = Job(
         graph,
-        parse_layout(args.layout),
+        layout,
         mesh.axes,
         mesh.slice.chip,
-        batch=args.microbatches if args.batch is None else whole_sequences(args.batch, seq),
+        batch=batch,
         seq=seq,
-        recipe=RECIPES[args.recipe],
-        remat=parse_remat(args.remat, graph),
-        zero=_ZEROS[args.zero],
-        micro=Microbatching(args.microbatches, args.schedule, _virtual(args)),
-        framework=FRAMEWORKS[args.framework],
+        recipe=RECIPES[args.recipe or "10"],
+        remat=parse_remat(args.remat or "block", graph),
+        zero=_ZEROS[args.zero or "0"],
+        micro=Microbatching(count, args.schedule or "1f1b", _virtual(args)),
+        framework=FRAMEWORKS[args.framework or "none"],
     )
+    return job, mesh
+
+
+def _placed(args: Namespace, graph: Graph, batch: int, seq: int) -> tuple[Layout, Mesh]:
+    """A layout over the axes of --mesh; or one that has the degrees, wherever its axes lie."""
+    on = parse_slice(args.on)
+    if not _DEGREES.search(args.layout):
+        return parse_layout(args.layout), mesh_of(args.mesh, on)
+    if args.mesh is not None:
+        raise UsageError(
+            "degrees make their own mesh", hint="leave --mesh out, or name its axes in --layout"
+        )
+    name = args.framework if args.framework not in (None, "none") else None
+    question = train_question(graph, on, batch, seq, DTYPES["bf16"], framework=name)
+    wanted = parse_wanted(args.layout, graph)
+    region, _ = region_of(wanted, question)
+    best = search_training(replace(question, region=region), count=1).candidates
+    if best:
+        return best[0].layout, best[0].mesh
+    for layout in region.layouts or ():
+        meshes = region.placements(layout, on)
+        if meshes.count:
+            return layout, meshes.mesh(0)
+    raise UsageError(
+        f"{args.layout} is no layout of the {on.num_chips} chips of {on}",
+        hint="degrees multiply to the chips; those that are left over go to dp or fsdp",
+    )
+
+
+def _best(args: Namespace, graph: Graph, batch: int, seq: int) -> tuple[Job, Mesh]:
+    """The best plan as a job: its layout, microbatches, schedule and remat policy."""
+    own = ("mesh", "remat", "zero", "microbatches", "schedule", "virtual", "solve")
+    given = [name for name in own if getattr(args, name) is not None]
+    if given:
+        raise UsageError(f"--{given[0]} belongs to a --layout", hint="add --layout tp=8,dp=8")
+    question = train_question(
+        *(graph, parse_slice(args.on), batch, seq, DTYPES["bf16"]),
+        recipe=args.recipe,
+        framework=args.framework,
+    )
+    best = plan_training(question, count=1).candidates[0]
+    job = job_of(question, best.layout, best.mesh, best.micro, best.remat)
+    return replace(job, hbm_margin=0.0), best.mesh
 
 
 def _virtual(args: Namespace) -> int:

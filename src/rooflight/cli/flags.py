@@ -13,7 +13,10 @@ _LARGEST_BYTES = 10**24  # more than all memory on earth, and still exact enough
 
 def add_on(parser: Parser) -> None:
     parser.add_argument(
-        "--on", required=True, metavar="HARDWARE", help="chip or slice: v5e, v5p:4x4x8, 2*v5e:16x16"
+        "--on",
+        required=True,
+        metavar="HARDWARE",
+        help="chip or slice: v5e, v5p:4x4x8, 2*v5e:16x16; or so many chips: h100:2048, v5p:512",
     )
 
 

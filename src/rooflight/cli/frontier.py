@@ -15,7 +15,7 @@ from rooflight.report.frontier_plot import FrontierLine, Parts, frontier_svg
 from rooflight.report.table import table
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
-from rooflight.units import format_seconds, format_si, parse_count
+from rooflight.units import format_seconds, format_si, parse_count, parse_length
 
 HELP = "latency against throughput against cost of a served model, and what binds where"
 
@@ -47,7 +47,7 @@ def configure(parser: Parser) -> None:
         "--context",
         required=True,
         metavar="TOKENS",
-        help="positions a sequence: 8192, or 2048,8192",
+        help="positions a sequence: 8k (8,192), or 2048,8192",
     )
     parser.add_argument("--layout", help=f"this layout only: {SERVING_LAYOUT}")
     add_dtypes(parser)
@@ -75,7 +75,8 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
-    contexts = [_count(c, "--context", _LONGEST) for c in args.context.split(",")]
+    lengths = [parse_length(c, what="--context") for c in args.context.split(",")]
+    contexts = [_within(n, "--context", _LONGEST) for n in lengths]
     found = curves(
         model,
         [parse_slice(on) for on in args.on.split(",")],
@@ -83,7 +84,7 @@ def run(args: Namespace) -> int:
         contexts=contexts,
         layouts=[parse_serving_layout(args.layout)] if args.layout else (),
         bound=args.bound,
-        most=_count(args.most, "--most", _LARGEST),
+        most=_within(parse_count(args.most, what="--most"), "--most", _LARGEST),
         engine=engine_of(args) if args.bound == "expected" else None,
     )
     price = _price(args)
@@ -103,10 +104,9 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _count(text: str, flag: str, most: int) -> int:
-    count = parse_count(text, what=flag)
+def _within(count: int, flag: str, most: int) -> int:
     if not 1 <= count <= most:
-        raise UsageError(f"{flag} {text} is not in 1 to {most:,}", hint=f"write {flag} 2048")
+        raise UsageError(f"{flag} {count} is not in 1 to {most:,}", hint=f"write {flag} 2048")
     return count
 
 

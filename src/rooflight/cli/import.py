@@ -6,21 +6,31 @@ from dataclasses import asdict
 from rooflight.cli.flags import add_choice, add_on
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.errors import UsageError
 from rooflight.interop import READABLE, Imported, import_config
 from rooflight.report.table import table
 from rooflight.specs.presets import load_model, model_names
 from rooflight.specs.slice import parse_slice
 from rooflight.units import format_count
 
-HELP = "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost"
+FITTED = ("torchtitan", "megatron")  # whose copies the verb fit knows
+HELP = "a MaxText, torchtitan or Megatron-LM configuration as layout, mesh and batch"
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument(
-        "config", nargs="+", help="YAML (MaxText) or TOML (torchtitan) files and key=value words"
+        "config",
+        nargs="+",
+        help="YAML (MaxText), TOML (torchtitan), a launch script or YAML (Megatron-LM), and"
+        " key=value words; scripts are read and never run",
     )
-    add_choice(parser, "--from", READABLE, what="framework", default=None, help="whose they are")
+    add_choice(
+        parser,
+        "--from",
+        READABLE,
+        what="framework",
+        default=None,
+        help="whose they are, where the name of a file does not say",
+    )
     add_on(parser)
     parser.add_argument("--model", help="a preset or a config.json, where theirs is not known")
     parser.set_examples(
@@ -28,20 +38,22 @@ def configure(parser: Parser) -> None:
         " per_device_batch_size=1 --from maxtext --on v5e:4x4",
         "rooflight import model.flavor=70B parallelism.tensor_parallel_degree=8"
         " activation_checkpoint.mode=full --from torchtitan --on h100:8x16",
+        "rooflight import tensor-model-parallel-size=8 sequence-parallel=true bf16=true"
+        " seq-length=4096 micro-batch-size=1 global-batch-size=512 --from megatron"
+        " --model llama3-70b --on h100:8x16",
     )
 
 
 def run(args: Namespace) -> int:
     framework: str | None = getattr(args, "from")
-    if framework is None:
-        raise UsageError("whose configuration is it?", hint=f"add --from {' or '.join(READABLE)}")
     model = load_model(args.model) if args.model else None
     found = import_config(args.config, framework=framework, on=parse_slice(args.on), model=model)
     if args.json:
         print_json("import", _document(found))
     else:
-        print(_text(found))
-        if found.model.name in model_names() and found.stages == 1:
+        print("".join(c if c.isprintable() or c == "\n" else "?" for c in _text(found)))
+        name = found.model.name
+        if name in model_names() and load_model(name) == found.model:
             suggest(_fit(found))
     return 0 if found.is_faithful else 1
 
@@ -84,9 +96,10 @@ def _text(found: Imported) -> str:
         f"keys and defaults of {found.framework.reference}\n",
         table(("part", "value"), rows, align="ll"),
     ]
-    if found.losses:
-        parts.append("\nnot the same here:")
-        parts += [f"  {loss.what}: {loss.because}" for loss in found.losses]
+    for heading, is_material in (("not the same here:", True), ("noted:", False)):
+        said = [loss for loss in found.losses if loss.is_material is is_material]
+        parts += [f"\n{heading}"] if said else []
+        parts += [f"  {loss.what}: {loss.because}" for loss in said]
     if found.unread:
         parts.append(f"\nnot read: {', '.join(found.unread)}")
     return "\n".join(parts)
@@ -95,5 +108,10 @@ def _text(found: Imported) -> str:
 def _fit(found: Imported) -> str:
     where = f"--layout {found.layout} --on {shlex.quote(str(found.on))} --mesh {found.mesh}"
     sizes = f"--batch {found.batch * found.seq} --seq {found.seq}"
-    how = f"--recipe {found.recipe} --remat {found.remat}"
-    return f"rooflight fit {found.model.name} {where} {sizes} {how}"
+    how = f"--recipe {found.recipe} --remat {found.remat} --zero {found.zero}"
+    words = [f"rooflight fit {found.model.name} {where} {sizes} {how}"]
+    words += [f"--microbatches {found.microbatches}"] if found.microbatches > 1 else []
+    words += [f"--schedule {found.schedule}"] if found.schedule else []
+    words += [f"--virtual {found.virtual}"] if found.virtual > 1 else []
+    words += [f"--framework {found.framework.name}"] if found.framework.name in FITTED else []
+    return " ".join(words)

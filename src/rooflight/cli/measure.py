@@ -153,10 +153,11 @@ def _answer(host: Host) -> str:
     )
     if host.devices > 1:
         egress = format_si(fabric.chip_egress_bytes_per_s, "B/s")
-        words += f", {egress} to the others after {format_seconds(fabric.hop_s)}"
+        words += f", {egress} to the others after {format_seconds(fabric.launch_s)}"
     if host.processes > 1:
         card = format_si(fabric.nic_bytes_per_s, "B/s")
-        words += f", {card} to other processes after {format_seconds(fabric.fabric_hop_s)}"
+        wait_s = fabric.launch_s + fabric.fabric_hop_s
+        words += f", {card} to other processes after {format_seconds(wait_s)}"
     return f"{words}."
 
 

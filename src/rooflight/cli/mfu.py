@@ -24,7 +24,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--tokens-per-s", required=True, metavar="COUNT", help="trained tokens a second, all chips"
     )
-    parser.add_argument("--seq", required=True, help="tokens a sequence")
+    parser.add_argument("--seq", required=True, help="tokens a sequence: 8k")
     add_dtype(parser)
     add_choice(
         parser,

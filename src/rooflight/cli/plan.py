@@ -21,24 +21,88 @@ from rooflight.cli.plan_verify import (
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.graph import model_graph
-from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.recipe import RECIPES, parse_recipe
+from rooflight.plan.candidate import RANKS, Candidate, Question
+from rooflight.plan.framework import PLANNED
+from rooflight.plan.recipe import RECIPES
 from rooflight.plan.search import Search
 from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.training import better_batch, nearest_batch, plan_record
+from rooflight.plan.training import better_batch, nearest_batch, plan_record, train_question
 from rooflight.records import Choice, to_json
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import parse_slice
+from rooflight.units import parse_count, parse_part
 
 _SHOWN = 8  # layouts
-_DEFAULTS = {"dtype": "bf16", "recipe": "10", "overlap": "sum"}
+_ROUNDED = 0.02  # that a batch may change by without being asked
+_DEFAULTS = {
+    "dtype": "bf16",
+    "recipe": None,
+    "overlap": "sum",
+    "framework": None,
+    "rank": "forecast",
+    "hbm_margin": None,
+}
 _OF_A_PLAN = {
     "--html": "is the page of a plan",
     "--verify": "compiles a plan",
     "--flags": "compiles a plan",
 }
 HELP = "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic"
+
+
+def add_question(parser: Parser, *, is_whole: bool = True) -> None:
+    """What is trained, on what, and by whose rules: shared with the verb forecast.
+
+    Where it need not be whole, a file may say the rest.
+    """
+    parser.add_argument(
+        "model",
+        nargs=None if is_whole else "?",
+        help="a preset such as llama3-70b, or a config.json",
+    )
+    add_on(parser)
+    parser.add_argument("--batch", required=is_whole, metavar="TOKENS", help="tokens a step: 4Mi")
+    parser.add_argument("--seq", required=is_whole, metavar="TOKENS", help="tokens a sequence: 4k")
+    add_dtype(parser)
+    add_choice(
+        parser,
+        "--recipe",
+        tuple(RECIPES),
+        what="recipe",
+        default=None,
+        help="what is stored of a parameter, by its bytes (default: as the framework does)",
+    )
+    add_choice(
+        parser,
+        "--framework",
+        PLANNED,
+        what="framework",
+        default=None,
+        help="whose schedules, memory and speed (default: megatron on GPUs, rooflight elsewhere)",
+    )
+    add_choice(
+        parser,
+        "--rank",
+        RANKS,
+        what="rank",
+        default=_DEFAULTS["rank"],
+        help="by what layouts are ranked: the forecast, or the book's roofline",
+    )
+    parser.add_argument(
+        "--hbm-margin",
+        metavar="PART",
+        default=None,
+        help="the part of HBM to leave free (default: 8%%; 0 with --rank roofline)",
+    )
+    add_choice(
+        parser,
+        "--overlap",
+        OVERLAPS,
+        what="overlap",
+        default=_DEFAULTS["overlap"],
+        help="collectives of different mesh axes queue up (sum) or run side by side (max)",
+    )
 
 
 def configure(parser: Parser) -> None:
@@ -50,27 +114,7 @@ def configure(parser: Parser) -> None:
         default=None,
         help="train: a training step; serve has its own help: `rooflight plan serve --help`",
     )
-    parser.add_argument("model", help="a preset such as llama3-70b, or a config.json")
-    add_on(parser)
-    parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens a step: 4Mi")
-    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4096")
-    add_dtype(parser)
-    add_choice(
-        parser,
-        "--recipe",
-        tuple(RECIPES),
-        what="recipe",
-        default=_DEFAULTS["recipe"],
-        help="what is stored of a parameter, by its bytes (see `rooflight fit --help`)",
-    )
-    add_choice(
-        parser,
-        "--overlap",
-        OVERLAPS,
-        what="overlap",
-        default=_DEFAULTS["overlap"],
-        help="collectives of different mesh axes queue up (sum) or run side by side (max)",
-    )
+    add_question(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
     parser.add_argument(
         "--verify",
@@ -87,7 +131,7 @@ def configure(parser: Parser) -> None:
     parser.set_examples(
         "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096",
         "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096 --why-not pp=4",
-        "rooflight plan train llama3-70b --on v5p:16x20x28 --batch 4M --seq 4096",
+        "rooflight plan train llama3-70b --on v5p:16x20x28 --batch 4587520 --seq 4096",
     )
 
 
@@ -97,7 +141,7 @@ def run(args: Namespace) -> int:
     name = asked_question(args)
     model = load_model(args.model)
     warn_of_gaps(model)
-    question, choices = _question(args, model)
+    question, choices = read_question(args, model)
     asked = Asked(args, model.title, question, choices)
     for flag, what in _OF_A_PLAN.items():
         if name and getattr(args, flag.removeprefix("--")):
@@ -135,8 +179,8 @@ def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | No
     if args.json:
         print(to_json(plan), end="")
         return code
-    column, num_refuted = (verified.column, verified.num_refuted) if verified else ([], 0)
-    print(plan_text(model.title, question, found, choices, column, num_refuted))
+    column = verified.column if verified else []
+    print(plan_text(model.title, question, found, choices, column))
     for words in (verified.words if verified else "", options):
         if words:
             print(words)
@@ -144,24 +188,46 @@ def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | No
     return code
 
 
-def _question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Choice, ...]]:
-    """What is asked; a batch of broken sequences becomes the nearest one that suits the slice."""
+def read_question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Choice, ...]]:
+    """What is asked; a batch of broken sequences becomes one within 2 % that suits the slice."""
     seq = parse_seq(args.seq)
     batch, is_whole = nearest_sequences(args.batch, seq)
-    question = Question(
+    margin = None if args.hbm_margin is None else read_margin(args)
+    question = train_question(
         model_graph(model),
         parse_slice(args.on),
         batch,
         seq,
         parse_dtype(args.dtype),
-        args.overlap,
-        parse_recipe(args.recipe),
+        overlap=args.overlap,
+        recipe=args.recipe,
+        framework=args.framework,
+        rank=args.rank,
+        hbm_margin=margin,
     )
     if is_whole:
         return question, ()
-    question = replace(question, batch=nearest_batch(question))
+    question = replace(question, batch=rounded_batch(question, args.batch))
     because = f"whole sequences that suit the slice, nearest to --batch {args.batch}"
     return question, (Choice("batch", f"{question.batch * seq}", because),)
+
+
+def read_margin(args: Namespace) -> float:
+    """The part of the HBM that is to be left free."""
+    return parse_part(args.hbm_margin, what="--hbm-margin")
+
+
+def rounded_batch(question: Question, batch: str) -> int:
+    """Sequences within 2 % of the tokens: those that suit the slice, else the nearest whole."""
+    tokens, seq = parse_count(batch, what="--batch"), question.seq
+    for sequences in (nearest_batch(question), question.batch):
+        if abs(sequences * seq / tokens - 1) <= _ROUNDED:
+            return sequences
+    few = tokens // seq
+    raise UsageError(
+        f"--batch {batch} is {tokens / seq:.1f} sequences of {seq:,} tokens",
+        hint=f"write --batch {few * seq} or --batch {(few + 1) * seq}",
+    )
 
 
 def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
@@ -173,7 +239,8 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     if best.num_stages > 1:
         pieces += f" --schedule {micro.schedule} --virtual {micro.virtual}"
     rest = (
-        f"--recipe {args.recipe} --remat {best.remat.name} --zero 1 --framework rooflight{pieces}"
+        f"--recipe {question.recipe.name} --remat {best.remat.name} --zero 1"
+        f" --framework {question.framework.name}{pieces}"
     )
     better = better_batch(question, best)
     suits = (
@@ -193,4 +260,5 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
 def _changed(args: Namespace, *names: str) -> str:
     """The flags of the question that are not as by default, as the next command needs them."""
     given = {name: getattr(args, name) for name in names or _DEFAULTS}
-    return "".join(f" --{n} {value}" for n, value in given.items() if value != _DEFAULTS[n])
+    changed = ((n, value) for n, value in given.items() if value != _DEFAULTS[n])
+    return "".join(f" --{n.replace('_', '-')} {value}" for n, value in changed)

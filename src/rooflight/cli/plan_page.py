@@ -1,11 +1,11 @@
 """A plan as a person reads it: the answer, the runners-up, the reasons."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.candidate import Candidate, Question, Rank
 from rooflight.plan.search import Search
-from rooflight.plan.training import candidate_run, schedule_text
-from rooflight.reconcile.expected import Expected, expected_step
+from rooflight.plan.training import schedule_text
+from rooflight.plan.wanted import degrees_text
 from rooflight.records import Choice
 from rooflight.report.table import table
 from rooflight.units import format_count, format_seconds, format_si
@@ -17,75 +17,70 @@ def plan_text(
     found: Search,
     choices: Sequence[Choice] = (),
     compiled: Sequence[str] = (),
-    num_refuted: int = 0,
 ) -> str:
-    """The whole page; `compiled` is a word of the compiler for each layout, if it was asked.
-
-    The last `num_refuted` layouts cannot be had, so nothing is expected of them.
-    """
-    possible = found.candidates[: len(found.candidates) - num_refuted] or found.candidates
-    said = [expected_step(candidate_run(question, c)) for c in possible]
+    """The whole page; `compiled` is a word of the compiler for each layout, if it was asked."""
     notes = [f"{c.what} {c.value}: {c.because}" for c in choices]
+    best = found.candidates[0]
     return "\n".join(
         [
-            _answer(title, question, found.candidates[0]),
+            _answer(title, question, best),
             *notes,
             _counts(found),
             "",
-            _table(question, found, compiled, standings(said)),
+            _table(question, found, compiled),
             "",
-            _why(question, found.candidates[0]),
-            expectation(said),
-            _room(found.candidates[0]),
+            _why(question, best),
+            *rests_on(best),
+            *_worth(found, best),
+            _room(question, best),
         ]
     )
 
 
-def _room(best: Candidate) -> str:
+def _worth(found: Search, best: Candidate) -> Iterator[str]:
+    """What would be the answer if somebody had measured its like."""
+    new = found.worth_measuring
+    if new:
+        yield (
+            f"worth measuring: {degrees_text(new)} on {new.mesh} is forecast at"
+            f" {format_seconds(new.step_s)}, {1 - new.step_s / best.step_s:.1%} less, but fewer"
+            f" than two measured runs have {', '.join(new.unseen)}"
+        )
+
+
+def _room(question: Question, best: Candidate) -> str:
     left, most = best.memory.headroom_bytes, best.memory.hbm_bytes
+    margin = f" ({question.hbm_margin:.0%} kept free)" if question.hbm_margin else ""
     return (
-        f"HBM: the first leaves {format_si(left, 'B')} of {format_si(most, 'B')}, a closed form of"
-        " what our program holds; the compiler has the last word (`rooflight verify --help`)"
+        f"HBM: the first leaves {format_si(left, 'B')} of {format_si(most, 'B')}{margin}, a closed"
+        f" form of what {question.framework.name} holds; the compiler has the last word"
+        " (`rooflight verify --help`)"
     )
 
 
-def expectation(said: Sequence[Expected | None]) -> str:
-    """What the steps will take by measured runs of the chip, or that nobody measured it."""
-    first = said[0]
-    if first is None:
-        return "uncalibrated: what the roofs allow, without overheads; a thousandth is a tie"
-    one = first.calibration
-    return (
-        f"expected: {format_seconds(first.seconds)}, 80 % between {format_seconds(first.low_s)}"
-        f" and {format_seconds(first.high_s)} ({one.engine} on {one.chip}: {one.rows} runs, median"
-        f" error {one.median_error:.1%}); step is what the roofs allow, a thousandth is a tie;"
-        " tied: the interval meets that of the layout expected to be fastest"
+def rests_on(best: Candidate) -> Iterator[str]:
+    """What a forecast was fitted to, and how far it was off; nothing where the roofline ranks."""
+    if best.rank == "roofline":
+        yield "ranked by the roofline: no overheads, every collective hidden that can be"
+        return
+    said = best.forecast
+    one = said.basis.calibration
+    error = f", median held-out error {one.median_error:.1%}" if one.rows else ""
+    yield (
+        f"forecast: {format_seconds(said.seconds)}, 80 % between {format_seconds(said.low_s)} and"
+        f" {format_seconds(said.high_s)}, by {said.basis.text}{error}; roofline"
+        f" {format_seconds(best.time.expected_s(best.overlap))}"
     )
-
-
-def standings(said: Sequence[Expected | None]) -> list[list[str]]:
-    """Expected seconds of each layout and its standing: two whose intervals meet are tied."""
-    known = [e for e in said if e]
-    if not known:
-        return []
-    best = min(known, key=lambda e: e.seconds)
-    return [[format_seconds(e.seconds), _standing(e, best)] if e else ["-", "-"] for e in said]
-
-
-def _standing(one: Expected, best: Expected) -> str:
-    if one is best:
-        return "fastest"
-    return "tied" if one.low_s <= best.high_s else "slower"
 
 
 def _answer(title: str, question: Question, best: Candidate) -> str:
-    time, overlap = best.time, question.overlap
     tokens = format_count(question.batch * question.seq)
     pieces = schedule_text(best)
     return (
-        f"{title} on {question.on}, {tokens} tokens a step: {best.layout.text} with {best.mesh},"
-        f" {pieces + ', ' if pieces else ''}{format_seconds(time.expected_s(overlap))},"
-        f" bound by {time.binds(overlap)}"
+        f"{title} on {question.on}, {tokens} tokens per step: {degrees_text(best)} on {best.mesh},"
+        f" {pieces + ', ' if pieces else ''}{format_seconds(best.step_s)}"
+        f"{' at the roofline' if best.rank == 'roofline' else ''}, MFU {best.mfu:.1%}, bound by"
+        f" {best.binds}"
     )
 
 
@@ -98,46 +93,60 @@ def _counts(found: Search) -> str:
     )
 
 
-def _table(
-    question: Question, found: Search, compiled: Sequence[str], stand: Sequence[list[str]]
-) -> str:
-    header = ("", "layout", "mesh", "in pieces", "step", "bound by", "collectives", "bubble")
-    header += ("remat", "HBM", "MFU")
-    rows = [[str(i), *_row(c, question)] for i, c in enumerate(found.candidates, 1)]
+def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
+    header = (
+        "",
+        "layout",
+        "mesh",
+        "schedule",
+        "step",
+        "MFU",
+        *_PARTS[question.rank],
+        "remat",
+        "HBM",
+    )
+    rows = [[str(i), *_row(c)] for i, c in enumerate(found.candidates, 1)]
     if compiled:
         header += ("compiled",)
         rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
-    align = "rlllrlrrlrrl"[: len(header)]
-    if stand:
-        header += ("expected", "")
-        cells = [*stand, *[["-", "-"]] * (len(rows) - len(stand))]
-        rows = [[*row, *cell] for row, cell in zip(rows, cells, strict=True)]
-    return table(header, rows, align=f"{align}rl"[: len(header)])
+    align = f"rlllrr{'r' * len(_PARTS[question.rank])}lrl"
+    return table(header, rows, align=align[: len(header)])
 
 
-def _row(candidate: Candidate, question: Question) -> list[str]:
-    time, overlap = candidate.time, question.overlap
+_PARTS: dict[Rank, tuple[str, ...]] = {
+    "forecast": ("matmuls", "exposed", "bubble", "roofline"),
+    "roofline": ("matmuls", "collectives", "bubble"),
+}
+
+
+def _row(candidate: Candidate) -> list[str]:
+    time, said = candidate.time, candidate.forecast.breakdown
+    parts = (time.products_s, time.collectives_s(candidate.overlap), time.bubble_s)
+    if candidate.rank == "forecast":
+        roofline_s = time.expected_s(candidate.overlap)
+        parts = (said.matmuls_s, said.exposed_s, said.bubble_s, roofline_s)
     return [
         candidate.layout.text,
         str(candidate.mesh),
         schedule_text(candidate) or "-",
-        format_seconds(time.expected_s(overlap)),
-        time.binds(overlap),
-        format_seconds(time.collectives_s(overlap)),
-        format_seconds(time.bubble_s) if time.bubble_s else "-",
+        format_seconds(candidate.step_s),
+        f"{candidate.mfu:.1%}",
+        *(format_seconds(s) if s else "-" for s in parts),
         candidate.remat.name,
         format_si(candidate.memory.total_bytes, "B"),
-        f"{time.mfu(overlap):.1%}",
     ]
 
 
 def _why(question: Question, best: Candidate) -> str:
+    if best.rank == "forecast":
+        shown = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
+        return "why: " + ", ".join(f"{format_seconds(s)} of {name}" for name, s in shown.items())
     time, overlap = best.time, question.overlap
     products = format_seconds(time.products_s)
-    again = f" ({format_seconds(time.again_s)} done again)" if time.again_s else ""
+    again = f" ({format_seconds(time.again_s)} recomputed)" if time.again_s else ""
     collectives = format_seconds(time.collectives_s(overlap))
     bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
     return (
-        f"why: {products} of products{again} against {collectives} of collectives,"
+        f"why: {products} of matmuls{again} against {collectives} of collectives,"
         f" which overlap{bubble}; nothing overlapped it takes {format_seconds(time.upper_s)}"
     )

@@ -63,12 +63,16 @@ def _answer(best: Candidate, plan: Plan) -> str:
     where = f"{plan.layout} on the mesh {plan.mesh}{', ' + pieces if pieces else ''}"
     return (
         f"Train with {where}: a step of {format_count(plan.tokens)} tokens takes"
-        f" {format_seconds(plan.time.expected_s)}, bound by {plan.binds}."
+        f" {format_seconds(best.step_s)}, MFU {best.mfu:.1%}, bound by {plan.binds}."
     )
 
 
 def _why(best: Candidate, plan: Plan) -> str:
     time = plan.time
+    if best.rank == "forecast":
+        parts = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
+        named = ", ".join(f"{format_seconds(s)} of {name}" for name, s in parts.items())
+        return f"{named}. Forecast by {best.forecast.basis.text}."
     collectives = format_seconds(best.time.collectives_s(plan.overlap))
     again = f" ({format_seconds(time.recompute_s)} of them done again)" if time.recompute_s else ""
     bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
@@ -83,8 +87,13 @@ def _facts(question: Question, plan: Plan) -> Iterator[Fact]:
     time, held = plan.time, plan.memory
     uncalibrated = "uncalibrated" if plan.sources["time"] == "spec" else ""
     source = ", ".join(filter(None, [f"source: {plan.sources['time']}", uncalibrated]))
-    bounds = f"{format_seconds(time.lower_s)} to {format_seconds(time.upper_s)}; {source}"
-    yield Fact("Step time", format_seconds(time.expected_s), bounds)
+    said = time.forecast if plan.sources["time"] == "calibrated" else None
+    low_s, high_s = (said.low_s, said.high_s) if said else (time.lower_s, time.upper_s)
+    part = "80 % between" if said else "between"
+    bounds = f"{part} {format_seconds(low_s)} and {format_seconds(high_s)}; {source}"
+    step_s = said.seconds if said else time.roofline_s
+    yield Fact("Step time", format_seconds(step_s), bounds)
+    yield Fact("Roofline", format_seconds(time.roofline_s), "every roof reached; source: spec")
     yield Fact(
         "Throughput", f"{format_count(round(plan.tokens_per_s))} tokens/s", f"all chips; {source}"
     )
@@ -105,7 +114,7 @@ def _facts(question: Question, plan: Plan) -> Iterator[Fact]:
 
 
 def _candidates(question: Question, found: Search) -> Grid:
-    header = ("#", "step", "MFU", "HBM a chip", "layout", "mesh", "in pieces", "remat", "bound by")
+    header = ("#", "step", "MFU", "HBM a chip", "layout", "mesh", "schedule", "remat", "bound by")
     rows = tuple((str(i), *_row(c, question)) for i, c in enumerate(found.candidates, 1))
     caption = "The fastest layouts that fit, best first"
     return Grid(caption, (*header, "collectives", "bubble"), rows, "rrrrllwllrr", marked=0)
@@ -114,14 +123,14 @@ def _candidates(question: Question, found: Search) -> Grid:
 def _row(candidate: Candidate, question: Question) -> tuple[str, ...]:
     time, overlap = candidate.time, question.overlap
     return (
-        format_seconds(time.expected_s(overlap)),
-        f"{time.mfu(overlap):.1%}",
+        format_seconds(candidate.step_s),
+        f"{candidate.mfu:.1%}",
         format_si(candidate.memory.total_bytes, "B"),
         candidate.layout.text,
         str(candidate.mesh),
         schedule_text(candidate) or "-",
         candidate.remat.name,
-        time.binds(overlap),
+        candidate.binds,
         format_seconds(time.collectives_s(overlap)),
         format_seconds(time.bubble_s) if time.bubble_s else "-",
     )
@@ -132,7 +141,7 @@ def _searched(plan: Plan) -> str:
     return (
         f"{format_count(counts['priced'])} layouts that divide were priced,"
         f" {format_count(counts['too_large'])} of them cannot fit. Times within a thousandth are a"
-        " tie: the layout with less time in collectives is first. Source: spec, uncalibrated."
+        f" tie: the layout with less time in collectives is first. Source: {plan.sources['time']}."
     )
 
 
@@ -160,7 +169,8 @@ def _assumptions(plan: Plan) -> Iterator[str]:
         "Not priced: the embedding lookup, elementwise ops, norms over a split dim, the optimizer's"
         " own arithmetic, input and checkpoints."
     )
-    yield "Nothing here was measured: read times as what the hardware allows, not as a forecast."
+    if plan.sources["time"] == "spec":
+        yield "Nothing here was measured: read times as what the hardware allows, no forecast."
     for gap in plan.model.not_understood:
         yield f"Not understood in the model's configuration, and left out: {gap}."
 

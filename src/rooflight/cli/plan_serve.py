@@ -35,7 +35,7 @@ from rooflight.plan.serving.fleet_way import (
 from rooflight.plan.serving.layout import ServingLayout, parse_serving_layout
 from rooflight.plan.serving.precision import Precision, parse_precision
 from rooflight.plan.serving.simulate_setup import Sizes
-from rooflight.specs.catalog import chip_names, load_chip
+from rooflight.specs.catalog import chip_names, find_chip, load_chip
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import Slice, parse_slice
@@ -147,10 +147,10 @@ def _slices(on: str | None, asked: _Asked) -> dict[str, list[Slice]]:
     """By chip: the slices that were named, or several sizes of a chip that was."""
     found: dict[str, list[Slice]] = {}
     for word in on.split(",") if on else _priced(asked.prices):
-        if ":" in word or "*" in word:
+        chip = find_chip(word.strip())
+        if chip is None:
             slices = [parse_slice(word)]
         else:
-            chip = load_chip(word.strip())
             slices = list(chip_slices(chip, asked.model, asked.precision))
             found.setdefault(chip.name, [])
         for one in slices:

@@ -42,11 +42,12 @@ def _lead(found: Reconciled) -> Iterator[str]:
         f" {_signed(gap.seconds)}, of which {gap.explained:.0%} is explained by causes that were"
         " measured alone"
     )
-    if found.expected is not None:
+    if found.expected.basis.calibration.rows:
         one = found.expected
         yield (
-            f"the calibration of {one.calibration.chip} expected {format_seconds(one.seconds)}"
-            f" (80 % between {format_seconds(one.low_s)} and {format_seconds(one.high_s)})"
+            f"the calibration of {one.basis.calibration.chip} expected"
+            f" {format_seconds(one.seconds)} (80 % between {format_seconds(one.low_s)} and"
+            f" {format_seconds(one.high_s)})"
         )
     if found.compiled.collectives_s is None:
         yield "the compiled collectives are unknown: the run kept no program, or one not understood"

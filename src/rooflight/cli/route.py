@@ -9,7 +9,7 @@ from rooflight.cli.flags import whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.server_address import server_address
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.report.table import table
 from rooflight.router.ring import Ring
 from rooflight.units import parse_seconds
@@ -17,6 +17,7 @@ from rooflight.units import parse_seconds
 HELP = "one address for several servers: requests go by shared prefixes and load"
 
 _MOST_REPLICAS = 1000
+_PORT = 8080
 
 
 def configure(parser: Parser) -> None:
@@ -24,7 +25,7 @@ def configure(parser: Parser) -> None:
         "--replica", required=True, action="append", metavar="URL", help="of a server; repeat it"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
-    parser.add_argument("--port", default="8080", help="0 takes one that is free (default 8080)")
+    parser.add_argument("--port", help=f"0: any that is free (default {_PORT}, or a free one)")
     parser.add_argument("--keys", metavar="FILE", help="as `rooflight serve` reads it")
     parser.add_argument(
         "--bound", default="8", help="requests of a prefix that its replica always takes (8)"
@@ -44,7 +45,7 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     urls = _urls(args)
     bound = whole("--bound", args.bound, most=10**6)
-    port = whole("--port", args.port, least=0, most=65535)
+    port = None if args.port is None else whole("--port", args.port, least=0, most=65535)
     timeout_s = parse_seconds(args.timeout, what="--timeout")
     drain_s = parse_seconds(args.drain, what="--drain")
     shares = Ring(urls).shares()
@@ -53,7 +54,7 @@ def run(args: Namespace) -> int:
         return 0
     if find_spec("aiohttp") is None:
         raise MissingExtraError(
-            "routing needs aiohttp, which is not installed", hint="pip install 'rooflight[bench]'"
+            "routing needs aiohttp, which is not installed", hint=install("bench")
         )
     return _route(args, urls, bound, port, timeout_s, drain_s)
 
@@ -62,7 +63,7 @@ def _route(
     args: Namespace,
     urls: tuple[str, ...],
     bound: int,
-    port: int,
+    port: int | None,
     timeout_s: float,
     drain_s: float,
 ) -> int:

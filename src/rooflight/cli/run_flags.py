@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rooflight.cli.flags import whole
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.errors import MissingExtraError, RooflightError, UsageError
+from rooflight.errors import MissingExtraError, RooflightError, UsageError, install
 from rooflight.records import read_plan
 from rooflight.train.run import AdamW, Run
 
@@ -118,7 +118,7 @@ def require_packages() -> None:
     if missing:
         raise MissingExtraError(
             f"training needs {', '.join(missing)}, which is not installed",
-            hint="pip install 'rooflight[train]'",
+            hint=install("train"),
         )
 
 

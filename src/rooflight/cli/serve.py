@@ -5,7 +5,8 @@ import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from socket import socket
+from typing import TYPE_CHECKING, NamedTuple
 
 from rooflight.batching import Limits
 from rooflight.cli.flags import add_choice, whole
@@ -14,22 +15,27 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serve_page import Page, document, text
 from rooflight.cli.serve_placement import Placed, add_placement, placed
 from rooflight.cli.server_address import server_address
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.plan.serving.fleet_cost import fleet_cost
 from rooflight.plan.serving.simulate_setup import Setup, Sizes
 from rooflight.plan.serving.step_cost import StepCost
 from rooflight.service.address import bind, check_address
-from rooflight.service.keys import environment_key, read_keys
+from rooflight.service.keys import Key, environment_key, read_keys
 from rooflight.service.waiting_limit import waiting_limit
 from rooflight.specs.calibration import ANY
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.units import parse_seconds
 
+if TYPE_CHECKING:
+    from rooflight.engine import EngineConfig
+    from rooflight.engine.load import Placement
+
 HELP = "a model of a Hugging Face folder behind OpenAI's API, with limits from the plan"
 _PACKAGES = ("jax", "aiohttp", "tokenizers", "prometheus_client", "jinja2", "safetensors")
 _NAME = re.compile(r"[\w./:-]{1,128}")
 _MOST = 10**7
+_PORT = 8000
 _DRAFTS, _MOST_DRAFTS = 4, 16
 _TIMES = ("deadline", "write-timeout", "drain", "patience", "prefill-timeout")
 _TRANSFERS = ("bytes", "jax")
@@ -54,7 +60,7 @@ class Times(NamedTuple):
 def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a folder with config.json, tokenizer.json and safetensors")
     parser.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
-    parser.add_argument("--port", default="8000", help="0 takes one that is free (default 8000)")
+    parser.add_argument("--port", help=f"0: any that is free (default {_PORT}, or a free one)")
     parser.add_argument("--name", help="of the model, for clients (default: of the folder)")
     parser.add_argument("--keys", metavar="FILE", help="a line for each API key: NAME KEY [LIMITS]")
     add_placement(parser)
@@ -115,6 +121,7 @@ def run(args: Namespace) -> int:
     prefill_from = _prefill_from(args)
     times = Times(*(_time(args, name) for name in _TIMES))
     if args.dry_run:
+        _check(args, page, where, folder)
         if args.json:
             print_json("serve", document(page))
         else:
@@ -124,40 +131,61 @@ def run(args: Namespace) -> int:
     return _serve(args, page, where, folder, times, prefill_from)
 
 
+def _check(args: Namespace, page: Page, where: Placed, folder: Path) -> None:
+    """Refuses what `_serve` would, less what depends on the devices that are here."""
+    keys = _keys(args)
+    check_address(args.host, has_keys=bool(keys))
+    if not folder.is_dir():
+        return
+    _require_packages()
+    from rooflight.engine.load import check_folder
+    from rooflight.service.chat_template import load_template
+    from rooflight.service.tokens import load_tokenizer
+
+    load_tokenizer(folder)
+    if (template := load_template(folder)) is not None:
+        template.stop()
+    check_folder(folder, _config(args, page, is_separated=False), _placement(args, where))
+
+
+def _keys(args: Namespace) -> tuple[Key, ...]:
+    return read_keys(Path(args.keys)) if args.keys else environment_key()
+
+
 def _serve(
     args: Namespace, page: Page, where: Placed, folder: Path, times: Times, prefill_from: str | None
 ) -> int:
-    keys = read_keys(Path(args.keys)) if args.keys else environment_key()
+    keys = _keys(args)
     check_address(args.host, has_keys=bool(keys))
-    sock = bind(args.host, whole("--port", args.port, least=0, most=65535))
+    port = None if args.port is None else whole("--port", args.port, least=0, most=65535)
+    with bind(args.host, port, default=_PORT) as sock:
+        return _serve_on(sock, keys, args, page, where, folder, times, prefill_from)
+
+
+def _serve_on(
+    sock: socket,
+    keys: tuple[Key, ...],
+    args: Namespace,
+    page: Page,
+    where: Placed,
+    folder: Path,
+    times: Times,
+    prefill_from: str | None,
+) -> int:
     # Only now: these bring jax, which takes seconds.
-    from rooflight.engine import EngineConfig
-    from rooflight.engine.load import ONE_DEVICE, Placement
     from rooflight.service.fingerprint import fingerprint
     from rooflight.service.separation import Separation
     from rooflight.service.serve import Deployment, serve
     from rooflight.service.service import Settings
 
-    limits, is_separated = page.limits, args.prefill_only or prefill_from is not None
-    config = EngineConfig(
-        max_rows=limits.max_rows,
-        block_tokens=limits.block_tokens,
-        num_blocks=limits.num_blocks,
-        max_step_tokens=limits.max_step_tokens,
-        max_model_tokens=page.max_tokens,
-        max_waiting=limits.max_waiting,
-        max_waiting_tokens=page.waiting.max_waiting_tokens,
-        moves_blocks=is_separated,
-        host_blocks=limits.host_blocks,
-        num_drafts=_num_drafts(args),
-    )
+    is_separated = args.prefill_only or prefill_from is not None
+    config = _config(args, page, is_separated=is_separated)
     settings = Settings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
     separation = None
     if is_separated:
         mark, key = fingerprint(folder, config, where.dtypes), os.environ.get("ROOFLIGHT_API_KEY")
         separation = Separation(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
-    on = str(where.on or ONE_DEVICE.on)
-    placement = Placement(on, str(where.layout), where.dtypes, args.draft_model)
+    placement = _placement(args, where)
     deployment = Deployment(
         folder, config, settings, page.waiting, sock, placement, args.log, separation
     )
@@ -171,6 +199,31 @@ def _serve(
         sys.stdout.flush()
 
     return 0 if serve(deployment, announce) else 1
+
+
+def _config(args: Namespace, page: Page, *, is_separated: bool) -> "EngineConfig":
+    from rooflight.engine import EngineConfig
+
+    limits = page.limits
+    return EngineConfig(
+        max_rows=limits.max_rows,
+        block_tokens=limits.block_tokens,
+        num_blocks=limits.num_blocks,
+        max_step_tokens=limits.max_step_tokens,
+        max_model_tokens=page.max_tokens,
+        max_waiting=limits.max_waiting,
+        max_waiting_tokens=page.waiting.max_waiting_tokens,
+        moves_blocks=is_separated,
+        host_blocks=limits.host_blocks,
+        num_drafts=_num_drafts(args),
+    )
+
+
+def _placement(args: Namespace, where: Placed) -> "Placement":
+    from rooflight.engine.load import ONE_DEVICE, Placement
+
+    on = str(where.on or ONE_DEVICE.on)
+    return Placement(on, str(where.layout), where.dtypes, args.draft_model)
 
 
 def _num_drafts(args: Namespace) -> int:
@@ -236,5 +289,5 @@ def _require_packages() -> None:
     if missing:
         raise MissingExtraError(
             f"serving needs {', '.join(missing)}, which is not installed",
-            hint="pip install 'rooflight[serve]'",
+            hint=install("serve"),
         )

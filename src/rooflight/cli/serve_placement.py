@@ -7,7 +7,7 @@ from pathlib import Path
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.errors import UsageError
-from rooflight.plan.serving.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.layout import ServingLayout, check_one_engine, parse_serving_layout
 from rooflight.plan.serving.precision import Precision, parse_precision
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.slice import Slice, parse_slice
@@ -38,7 +38,7 @@ def add_placement(parser: Parser) -> None:
     parser.add_argument(
         "--dtypes",
         metavar="W[/KV[/COMPUTE]]",
-        help=f"of weights, cache and products: {_DTYPES} (default), bf16, int8/int8/f32",
+        help="of weights, cache and products: bf16, int8/int8/f32 (default bf16, f32 on a CPU)",
     )
 
 
@@ -54,7 +54,9 @@ def placed(args: Namespace, model: ModelSpec) -> Placed:
             f"--layout {layout} takes {layout.num_chips} chips, --on has {chips}",
             hint="give --on a slice of as many chips, such as --on v5e:2x4 --layout tp=8",
         )
-    return Placed(on, layout, args.dtypes or _DTYPES)
+    check_one_engine(layout)
+    is_chip = on is not None and "bf16" in on.chip.flops
+    return Placed(on, layout, args.dtypes or ("bf16" if is_chip else _DTYPES))
 
 
 def _as_planned(args: Namespace, model: ModelSpec) -> Placed:
@@ -82,6 +84,7 @@ def _as_planned(args: Namespace, model: ModelSpec) -> Placed:
     tokens = json.loads(text)["fleet"].get("max_step_tokens")
     more = {"--step-tokens": tokens} if isinstance(tokens, int) else {}
     layout = parse_serving_layout(step.layout)
+    check_one_engine(layout)
     return Placed(parse_slice(step.slice), layout, step.dtypes, sizes | more)
 
 

@@ -15,12 +15,18 @@ HELP = "a slice of chips: hosts, wraparound, totals, and how a mesh lies on it"
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("slice", help="[COUNT*]CHIP[:AxBxC], such as v5p:16x20x28 or 2*v5e:16x16")
+    parser.add_argument(
+        "slice",
+        help="[COUNT*]CHIP[:AxBxC], such as v5p:16x20x28 or 2*v5e:16x16; or so many chips:"
+        " h100:2048, h100x64, v5p:512; or a name of Google Cloud, which counts TensorCores on all"
+        " but v5e and v6e: v5p-1024 has 512 chips",
+    )
     add_mesh(parser)
     parser.set_examples(
         "rooflight slice v5p:16x20x28",
         "rooflight slice v5e:16x16 --mesh X=4,Y=4,Z=16",
         "rooflight slice h100:8x128",
+        "rooflight slice v5p-1024",
     )
 
 

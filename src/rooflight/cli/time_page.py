@@ -23,10 +23,10 @@ def time_line(planned: Time | None, time: CompiledTime | None) -> str:
     basis = "by the compiler's estimates and our network model, not measured"
     if planned is None:
         return f"A step takes {format_seconds(time.seconds)} {basis}." if time else _UNKNOWN
-    start = f"Planned step: {format_seconds(planned.expected_s)}"
+    start = f"Planned step: {format_seconds(planned.roofline_s)}"
     if time is None:
         return f"{start}. {_UNKNOWN}"
-    ratio = time.seconds / planned.expected_s
+    ratio = time.seconds / planned.roofline_s
     words = f"the compiled one: {format_seconds(time.seconds)}, {ratio:.2f} times as long"
     return f"{start}; {words} ({basis})."
 
@@ -65,7 +65,7 @@ def time_grid(planned: Time | None, time: CompiledTime) -> Grid:
 def _planned(planned: Time | None, row: str) -> str:
     if planned is None:
         return ""
-    known = {"matrix": planned.products_s, "": planned.expected_s}
+    known = {"matrix": planned.products_s, "": planned.roofline_s}
     axes = "+".join(sorted(row.split("+")))
     return _seconds(known.get(row, planned.collectives_s.get(axes, 0.0)))
 

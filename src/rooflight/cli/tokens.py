@@ -6,13 +6,14 @@ from pathlib import Path
 from rooflight.cli.flags import whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.errors import MissingExtraError, UsageError
+from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.records import encode
 from rooflight.units import format_count
 
 HELP = "text files as a folder of tokens for `train`, with a tokenizer of yours or one made of them"
 _FORM = """A folder of tokens holds
   tokens-*.bin    token ids, 16 or 32 bits each, file after file of text
+  tokens-*.crc    a sum of each 64 KiB of them, compared before they are trained on
   tokenizer.json  of the library `tokenizers`
   index.json      vocabulary, counts, dtype, and the loss of knowing only how often tokens occur
 """
@@ -38,9 +39,7 @@ def run(args: Namespace) -> int:
     if args.out is None:
         raise UsageError("--out must be given", hint="rooflight tokens book.txt --out tokens")
     if find_spec("tokenizers") is None:
-        raise MissingExtraError(
-            "the library tokenizers is not installed", hint="pip install 'rooflight[train]'"
-        )
+        raise MissingExtraError("the library tokenizers is not installed", hint=install("train"))
     from rooflight.train.tokens import write_tokens
 
     tokenizer = Path(args.tokenizer) if args.tokenizer else None

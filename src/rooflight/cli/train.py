@@ -35,13 +35,15 @@ def run(args: Namespace) -> int:
 def _train(args: Namespace, found: Run, devices: int | None) -> int:
     # Only now: these bring jax, which takes seconds.
     from rooflight.train.supervisor import free_port
-    from rooflight.train.worker import start_jax, work
+    from rooflight.train.worker import save_on_interrupt, start_jax, work
 
     claim(found)
     attempts = (int(str(e["attempt"])) for e in read_events(found.folder))
     attempt = max(attempts, default=0) + 1
     start_jax(found, f"127.0.0.1:{free_port('127.0.0.1')}", 1, 0, devices)
-    code = work(found, 0, attempt, Progress(found))
+    shown = Progress(found)
+    save_on_interrupt(shown.say)  # jax listens to SIGTERM from here on
+    code = work(found, 0, attempt, shown)
     if args.json:
         print_json("train", _document(found))
     else:

@@ -27,6 +27,8 @@ class Progress:
         )
 
     def say(self, text: str) -> None:
+        """Words of other hosts and of libraries may hold what a terminal obeys: it is left out."""
+        text = "".join(c if c.isprintable() else " " for c in text)
         print(f"\r\x1b[K{text}" if self._live else text, file=sys.stderr, flush=True)
 
 

@@ -20,6 +20,8 @@ VERBS = {
     "model": "a model's parameters, FLOPs and KV cache by component; all presets if left out",
     "mfu": "utilisation of a training run under each convention, and who uses which",
     "plan": "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic",
+    "forecast": "seconds of a training step of your own layout, with interval, beside the planner's"
+    " best",
     "explain": "the algorithm of a layer under a layout, in training or serving, in the notation",
     "fit": "whether a training step or a served model fits into a chip's memory, by component",
     "frontier": "latency against throughput against cost of a served model, and what binds where",
@@ -36,7 +38,7 @@ VERBS = {
     "budget": "FLOPs, days, dollars and kWh of a training run, or the best model for a budget",
     "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
     "export": "a plan as settings of MaxText, Megatron-LM, vLLM and more, and what they lack",
-    "import": "a MaxText or torchtitan configuration as layout, mesh and batch, with what is lost",
+    "import": "a MaxText, torchtitan or Megatron-LM configuration as layout, mesh and batch",
     "verify": "a plan or your own function, compiled for its slice without a chip: what is odd",
     "hlo": "collectives, loops, matmuls, memory and time of a compiled program, from a dump of XLA",
     "profile": "where the time of a step went, from a trace of JAX's profiler: ops, overlap, host"

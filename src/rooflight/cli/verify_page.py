@@ -183,7 +183,7 @@ def document(verdict: Verdict) -> dict[str, object]:
         "unseen": list(verdict.unseen),
         "warnings": list(verdict.warnings),
         "time": {
-            "planned_s": verdict.plan.time.expected_s,
+            "planned_s": verdict.plan.time.roofline_s,
             "compiled": time_document(verdict.time),
         },
         "memory": {

@@ -14,6 +14,7 @@ from rooflight.report.table import table
 from rooflight.units import format_count, format_seconds, format_si
 from rooflight.verify.finding import network_seconds
 from rooflight.verify.program import ProgramVerdict
+from rooflight.verify.target import device_chip
 
 _ROWS = 12
 _Key = tuple[str, tuple[str, ...] | None, str, int, str]
@@ -46,6 +47,9 @@ def _facts(verdict: ProgramVerdict) -> list[str]:
         f"A step takes at least {format_seconds(verdict.step_s)}: {_flops(verdict)} of products a"
         f" device at the peak rate, {len(step.collectives)} collectives one after the other."
     ]
+    for axis in verdict.alike:
+        size = verdict.done[0].axes[axis]
+        lines.append(f"A chip is {size} devices, which do the same: nothing is split over {axis}.")
     if verdict.time:
         lines.append(time_line(None, verdict.time))
     memory = verdict.memory
@@ -70,8 +74,8 @@ def _flops(verdict: ProgramVerdict) -> str:
 
 
 def limit_bytes(verdict: ProgramVerdict) -> int | None:
-    """What the compiler lets a program use of a chip, if the catalog knows."""
-    usable = verdict.mesh.slice.chip.detail.get("hbm_usable_bytes")
+    """What the compiler lets a program use of a device, if the catalog knows."""
+    usable = device_chip(verdict.mesh, verdict.done[0].axes).detail.get("hbm_usable_bytes")
     return int(usable) if usable else None
 
 

@@ -7,6 +7,7 @@ from rooflight.cli.time_page import time_line
 from rooflight.report.step_html import StepPage, step_html
 from rooflight.verify import read_compilation
 from rooflight.verify.judge import Verdict
+from rooflight.verify.target import device_chip
 
 
 def write_verdict(path: str, verdict: Verdict, answer: str, tables: list[str]) -> None:
@@ -25,7 +26,8 @@ def verdict_page(verdict: Verdict, answer: str, tables: list[str]) -> StepPage:
         note = time_line(verdict.plan.time, None)
         return StepPage(title, kicker, tuple(lines), None, note, (), (), tuple(texts), None)
     step = read_compilation(done[-1])
-    usable = verdict.plan.placed().slice.chip.detail.get("hbm_usable_bytes")
+    device = device_chip(verdict.plan.placed(), done[-1].axes)
+    usable = device.detail.get("hbm_usable_bytes")
     return step_page(
         step,
         kicker=f"{kicker}, compiled until {done[-1].request.until}",

@@ -18,7 +18,7 @@ def what_if_text(title: str, answer: WhatIf, overlap: Overlap) -> str:
         return (
             f"{title} with {factors}: nothing fits any more\nbefore: {short_text(before, overlap)}"
         )
-    times = [format_seconds(c.time.expected_s(overlap)) for c in (before, after)]
+    times = [format_seconds(c.step_s) for c in (before, after)]
     return "\n".join(
         [
             f"{title} with {factors}: {times[0]} -> {times[1]} a step,"

@@ -23,7 +23,7 @@ def why_not_text(title: str, answer: WhyNot, overlap: Overlap) -> str:
     mine, best = answer.candidate, answer.best
     by = ""
     if mine and answer.verdict in ("slower", "faster"):
-        ratio = mine.time.expected_s(overlap) / best.time.expected_s(overlap)
+        ratio = mine.step_s / best.step_s
         by = f", {ratio:.3f} times the step"
     because = "" if answer.verdict == "wins" else f": {answer.because}"
     lines = [f"{title}: {answer.wanted.text} {_AND[answer.verdict]}{by}{because}"]
@@ -32,7 +32,9 @@ def why_not_text(title: str, answer: WhyNot, overlap: Overlap) -> str:
     lines.append(f"the plan: {short_text(best, overlap)}")
     if mine and answer.verdict != "wins":
         lines += ["", compare((answer.wanted.text, "the plan"), (mine, best), overlap)]
-        lines += ["", "products and collectives overlap: a step takes the longer, then the bubble"]
+        if best.rank == "roofline":
+            overlaps = "products and collectives overlap: a step takes the longer, then the bubble"
+            lines += ["", overlaps]
     return "\n".join(lines)
 
 

@@ -125,7 +125,7 @@ FIGURES: tuple[Figure, ...] = (
         "a pipeline schedule",
         "train",
         "pipeline",
-        (("model", "llama3-70b"), ("on", "8*v5p:2x2x4"), ("batch", "262144")),
+        (("model", "llama3-70b"), ("on", "h100:8x16"), ("batch", "4194304"), ("seq", "8192")),
     ),
     _train("ch. 6", "layouts of Llama 3 70B on a pod", "time", on="v5p:16x20x28", batch="4M"),
     _serve("20", "latency against throughput", "frontier", dtypes="int8"),

@@ -59,6 +59,8 @@ def kind_of(path: Path) -> Kind | None:
             if (path / "events.jsonl").is_file() or (path / "run.json").is_file():
                 return "run"
             return "dump" if next(path.glob("module_*.txt"), None) else None
+        if not path.is_file():  # to open a pipe is to wait for who writes
+            return None
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError:

@@ -173,7 +173,7 @@ def _placed(question: Question, chip: Chip, dtype: Dtype, memory: Memory) -> Ite
 def _ops(question: Question, chip: Chip, dtype: Dtype, memory: Memory) -> Iterator[_Placed]:
     """The contractions of one layer and of the head, each once, on one chip."""
     graph = model_graph(question.model("model"))
-    seq = question.count("seq")
+    seq = question.length("seq")
     batch = max(1, question.count("b") // seq)
     sizes = dim_sizes(graph, batch=batch, seq=seq)
     compute = chip.matmul_dtype(dtype.name)
@@ -232,7 +232,7 @@ VIEW = View(
             choices=model_names(),
             is_optional=True,
         ),
-        Field("seq", "Sequence", "count", "4096", "tokens, for a model", most=2**24),
+        Field("seq", "Sequence", "length", "4096", "tokens, for a model", most=2**24),
     ),
     answer,
 )

@@ -58,7 +58,7 @@ def answer(question: Question) -> Answer:
             command=_command(question),
         )
     spent = goodput(folder)
-    planned_s = run.plan.time.expected_s if run and _as_planned(run, events) else None
+    planned_s = run.plan.time.step_s if run and _as_planned(run, events) else None
     plot = RunPlot(
         f"{folder.name}: loss and seconds of a step",
         steps.numbers,

@@ -47,7 +47,7 @@ FIELDS = (
         "dtypes", "Dtypes", "text", "bf16", "weights[/cache[/products]]", ("bf16", "int8", "fp8")
     ),
     Field(
-        *("context", "Context", "count", "4096", "positions of a sequence"),
+        *("context", "Context", "length", "4096", "positions of a sequence"),
         stops=tuple(str(n) for n in _CONTEXTS),
         most=_LONGEST,
     ),
@@ -103,7 +103,7 @@ def ask(question: Question) -> Asked:
     text = question.text("bound")
     bound: Bound = next(name for name in BOUNDS if name == text)
     price = question.number("price") if question.text("price") else None
-    return Asked(question.model("model"), slices, question.count("context"), bound, price)
+    return Asked(question.model("model"), slices, question.length("context"), bound, price)
 
 
 def answer(question: Question) -> Answer:

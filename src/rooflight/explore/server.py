@@ -125,6 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _response(self) -> Response:
         server = self.server
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # what follows is no request
+            return _words(HTTPStatus.BAD_REQUEST, "a question has no body")
         if not server.key and not self._names_us():
             return _words(HTTPStatus.MISDIRECTED_REQUEST, "this server has another name")
         if server.key and not has_key(self.headers.get("Authorization", ""), server.key):

@@ -5,7 +5,6 @@ The ranked table is what a moving slider waits for; `train_more` has what takes 
 
 from dataclasses import dataclass, replace
 
-from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.explore.answer import (
     Answer,
@@ -22,13 +21,12 @@ from rooflight.explore.answer import (
 from rooflight.explore.plan_pictures import memory_stacks
 from rooflight.explore.view import Field, Question
 from rooflight.graph import model_graph
-from rooflight.plan.candidate import Candidate
+from rooflight.plan.candidate import RANKS, TRAINED_IN, Candidate
 from rooflight.plan.candidate import Question as Asked
-from rooflight.plan.recipe import RECIPES, parse_recipe
+from rooflight.plan.recipe import RECIPES
 from rooflight.plan.search import Search
 from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.training import candidate_run, nearest_batch, plan_training, schedule_text
-from rooflight.reconcile.expected import Expected, expected_step
+from rooflight.plan.training import nearest_batch, plan_training, schedule_text, train_question
 from rooflight.report.memory_stack import memory_svg
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import model_names
@@ -37,6 +35,7 @@ from rooflight.units import format_count, format_seconds, format_si
 SHOWN = 8  # layouts, as on the command line
 _MOST_CHIPS = 20_000
 _MOST_OF_EXPERTS = 1024  # chips: patterns with experts have some 20 times as many layouts
+_OF_FRAMEWORK, _USUAL = "framework", "usual"
 _ROUND = (1, 1.5, 2, 3, 4, 6)
 _BATCHES = tuple(
     f"{size:g}{unit}"
@@ -49,12 +48,12 @@ _BATCHES = tuple(
 
 COLUMNS = (
     Column("rank", "#"),
-    Column("expected_s", "step", show_seconds),
+    Column("step_s", "step", show_seconds),
     Column("mfu", "MFU", show_share),
     Column("hbm_bytes", "HBM a chip", show_bytes),
     Column("layout", "layout"),
     Column("mesh", "mesh"),
-    Column("schedule", "in pieces"),
+    Column("schedule", "schedule"),
     Column("remat", "remat"),
     Column("binds", "bound by"),
     Column("collectives_s", "collectives", show_seconds),
@@ -80,16 +79,26 @@ FIELDS = (
         stops=_BATCHES,
         most=10**12,
     ),
-    Field("seq", "Sequence", "count", "4096", "tokens", ("2048", "4096", "8192"), most=2**24),
-    Field("dtype", "Dtype", "choice", "bf16", choices=tuple(DTYPES)),
+    Field("seq", "Sequence", "length", "4096", "tokens", ("2048", "4096", "8192"), most=2**24),
+    Field("dtype", "Dtype", "choice", "bf16", choices=TRAINED_IN),
     Field(
-        *("recipe", "Bytes a parameter", "choice", "10", "weights, gradients and optimizer"),
-        choices=tuple(RECIPES),
+        *("recipe", "Bytes per parameter", "choice", _OF_FRAMEWORK),
+        help="weights, gradients and optimizer",
+        choices=(_OF_FRAMEWORK, *RECIPES),
     ),
     Field(
         *("overlap", "Collectives", "choice", "sum"),
         help="of different mesh axes queue up (sum) or run side by side (max)",
         choices=OVERLAPS,
+    ),
+    Field(
+        *("framework", "Framework", "choice", _USUAL),
+        help="whose schedules, memory and speed; usual: megatron on GPUs, rooflight elsewhere",
+        choices=(_USUAL, "rooflight", "megatron", "torchtitan"),
+    ),
+    Field(
+        *("rank", "Ranked by", "choice", "forecast", "the forecast, or the book's roofline"),
+        choices=RANKS,
     ),
 )
 
@@ -118,20 +127,22 @@ def ask(question: Question, *, count: int = SHOWN) -> Planned:
             f"{on} has {format_count(on.num_chips)} chips, too many to search while you wait",
             hint=f"ask for at most {format_count(most)}, or use `rooflight plan train`",
         )
-    tokens, seq = question.count("batch"), question.count("seq")
+    tokens, seq = question.count("batch"), question.length("seq")
     if tokens < seq:
         raise UsageError(
             f"a batch of {tokens:,} tokens has no whole sequence of {seq:,}",
             hint=f"write a batch of {seq} or more",
         )
-    asked = Asked(
+    asked = train_question(
         graph,
         on,
         round(tokens / seq),
         seq,
         question.dtype("dtype"),
-        "max" if question.text("overlap") == "max" else "sum",
-        parse_recipe(question.text("recipe")),
+        overlap="max" if question.text("overlap") == "max" else "sum",
+        recipe=None if question.text("recipe") == _OF_FRAMEWORK else question.text("recipe"),
+        framework=None if question.text("framework") == _USUAL else question.text("framework"),
+        rank="roofline" if question.text("rank") == "roofline" else "forecast",
     )
     is_moved = asked.batch * seq != tokens
     asked = replace(asked, batch=nearest_batch(asked)) if is_moved else asked
@@ -146,7 +157,7 @@ def answer(question: Question) -> Answer:
     held = best.memory
     return Answer(
         sentences=tuple(filter(None, _sentences(question, planned))),
-        facts=_facts(planned, expected_step(candidate_run(asked, best))),
+        facts=_facts(planned),
         tables=(
             Table(
                 "candidates",
@@ -187,18 +198,13 @@ def answer(question: Question) -> Answer:
 
 def _sentences(question: Question, planned: Planned) -> tuple[str, ...]:
     asked, best = planned.asked, planned.best
-    time, overlap = best.time, asked.overlap
     pieces = schedule_text(best)
-    again = f" ({format_seconds(time.again_s)} done again)" if time.again_s else ""
-    bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
     gaps = "; ".join(planned.model.not_understood)
     return (
         f"{planned.model.title} on {asked.on}, {format_count(asked.batch * asked.seq)} tokens a"
         f" step: {best.layout.text} with {best.mesh}, {pieces + ', ' if pieces else ''}"
-        f"{format_seconds(time.expected_s(overlap))}, bound by {time.binds(overlap)}",
-        f"Why: {format_seconds(time.products_s)} of products{again} against"
-        f" {format_seconds(time.collectives_s(overlap))} of collectives, which overlap{bubble};"
-        f" nothing overlapped it takes {format_seconds(time.upper_s)}."
+        f"{format_seconds(best.step_s)}, MFU {best.mfu:.1%}, bound by {best.binds}",
+        f"Why: {_why(best)}."
         f" {format_count(planned.found.num_priced)} layouts that divide were priced,"
         f" {format_count(planned.found.num_too_large)} of them cannot fit.",
         f"{format_count(asked.batch)} sequences: whole ones that suit the slice, nearest to"
@@ -209,22 +215,35 @@ def _sentences(question: Question, planned: Planned) -> tuple[str, ...]:
     )
 
 
-def _facts(planned: Planned, said: Expected | None) -> tuple[Fact, ...]:
-    asked, best = planned.asked, planned.best
-    time, held, overlap = best.time, best.memory, asked.overlap
-    step_s = time.expected_s(overlap)
-    expected = (
-        f"by measured runs {format_seconds(said.seconds)}, 80 % between"
-        f" {format_seconds(said.low_s)} and {format_seconds(said.high_s)}"
-        if said
-        else "uncalibrated: what the roofs allow"
+def _why(best: Candidate) -> str:
+    time, overlap = best.time, best.overlap
+    if best.rank == "forecast":
+        parts = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
+        return ", ".join(f"{format_seconds(s)} of {name}" for name, s in parts.items())
+    again = f" ({format_seconds(time.again_s)} recomputed)" if time.again_s else ""
+    bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
+    return (
+        f"{format_seconds(time.products_s)} of matmuls{again} against"
+        f" {format_seconds(time.collectives_s(overlap))} of collectives, which overlap{bubble};"
+        f" nothing overlapped it takes {format_seconds(time.upper_s)}"
     )
-    rate = asked.batch * asked.seq / step_s
+
+
+def _facts(planned: Planned) -> tuple[Fact, ...]:
+    asked, best = planned.asked, planned.best
+    held, said = best.memory, best.forecast
+    expected = "the roofline bound"
+    if best.rank == "forecast":
+        expected = (
+            f"forecast by {said.basis.text}, 80 % between {format_seconds(said.low_s)} and"
+            f" {format_seconds(said.high_s)}"
+        )
+    rate = asked.batch * asked.seq / best.step_s
     used = f"{held.total_bytes / held.hbm_bytes:.0%} of {format_si(held.hbm_bytes, 'B')}"
     return (
-        Fact("expected_s", "step", step_s, show_seconds, expected),
+        Fact("step_s", "step", best.step_s, show_seconds, expected),
         Fact("tokens_per_s", "throughput", rate, lambda r: f"{r:,.0f} tokens/s", "all chips"),
-        Fact("mfu", "MFU", time.mfu(overlap), show_share, "model FLOPs, causal attention"),
+        Fact("mfu", "MFU", best.mfu, show_share, "model FLOPs, causal attention"),
         Fact("hbm_bytes", "HBM a chip", held.total_bytes, show_bytes, used),
         Fact("tokens", "batch", asked.batch * asked.seq, show_count, "tokens a step"),
     )
@@ -235,14 +254,14 @@ def candidate_row(rank: int, candidate: Candidate, asked: Asked) -> tuple[Value,
     time, overlap = candidate.time, asked.overlap
     return (
         rank,
-        time.expected_s(overlap),
-        time.mfu(overlap),
+        candidate.step_s,
+        candidate.mfu,
         candidate.memory.total_bytes,
         candidate.layout.text,
         str(candidate.mesh),
         schedule_text(candidate) or None,
         candidate.remat.name,
-        time.binds(overlap),
+        candidate.binds,
         time.collectives_s(overlap),
         time.bubble_s or None,
     )
@@ -251,7 +270,13 @@ def candidate_row(rank: int, candidate: Candidate, asked: Asked) -> tuple[Value,
 def command(question: Question) -> str:
     """What prints the same table."""
     text = question.text
-    defaults = {"dtype": "bf16", "recipe": "10", "overlap": "sum"}
+    defaults = {
+        "dtype": "bf16",
+        "recipe": _OF_FRAMEWORK,
+        "overlap": "sum",
+        "framework": _USUAL,
+        "rank": "forecast",
+    }
     rest = "".join(f" --{n} {text(n)}" for n, usual in defaults.items() if text(n) != usual)
     return (
         f"rooflight plan train {text('model')} --on {text('on')} --batch {text('batch')}"

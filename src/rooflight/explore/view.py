@@ -17,10 +17,11 @@ from rooflight.explore.answer import Answer
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
 from rooflight.specs.slice import Slice, parse_slice
-from rooflight.units import parse_count, parse_seconds
+from rooflight.units import parse_count, parse_length, parse_seconds
 
-Kind = Literal["choice", "count", "number", "time", "text", "switch"]
+Kind = Literal["choice", "count", "length", "number", "time", "text", "switch"]
 _LONGEST = 400  # characters of a value
+_MOST_SHOWN = 100  # of them in a sentence
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?(e-?[0-9]{1,2})?")
 
@@ -63,6 +64,8 @@ class Field:
                 raise UnknownNameError(self.label, text, ("yes", "no"))
             case "count":
                 self._bound(parse_count(text, what=self.label), text)
+            case "length":
+                self._bound(parse_length(text, what=self.label), text)
             case "time":
                 self._bound(parse_seconds(text, what=self.label), text)
             case "number":
@@ -94,12 +97,17 @@ class Files:
 
     def path(self, text: str) -> Path:
         """A path that a question names; it is one of these or does not exist for us."""
-        path = (self.folder / text).resolve()
+        try:
+            path = (self.folder / text).resolve()
+            is_there = path.exists()
+        except (OSError, ValueError):  # longer than a path can be, or no path at all
+            path, is_there = Path(), False
         inside = path.is_relative_to(self.folder.resolve())
         known = any(path.is_relative_to(one.resolve()) for one in self.opened)
-        if not ((inside or known) and path.exists()):
+        if not ((inside or known) and is_there):
+            shown = text[:_MOST_SHOWN]
             raise UsageError(
-                f"there is no {text!r} in the folder that the explorer was started in",
+                f"there is no {shown!r} in the folder that the explorer was started in",
                 hint="start it there, or give the file at the start: rooflight explore --open FILE",
             )
         return path
@@ -117,6 +125,10 @@ class Question:
 
     def count(self, name: str) -> int:
         return parse_count(self.text(name), what=name)
+
+    def length(self, name: str) -> int:
+        """Positions of a sequence: 8k are 8,192."""
+        return parse_length(self.text(name), what=name)
 
     def number(self, name: str) -> float:
         return float(self.text(name))

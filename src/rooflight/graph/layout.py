@@ -112,6 +112,16 @@ SCHEMES = {
 }
 
 
+def scheme_axes(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """The mesh axes of each scheme of a layout.
+
+    >>> scheme_axes(parse_layout("fsdp=XZ,sp=Y"))
+    {'fsdp': ('X', 'Z'), 'sp': ('Y',)}
+    """
+    parts = [part.partition("=") for part in layout.text.split(",")]
+    return {name: tuple(axes) for name, _, axes in parts}
+
+
 def parse_layout(text: str) -> Layout:
     """Reads schemes and their axes: `fsdp=X,tp=Y`, `dp=Z,ep=X`; `fsdp=XZ` uses two axes.
 

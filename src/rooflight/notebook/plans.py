@@ -12,7 +12,7 @@ def plan_html(plan: Plan) -> str:
     tokens = format_count(plan.batch * plan.seq)
     heading = f"{plan.model.title} on {plan.slice}, {tokens} tokens a step: {plan.layout}"
     words = (
-        f"{format_seconds(plan.time.expected_s)} a step, bound by {plan.binds};"
+        f"{format_seconds(plan.time.step_s)} a step, bound by {plan.binds};"
         f" {plan.mfu.value:.1%} MFU ({plan.mfu.convention}), mesh {plan.mesh}"
     )
     return framed(heading, paragraph(words), _time(plan), _memory(plan), _why(plan), *_lost(plan))
@@ -21,7 +21,7 @@ def plan_html(plan: Plan) -> str:
 def _time(plan: Plan) -> str:
     time = plan.time
     rows = [
-        ("expected", format_seconds(time.expected_s)),
+        ("forecast" if time.forecast else "roofline", format_seconds(time.step_s)),
         ("lower: everything overlaps", format_seconds(time.lower_s)),
         ("upper: nothing does", format_seconds(time.upper_s)),
         ("products", format_seconds(time.products_s)),
@@ -53,7 +53,7 @@ def _lost(plan: Plan) -> list[str]:
         (
             other.layout,
             other.mesh,
-            format_seconds(other.expected_s),
+            format_seconds(other.step_s),
             format_si(other.hbm_bytes, "B"),
             other.because,
         )

@@ -83,6 +83,14 @@ def idle_seconds(micro: Microbatching, stages: int, *slots_s: float) -> float:
     return seconds_of(forward, backward, micro.virtual, slots_s)
 
 
+def published_idle_seconds(micro: Microbatching, stages: int, *slots_s: float) -> float:
+    """The bubble where each device runs its own slots and nothing else."""
+    if stages == 1:
+        return 0.0
+    form = BUBBLES.get(micro.schedule, BUBBLES["1f1b"])
+    return float(form.idle(stages, micro.virtual, *slots_s))
+
+
 def has_form(micro: Microbatching, stages: int) -> bool:
     """Whether the rounds of the table are those of the closed form."""
     is_even = micro.schedule != "interleaved" or micro.count % stages == 0

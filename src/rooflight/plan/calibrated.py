@@ -18,13 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.plan.calibrated_constants import MATMUL_CONSTANTS, PRECISIONS, ROOF, Values
 from rooflight.plan.parts import WORK_KINDS, Parts
 from rooflight.specs.calibration import Constant, calibration_constants
 
 Floats = NDArray[np.float64]
-Values = Mapping[str, float]
-_MATMULS = ("matmul_bf16", "matmul_fp8", "matmul_mxfp8", "matmul_nvfp4")
-_PRECISIONS = {"fp8": 1, "int8": 1, "mxfp8": 2, "nvfp4": 3, "fp4": 3, "mxfp4": 3, "int4": 3}
 _KIND = {kind: index for index, kind in enumerate(WORK_KINDS)}
 _WAITS = ("activations", "experts", "weights", "once")
 
@@ -110,7 +108,7 @@ class PartTable:
         return Breakdown(products, memory, exposed, bubble, update, values["step_s"] * self.steps)
 
     def _work_s(self, values: Values) -> Floats:
-        matmul = np.array([values[name] for name in _MATMULS])[self.precision]
+        matmul = np.array([values[name] for name in MATMUL_CONSTANTS])[self.precision]
         efficiency = np.where(self.kind == _KIND["experts"], matmul * values["experts"], matmul)
         efficiency = np.where(self.kind == _KIND["attention"], values["attention"], efficiency)
         rate = np.full(len(self.run), values["memory"])
@@ -151,7 +149,7 @@ def part_table(parts: Sequence[Parts]) -> PartTable:
         len(parts),
         np.array([i for i, _ in works], dtype=np.intp),
         np.array([_KIND[w.kind] for _, w in works], dtype=np.intp),
-        np.array([_PRECISIONS.get(w.dtype, 0) for _, w in works], dtype=np.intp),
+        np.array([PRECISIONS.get(w.dtype, 0) for _, w in works], dtype=np.intp),
         np.array([w.flops_s for _, w in works]),
         np.array([w.bytes_s for _, w in works]),
         np.array([w.count for _, w in works]),
@@ -161,11 +159,3 @@ def part_table(parts: Sequence[Parts]) -> PartTable:
         np.array([one.bubble for one in parts]),
         np.array([1.0 if one.is_step else 0.0 for one in parts]),
     )
-
-
-ROOF: Values = {
-    **dict.fromkeys((*_MATMULS, "experts", "attention", "memory", "dispatch"), 1.0),
-    **dict.fromkeys(("near_links", "far_links"), 1.0),
-    **dict.fromkeys(("overlap_weights", "overlap_activations", "overlap_experts"), 1.0),
-    **dict.fromkeys(("product_s", "step_s"), 0.0),
-}  # the catalog alone: every roof is reached and every collective hides behind products

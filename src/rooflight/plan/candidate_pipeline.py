@@ -6,8 +6,8 @@ In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are 
 from dataclasses import replace
 
 from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.options import can_run
 from rooflight.plan.pipeline import PipelineRun, SlotTimes, run_in_step
-from rooflight.plan.search import can_run
 from rooflight.plan.stages import schedule_table
 from rooflight.plan.step_time import stage_time
 

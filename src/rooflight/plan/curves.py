@@ -20,9 +20,11 @@ from rooflight.plan.candidate import Candidate, Question, step_of
 from rooflight.plan.compose import Steps
 from rooflight.plan.groundwork import Asked
 from rooflight.plan.job import Microbatching
+from rooflight.plan.options import can_run
+from rooflight.plan.ranked import rank
 from rooflight.plan.region import Region
 from rooflight.plan.remat import Remat
-from rooflight.plan.search import can_run, every_point, ground_of, rank, sizes_of
+from rooflight.plan.search import every_point, ground_of, sizes_of
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.step_time import StepTime
 from rooflight.plan.sweep import Points, layer_times

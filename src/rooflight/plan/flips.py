@@ -164,8 +164,7 @@ class _Walk:
         found = self._narrowed(held.best, side)
         if not found.candidates:
             return ("does not fit" if found.num_priced else "does not divide"), None
-        overlap = side.question.overlap
-        ratio = found.candidates[0].time.expected_s(overlap) / side.best.time.expected_s(overlap)
+        ratio = found.candidates[0].step_s / side.best.step_s
         return ("slower", ratio) if ratio > SAME else None
 
     def _holder(self, held: Side, side: Side) -> Side:
@@ -177,7 +176,8 @@ class _Walk:
         """All layouts of the same schemes and degrees."""
         key = best.degrees, _size(side, self._along)
         if key not in self._narrow:
-            region = Region(layouts=(best.layout,), axes={best.layout.text: best.mesh.axes})
+            ways = {(axis,): size for axis, size in best.mesh.axes.items()}
+            region = Region(layouts=(best.layout,), ways={best.layout.text: ways})
             asked = replace(side.question, region=region)
             self._narrow[key] = search_training(asked, count=1)
         return self._narrow[key]

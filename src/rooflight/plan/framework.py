@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UnknownNameError
+from rooflight.specs.chip import Chip
 
 _BF16, _F32 = DTYPES["bf16"], DTYPES["f32"]
 
@@ -33,6 +34,15 @@ class Framework:
     splits_dims: bool = False  # ZeRO splits the first dim that divides, else the flat array
     cuts_by_flops: bool = False  # the head counts as layers where the stages are cut
     reserved: float = 0.0  # what the allocator holds beyond what is allocated, as a part of it
+    recipe: str = "10"  # what it stores of a parameter unless it is told
+    in_step: bool = False  # the stages of a pipeline run in lock step and run their layers again
+    data: tuple[str, ...] = ("fsdp=X", "dp=Z", "dp=Z,fsdp=X")  # how it may split sequences
+    model: tuple[str, ...] = ("", "sp=Y", "cp=Y", "cp=W,sp=Y")  # and the rest of a layer
+    plain_fsdp: bool = False  # fsdp goes with tensor parallelism at most
+    folds_experts: bool = False  # over any product of the data, context and tensor axes
+    max_virtual: int = 1  # chunks of layers a stage may hold; 1 is no interleaving
+    counted_ends: int = 0  # embedding and head may each stand for a layer where layers are cut
+    remats: tuple[str, ...] = ("none", "dots", "block")  # policies, or tensors joined by +
 
 
 FRAMEWORKS = {
@@ -46,12 +56,48 @@ FRAMEWORKS = {
             loss_tokens=2048,
             lanes=128,  # the compiler's tiles: heads of 64 are kept as 128, half of it padding
             splits_dims=True,
+            in_step=True,
+            model=("", "sp=Y", "tp=Y", "cp=Y", "ulysses=Y", "cp=W,sp=Y"),
+            max_virtual=4,
         ),
         Framework(
             "megatron",
             "Megatron-LM with Transformer Engine and fused cross-entropy",
             loss=(_BF16, _BF16),  # the second one by the runs: the kernel itself works in place
             unread_gradients=True,
+            recipe="18",
+            # Weights whole, optimizer state split: its distributed optimizer; or Megatron-FSDP.
+            data=("", "dp=Z", "fsdp=X"),
+            plain_fsdp=True,
+            folds_experts=True,
+            max_virtual=64,
+            counted_ends=2,  # --account-for-embedding-in-pipeline-split and the same for the loss
+        ),
+        Framework(
+            "maxtext",
+            "MaxText: a scan over layers, fp32 weights, its remat policies",
+            loss=(_BF16,),  # by the runs: 32,768 tokens x 262,144 words of a chip ran in 32 GB
+            scans_layers=True,
+            lanes=128,
+            splits_dims=True,
+            recipe="f32",
+            in_step=True,
+            model=("", "tp=Y", "sp=Y", "cp=Y", "cp=W,sp=Y"),
+            folds_experts=True,
+            max_virtual=4,
+            remats=(
+                "none",
+                "dots",  # minimal
+                "q+k+v+attended_heads+attended",  # save_dot_with_context_except_mlp
+                "q+k+v+attended",  # save_dot_except_mlp
+                "q+k+v",  # save_qkv_proj
+                "attended",  # save_out_proj
+                "q+k+v+attended_heads",  # custom, as its recipes for TPU7x
+                "q+k+v+attended@host",
+                "q+k+v@host",  # qkv_proj_offloaded
+                "block",  # full
+                "offload",  # full, the inputs of layers offloaded
+            ),
         ),
         Framework(
             "nanotron",
@@ -61,6 +107,26 @@ FRAMEWORKS = {
             keeps_activation=True,
             copies_gradients=True,
             cuts_by_flops=True,
+            data=("", "dp=Z"),
+        ),
+        Framework(
+            "llm-foundry",
+            "LLM Foundry: FSDP by layers, fused cross-entropy",
+            loss=(_BF16, _BF16),
+            gathers_blocks=True,
+            recipe="f32",
+            data=("fsdp=X",),
+            model=("",),
+        ),
+        Framework(
+            "deepspeed",
+            "DeepSpeed ZeRO-3 for long sequences: the loss in tiles, inputs of layers on the host",
+            gathers_blocks=True,
+            loss_tokens=2048,
+            recipe="f32",
+            data=("fsdp=X",),
+            model=("", "ulysses=Y"),
+            remats=("none", "dots", "block", "offload"),
         ),
         Framework(
             "torchtitan",
@@ -69,10 +135,18 @@ FRAMEWORKS = {
             split_loss=(_BF16, _F32, _F32, _F32, _F32),
             gathers_blocks=True,
             keeps_weights=True,
+            recipe="f32",
+            max_virtual=8,
             reserved=0.07,  # by the runs: what is published is reserved memory
         ),
     )
 }
+PLANNED = ("megatron", "torchtitan", "maxtext", "rooflight")  # whose runs are planned for
+
+
+def default_framework(chip: Chip) -> Framework:
+    """What most people run on a kind of chip: Megatron-LM on GPUs; our own program elsewhere."""
+    return FRAMEWORKS["megatron" if chip.kind == "gpu" else "rooflight"]
 
 
 def parse_framework(text: str) -> Framework:

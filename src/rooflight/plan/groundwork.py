@@ -12,16 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.algebra import Contraction, Tensor
-from rooflight.costs.sweep import MeshSweep
+from rooflight.costs.mesh_sweep import MeshSweep
 from rooflight.dtypes import DTYPES
 from rooflight.graph import Graph
 from rooflight.graph.layout import Layout
 from rooflight.plan.derivation import Split, splits_of
+from rooflight.plan.framework import FRAMEWORKS, Framework
 from rooflight.plan.space import Meshes, every_placement, patterns
 from rooflight.plan.sweep import Points, Sizes, contractions
 from rooflight.specs.slice import Slice
 
 Asked = Mapping[int, Sequence[Contraction]]
+OURS = FRAMEWORKS["rooflight"]
 _MOST_ROWS = 500_000  # placements that are kept, of all patterns: about 60 MB
 
 
@@ -36,12 +38,12 @@ class Placed:
 class Groundwork:
     """One model on one slice, at one length of sequences."""
 
-    def __init__(self, graph: Graph, on: Slice, seq: int) -> None:
+    def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> None:
         self._graph, self._on, self._seq = graph, on, seq
         self._asked: dict[str, tuple[Layout, Asked]] = {}
         self._placed: dict[str, Placed] = {}
         self._rows = 0
-        self.patterns: tuple[Layout, ...] = tuple(patterns(graph))
+        self.patterns: tuple[Layout, ...] = tuple(patterns(graph, framework))
 
     def asked(self, layout: Layout) -> Asked:
         """Every contraction of a pattern."""
@@ -87,25 +89,26 @@ def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tenso
 class _Key:
     """A graph is told by which one it is: `model_graph` makes one for each model."""
 
-    __slots__ = ("graph", "on", "seq")
+    __slots__ = ("framework", "graph", "on", "seq")
 
-    def __init__(self, graph: Graph, on: Slice, seq: int) -> None:
-        self.graph, self.on, self.seq = graph, on, seq
+    def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework) -> None:
+        self.graph, self.on, self.seq, self.framework = graph, on, seq, framework
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Key):
             return NotImplemented
-        return self.graph is other.graph and self.seq == other.seq and self.on == other.on
+        mine, others = ((k.on, k.seq, k.framework) for k in (self, other))
+        return self.graph is other.graph and mine == others
 
     def __hash__(self) -> int:
-        return hash((id(self.graph), str(self.on), self.seq))
+        return hash((id(self.graph), str(self.on), self.seq, self.framework.name))
 
 
-def groundwork_of(graph: Graph, on: Slice, seq: int) -> Groundwork:
+def groundwork_of(graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> Groundwork:
     """What is kept of the last few slices."""
-    return _kept(_Key(graph, on, seq))
+    return _kept(_Key(graph, on, seq, framework))
 
 
 @lru_cache(maxsize=4)
 def _kept(key: _Key) -> Groundwork:
-    return Groundwork(key.graph, key.on, key.seq)
+    return Groundwork(key.graph, key.on, key.seq, key.framework)

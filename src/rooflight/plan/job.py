@@ -59,6 +59,7 @@ class Job:
     zero: Zero = 0  # splits over the data axes: 1 the optimizer, 2 also gradients, 3 also weights
     micro: Microbatching = Microbatching()
     framework: Framework = FRAMEWORKS["none"]
+    hbm_margin: float = 0.0  # the part of the memory that is left for what nobody counts
 
     @property
     def tokens(self) -> int:

@@ -34,7 +34,7 @@ class LeastMemory:
             name: {
                 block: _kept_bytes(points, layer.tensors, recipe.compute)
                 for block, layer in kept.items()
-                if block != HEAD
+                if block != HEAD and not layer.on_host
             }
             for name, kept in points.sizes.kept.items()
         }

@@ -104,7 +104,7 @@ def memory_by_stage(job: Job) -> tuple[Memory, ...]:
         found.append(
             Memory(
                 parts=parts,
-                hbm_bytes=usable_hbm_bytes(job.chip),
+                hbm_bytes=usable_hbm_bytes(job.chip, job.hbm_margin),
                 host_bytes=host_bytes,
                 offload_s=_offload_seconds(job.chip, host_bytes),
                 training_flops=flops,
@@ -154,7 +154,7 @@ def _stages(job: Job) -> list[_Stage]:
 
 def _cut(job: Job, count: int) -> list[Sequence[int]]:
     layers = job.graph.order
-    if len(layers) < count:
+    if len(layers) + job.framework.counted_ends < count:
         raise UsageError(
             f"{len(layers)} layers do not fill {count} pipeline stages",
             hint=f"use at most {len(layers)} stages, virtual ones included",
@@ -193,15 +193,18 @@ def _of_the_framework(job: Job, sized: Sized, stage: _Stage, nbytes: int) -> tup
     return tuple(found)
 
 
-def usable_hbm_bytes(chip: Chip) -> int:
-    """What the compiler lets a program use where the catalog has it, else all of the HBM."""
+def usable_hbm_bytes(chip: Chip, margin: float = 0.0) -> int:
+    """What the compiler lets a program use where the catalog has it, else all of the HBM.
+
+    A margin is left for fragments, communication buffers and what else a closed form leaves out.
+    """
     usable = chip.detail.get("hbm_usable_bytes", chip.hbm_bytes)
     if usable is None:
         raise UsageError(
             f"the catalog does not know the HBM of {chip.title}",
             hint="add hbm_bytes to your own chip file, or choose another chip (`rooflight chips`)",
         )
-    return int(usable)
+    return int(usable * (1 - margin))
 
 
 def _state(job: Job, sized: Sized, stage: _Stage) -> list[Part]:

@@ -15,20 +15,20 @@ the products and collectives of `algorithm`, these are the memory passes that a 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from rooflight.algebra import Tensor, device_bytes, ways
+from rooflight.algebra import Step, Tensor, device_bytes, ways
 from rooflight.costs import collective_time
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.graph import Graph, dim_sizes, training_flops
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Op
 from rooflight.plan.algorithm import Algorithm, Line, derive_algorithm, pad_routed
-from rooflight.plan.bubble import BUBBLES
+from rooflight.plan.bubble import BUBBLES, idle_rounds, seconds_of
 from rooflight.plan.derivation import token_axes
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import REMATS, Remat, is_score, keep
-from rooflight.plan.stage_time import stage_shares
+from rooflight.plan.stage_time import HEAD, share_in_step, stage_shares
 from rooflight.plan.step_time import layer_runs
 from rooflight.plan.traffic import (
     Traffic,
@@ -47,13 +47,13 @@ WORK_KINDS: tuple[WorkKind, ...] = (
 )
 STORED = DTYPES["bf16"]  # activations, gathered weights and gradients, unless a run says so
 _WHOLE = Microbatching()
-_OPTIMIZER_BYTES = 30  # a parameter: read gradient, master, two moments (16), write them and bf16
-_LOSS_BYTES = 16  # a logit: written, read twice in float32, its gradient written
+OPTIMIZER_BYTES = 30  # a parameter: read gradient, master, two moments (16), write them and bf16
+LOSS_BYTES = 16  # a logit: written, read twice in float32, its gradient written
 _HOST_BYTES = 28  # a parameter updated by the host: the optimizer's bytes in its memory
 # Of our own program on a host, over weights that are split no further than their layout says: the
 # stack of gradients is cleared, written layer by layer and read for its sum; the stack of new
 # weights is gathered, read and laid out anew. Elsewhere what is fitted has this in its constants.
-_STACK_PASSES = 6
+STACK_PASSES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class Parts:
     model_flops: float  # a chip's share, causal
     peak_flops: float  # of the dtype that products run in
     is_step: bool = True  # a whole step, with the host's work around it; else one kernel
+    host_s: float = 0.0  # activations that wait in host memory, out and back
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class TrainingRun:
     freezes_weights: bool = False  # adapters only: no weight gradients
     updates_on_host: bool = False
     stored: Dtype = STORED
+    in_step: bool = False  # stages of a pipeline run in lock step, as those of our own program do
 
 
 def training_parts(run: TrainingRun) -> Parts:
@@ -113,7 +115,7 @@ def training_parts(run: TrainingRun) -> Parts:
     """
     layers = _Layers(run)
     stages = ways(run.layout.stages, run.mesh.axes)
-    shares = stage_shares(run.graph.order, stages, run.micro)
+    shares = step_shares(run.graph.order, stages, run.micro, in_step=run.in_step)
     held = max(shares, key=lambda share: sum(n * layers.roof_s(b) for b, n in share.items()))
     count = run.micro.count
     works = [w for block, n in held.items() for w in _times(layers.works(block), n * count)]
@@ -125,11 +127,19 @@ def training_parts(run: TrainingRun) -> Parts:
         _merged(works),
         tuple(traffic),
         count,
-        _bubble(run.micro, stages),
+        bubble_part(run.micro, stages, in_step=run.in_step),
         float(training_flops(run.graph, batch=run.batch, seq=run.seq, causal=True))
         / run.mesh.slice.num_chips,
         chip.peak_flops(chip.matmul_dtype(run.compute.name)),
+        host_s=host_seconds(
+            chip, count * sum(n * layers.host_bytes(block) for block, n in held.items())
+        ),
     )
+
+
+def host_seconds(chip: Chip, nbytes: Any) -> Any:
+    """Out in the forward pass and back in the backward pass; `nbytes` may be an array."""
+    return 2 * nbytes / (chip.pcie_bytes_per_s or float("inf"))
 
 
 def _merged(works: Sequence[Work]) -> tuple[Work, ...]:
@@ -158,12 +168,27 @@ def _sent(traffic: Sequence[Traffic], layers: float, microbatches: int) -> Itera
         yield replace(t, count=t.count * n)
 
 
-def _bubble(micro: Microbatching, stages: int) -> float:
-    """In microbatches: forms are linear, so a third of each slot makes one microbatch."""
-    if stages == 1:
-        return 0.0
-    form = BUBBLES.get(micro.schedule, BUBBLES["1f1b"])
-    return float(form.idle(stages, micro.virtual, 1 / 3, 1 / 3, 1 / 3))
+def step_shares(
+    order: Sequence[int], stages: int, micro: Microbatching, *, in_step: bool
+) -> tuple[Mapping[int, float], ...]:
+    """How many layers of each block, and heads, one microbatch meets on every stage."""
+    if in_step and stages > 1:
+        return (share_in_step(order, stages, micro),)
+    return stage_shares(order, stages, micro)
+
+
+def bubble_part(micro: Microbatching, stages: Any, *, in_step: bool = False) -> Any:
+    """Microbatches that fill and drain a pipeline; `stages` may be an array.
+
+    Forms are linear, so a third of each slot makes one microbatch. In lock step a backward runs its
+    forward again: a quarter is forward.
+    """
+    if in_step:
+        idle = seconds_of(*idle_rounds(stages), micro.virtual, (1 / 4, 1 / 2, 1 / 4))
+    else:
+        form = BUBBLES.get(micro.schedule, BUBBLES["1f1b"])
+        idle = form.idle(stages, micro.virtual, 1 / 3, 1 / 3, 1 / 3)
+    return idle * (stages > 1) + 0.0
 
 
 @dataclass(slots=True)
@@ -191,12 +216,28 @@ class _Layers:
         return sum(w.count * max(w.flops_s, w.bytes_s) for w in self.works(block))
 
     def works(self, block: int) -> list[Work]:
-        again = {op.name for op in keep(self.ops[block], self.run.remat).ops}
+        again = self._again(block)
         products = list(self._products(block, again))
         found = [self._product(line) for line in products]
         found += [self._pass("elementwise", nbytes) for nbytes in self._casts(products)]
         found += [w for op in self.ops[block] for w in self._memory(op, again)]
         return found
+
+    def host_bytes(self, block: int) -> float:
+        """What one microbatch leaves in host memory."""
+        if not self.run.remat.on_host or block == HEAD or self._is_in_step:
+            return 0.0
+        return self._bytes(keep(self.ops[block], self.run.remat).tensors)
+
+    @property
+    def _is_in_step(self) -> bool:
+        return self.run.in_step and ways(self.run.layout.stages, self.run.mesh.axes) > 1
+
+    def _again(self, block: int) -> set[str]:
+        """The ops that the backward pass does again; in lock step all of a stage."""
+        if self._is_in_step and block != HEAD:
+            return {op.name for op in self.ops[block]}
+        return {op.name for op in keep(self.ops[block], self.run.remat).ops}
 
     def _products(self, block: int, again: set[str]) -> Iterator[Line]:
         algorithm = self.algorithms[block]
@@ -211,9 +252,9 @@ class _Layers:
         """Products with a weight run in the run's dtype, those of attention in 16 bits."""
         chip, dtype = (
             self.run.mesh.slice.chip,
-            self.run.compute if _has_weight(line) else self.run.stored,
+            self.run.compute if has_weight(line.step) else self.run.stored,
         )
-        kind: WorkKind = "matmul" if _has_weight(line) else "attention"
+        kind: WorkKind = "matmul" if has_weight(line.step) else "attention"
         kind = "experts" if line.op.startswith("experts.") else kind
         peak = chip.peak_flops(chip.matmul_dtype(dtype.name))
         moved = line.price.nbytes
@@ -226,7 +267,7 @@ class _Layers:
         """Bytes written to narrow what products read; weights are narrowed once a step."""
         if self.run.compute.bits >= self.run.stored.bits:
             return
-        read = {t: None for p in products if _has_weight(p) for t in p.step.inputs}
+        read = {t: None for p in products if has_weight(p.step) for t in p.step.inputs}
         for tensor in read:
             if not tensor.name[0].isupper():
                 yield 2 * self._held([tensor]) * self.run.compute.bits // self.run.stored.bits
@@ -238,7 +279,7 @@ class _Layers:
     def _memory(self, op: Op, again: set[str]) -> Iterator[Work]:
         if op.name == "head.logits":
             logits = self._bytes([op.contraction.result]) / self.run.stored.nbytes(1)
-            yield self._pass("elementwise", _LOSS_BYTES * logits)
+            yield self._pass("elementwise", LOSS_BYTES * logits)
         if op.name == "attention.scores":
             yield self._pass("elementwise", 4 * self._bytes(op.contraction.operands))
         if op.kind in ("elementwise", "route"):
@@ -267,7 +308,7 @@ class _Layers:
 
     def traffic(self, block: int) -> list[Traffic]:
         algorithm = self.algorithms[block]
-        again = {op.name for op in keep(self.ops[block], self.run.remat).ops}
+        again = self._again(block)
         found: list[Traffic] = []
         for line in algorithm.spent:
             if not (line.waits == "async" and self.run.freezes_weights):
@@ -291,9 +332,9 @@ class _Layers:
         yield from traffic_of(time, is_critical=is_critical, once=once)
 
 
-def _has_weight(line: Line) -> bool:
-    """Whether a product reads a weight or makes the gradient of one."""
-    tensors = (*line.step.inputs, line.step.output)
+def has_weight(step: Step) -> bool:
+    """Whether a matmul reads a weight or makes the gradient of one."""
+    tensors = (*step.inputs, step.output)
     return any(t.name[0].isupper() or t.name[:2] == "dW" for t in tensors)
 
 
@@ -318,7 +359,7 @@ def _updates(run: TrainingRun, stages: int) -> Iterator[Work]:
     """The optimizer's pass over this chip's share of the parameters, split over all data axes."""
     if run.freezes_weights:
         return
-    params = sum(_elements(run.graph, p.tensor) * p.count for p in run.graph.params)
+    params = sum(elements_of(run.graph, p.tensor) * p.count for p in run.graph.params)
     share = params / run.mesh.slice.num_chips
     chip = run.mesh.slice.chip
     if run.updates_on_host:
@@ -326,14 +367,14 @@ def _updates(run: TrainingRun, stages: int) -> Iterator[Work]:
         yield Work("host", run.stored.name, 0.0, _HOST_BYTES * share / rate, 1.0, once=True)
         return
     yield Work(
-        "optimizer", run.stored.name, 0.0, _OPTIMIZER_BYTES * share / _hbm(chip), 1.0, once=True
+        "optimizer", run.stored.name, 0.0, OPTIMIZER_BYTES * share / _hbm(chip), 1.0, once=True
     )
     if chip.kind == "cpu":
-        bytes_s = _STACK_PASSES * _held_weights(run) / _hbm(chip)
+        bytes_s = STACK_PASSES * held_weights(run) / _hbm(chip)
         yield Work("optimizer", run.stored.name, 0.0, bytes_s, 1.0, once=True)
 
 
-def _held_weights(run: TrainingRun) -> int:
+def held_weights(run: TrainingRun) -> int:
     """Bytes of the weights that a device has between steps, copies on other devices not counted."""
     sizes, axes = run.graph.sizes, run.mesh.axes
     return sum(
@@ -342,7 +383,7 @@ def _held_weights(run: TrainingRun) -> int:
     )
 
 
-def _elements(graph: Graph, tensor: Tensor) -> int:
+def elements_of(graph: Graph, tensor: Tensor) -> int:
     found = 1
     for dim in tensor.dims:
         found *= graph.sizes[dim]

@@ -4,6 +4,7 @@ In: what is given already, such as the degrees of a scheme or a remat policy. Ou
 meshes and options of the space are left to search.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,12 +12,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.graph.layout import Layout
+from rooflight.graph.layout import Layout, scheme_axes
+from rooflight.plan.forecast.evidence import scheme_name
 from rooflight.plan.remat import Remat
 from rooflight.plan.space import Meshes, every_placement
 from rooflight.specs.slice import Slice
 
 Schedule = tuple[str, int]  # by name, and its virtual stages
+Ways = Mapping[tuple[str, ...], int]  # that some axes make together
 _Option = TypeVar("_Option")
 
 
@@ -29,17 +32,23 @@ class Region:
     """
 
     layouts: tuple[Layout, ...] | None = None
-    axes: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    ways: Mapping[str, Ways] = field(default_factory=dict[str, Ways])  # by layout
     remats: tuple[Remat, ...] | None = None
     schedules: tuple[Schedule, ...] | None = None
     num_microbatches: int | None = None
+    far: Mapping[str, bool] = field(
+        default_factory=dict[str, bool]
+    )  # schemes that must, or must not
     must_fit: bool = True
 
     def on(self, meshes: Meshes) -> npt.NDArray[np.bool_]:
         """The meshes whose axes have the sizes given for their layout; others are free."""
         result = np.ones(meshes.count, np.bool_)
-        for axis, size in self.axes.get(meshes.layout.text, {}).items():
-            result &= meshes.ways(axis) == size
+        for axes, size in self.ways.get(meshes.layout.text, {}).items():
+            result &= math.prod((meshes.ways(a) for a in axes), start=np.ones(1, np.int64)) == size
+        for scheme in scheme_axes(meshes.layout):
+            if scheme_name(scheme) in self.far and result.any():
+                result &= meshes.goes_far(scheme) == self.far[scheme_name(scheme)]
         return result
 
     def placements(self, layout: Layout, on: Slice) -> Meshes:

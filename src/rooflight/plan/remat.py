@@ -35,10 +35,19 @@ REMATS = {
 }
 
 
+_ON_HOST = "@host"
+
+
 def parse_remat(text: str, graph: Graph) -> Remat:
-    """A named policy, or the tensors to keep beside the input of each layer: `gate+up`."""
+    """A named policy, or the tensors to keep beside the input of each layer: `gate+up`.
+
+    With `@host` what a policy keeps waits in host memory: `q+k+v@host`.
+    """
     if text in REMATS:
         return REMATS[text]
+    if text.endswith(_ON_HOST) and text != _ON_HOST:
+        inner = parse_remat(text.removesuffix(_ON_HOST), graph)
+        return Remat(text, f"{inner.help}, in host memory", inner.saves, on_host=True)
     made = {op.contraction.result.name for op in graph.ops if op.block is not None}
     names = tuple(name.strip() for name in text.split("+"))
     for name in names:
@@ -64,6 +73,7 @@ class Kept:
     tensors: tuple[Tensor, ...]
     remade: tuple[Tensor, ...]
     ops: tuple[Op, ...]
+    on_host: bool = False  # where the tensors wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,7 @@ def keep(ops: Sequence[Op], remat: Remat) -> Kept:
         tuple(v.tensor for v in order if v in kept),
         tuple(v.tensor for v in order if v in again and v in needed),
         tuple(d.op for d in done if d.writes in again),
+        remat.on_host,
     )
 
 

@@ -1,7 +1,7 @@
 """A whole training run at the pace of a plan: days, dollars, energy, failures, goodput.
 
-In: a planned step and a number of tokens. Out: a `RunCost`. Nothing in a plan is calibrated, so
-these are the days of a machine that does what its roofs allow.
+In: a planned step and a number of tokens. Out: a `RunCost`, at the forecast of the step (or at the
+roofline, where the plan was ranked by that).
 
     M mean time between failures of the whole slice    d seconds that a checkpoint stops it
     t seconds between checkpoints                      R seconds to start again
@@ -85,7 +85,7 @@ def run_cost(
     flops = run_flops(q.graph, tokens=tokens, seq=q.seq)[CONVENTION]
     terms = Terms(
         q.on,
-        mfu=min(1.0, best.time.mfu(q.overlap)),  # rounding may lift a perfect step above 1
+        mfu=best.mfu,
         dtype=chip.matmul_dtype(q.dtype.name),
         mtbf_hours=rate.mtbf_hours,
     )

@@ -12,7 +12,6 @@ from typing import Literal
 from rooflight.plan.candidate import Candidate, Question
 from rooflight.plan.search import search_training
 from rooflight.plan.slices import slices_up_to
-from rooflight.plan.stage_time import Overlap
 from rooflight.plan.why_not import SAME
 from rooflight.specs.slice import Slice
 
@@ -38,7 +37,7 @@ class Point:
 
     @property
     def step_s(self) -> float | None:
-        return None if self.best is None else self.best.time.expected_s(self.question.overlap)
+        return None if self.best is None else self.best.step_s
 
     @property
     def tokens_per_s(self) -> float:
@@ -63,27 +62,34 @@ class Point:
         """What the step waits for; for what is not there, why."""
         if self.best is None:
             return "does not fit" if self.divides else "does not divide"
-        return self.best.time.binds(self.question.overlap)
+        return self.best.binds
 
     @property
     def lost_to(self) -> tuple[str, float] | None:
         """What costs most beside the model's own FLOPs, as a part of the step; None if little."""
         if self.best is None or self.step_s is None:
             return None
-        found = losses(self.best, self.question.overlap)
+        found = losses(self.best)
         name = max(found, key=lambda n: found[n])
         part = found[name] / self.step_s
         return (name, part) if part >= _LITTLE else None
 
 
-def losses(candidate: Candidate, overlap: Overlap) -> dict[str, float]:
+def losses(candidate: Candidate) -> dict[str, float]:
     """The seconds of a step that its FLOPs at the peak do not explain, by reason.
 
-    step = FLOPs / peak + done again + waiting for HBM or the slowest stage + collectives that
-    products do not hide + bubble.
+    At the roofline: step = FLOPs / peak + done again + waiting for HBM or the slowest stage +
+    collectives that products do not hide + bubble. Of a forecast: its breakdown, of which matmuls
+    lose what they take beyond FLOPs / peak.
     """
-    time = candidate.time
+    time, overlap = candidate.time, candidate.overlap
     ideal_s = time.model_flops / time.peak_flops
+    if candidate.rank == "forecast":
+        found = candidate.forecast.breakdown.named
+        return {
+            **{name: s for name, s in found.items() if name != "matmuls"},
+            "matmuls below peak": max(0.0, found["matmuls"] - ideal_s),
+        }
     slow = "uneven stages" if candidate.num_stages > 1 else "HBM bandwidth"
     return {
         "collectives": max(0.0, time.collectives_s(overlap) - time.products_s),

@@ -11,26 +11,39 @@ today may not tomorrow.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from rooflight.costs.choose import TIE
-from rooflight.errors import ModelError
+from rooflight.errors import ModelError, ShardingError
 from rooflight.graph import training_flops
 from rooflight.graph.layout import Layout
-from rooflight.plan.bubble import BUBBLES
-from rooflight.plan.candidate import Candidate, Question, held_by, price_one
+from rooflight.plan.calibrated_constants import MATMUL_CONSTANTS
+from rooflight.plan.candidate import (
+    Candidate,
+    Question,
+    evidence_key,
+    extrapolation_of,
+    held_by,
+    price_one,
+    question_basis,
+)
 from rooflight.plan.compose import Steps
+from rooflight.plan.forecast.evidence import seen_reaches
+from rooflight.plan.forecast.sweep import Forecasts, Setting
 from rooflight.plan.groundwork import Asked, Groundwork, Placed, groundwork_of
 from rooflight.plan.job import Microbatching
 from rooflight.plan.least_memory import LeastMemory
-from rooflight.plan.memory import usable_hbm_bytes
-from rooflight.plan.region import Region, or_all
-from rooflight.plan.remat import REMATS, Remat
+from rooflight.plan.memory import Memory
+from rooflight.plan.options import allowed_on, options_of, policies_of, schedules_of
+from rooflight.plan.parts import bubble_part
+from rooflight.plan.ranked import Ranked, in_order, rank
+from rooflight.plan.region import or_all
+from rooflight.plan.remat import Remat
 from rooflight.plan.space import Meshes, microbatch_counts
 from rooflight.plan.sweep import (
     Points,
@@ -38,20 +51,14 @@ from rooflight.plan.sweep import (
     kept_by,
     layer_times,
 )
-from rooflight.specs.mesh import Mesh
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-SCHEDULES: tuple[tuple[str, int], ...] = (
-    ("1f1b", 1),
-    ("interleaved", 2),
-    ("interleaved", 4),
-)
-POLICIES: tuple[Remat, ...] = (REMATS["none"], REMATS["dots"], REMATS["block"])
 _CHUNK = 50_000  # points priced together: their arrays stay small
-_BAND = math.log(1.001)  # times in one band are tied
+_LOOKED_AT = 64  # sizes of faster layouts of a new kind whose memory is counted
+_SIMPLE = 1.02  # of forecasts so near to each other the simplest layout is the answer
 _SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
 
 
@@ -64,40 +71,7 @@ class Search:
     num_too_large: int  # weights, optimizer and kept activations exceed the HBM
     num_too_slow: int  # meshes with microbatches left out: FLOPs and bubble alone take too long
     num_unfit: int  # of those looked at more closely
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """Layouts of one chunk that may fit, as arrays: their key, their point and their option."""
-
-    points: Points
-    options: Sequence[tuple[Microbatching, Remat]]  # microbatch counts left out
-    keys: Floats
-    expected_s: Floats
-    at: Ints
-    option: Ints
-
-    def degrees(self, index: int) -> tuple[str, tuple[tuple[str, int], ...]]:
-        """`Candidate.degrees`, without making the mesh."""
-        at = self.at[index]
-        sizes = ((axis, int(ways[at])) for axis, ways in self.points.ways.items())
-        return self.points.layout.text, tuple(sorted(sizes))
-
-    def option_at(self, index: int) -> tuple[int, Microbatching, str]:
-        """What sets layouts of the same degrees apart, beside their placement."""
-        micro, remat = self.options[int(self.option[index])]
-        return self.points.count_at(int(self.at[index])), micro, remat.name
-
-    def named(self, index: int) -> tuple[Layout, Mesh, Microbatching, Remat]:
-        points = self.points
-        mesh = points.meshes.mesh(int(points.mesh_of[self.at[index]]))
-        micro, remat = self.options[int(self.option[index])]
-        return (
-            points.layout,
-            mesh,
-            replace(micro, count=points.count_at(int(self.at[index]))),
-            remat,
-        )
+    worth_measuring: Candidate | None = None  # forecast faster than the first, without evidence
 
 
 Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layouts priced
@@ -129,8 +103,8 @@ class Found:
     def __init__(self, question: Question, count: int) -> None:
         self._question, self._count = question, count
         self._sizes = sizes_of(question)
-        self._ranked: list[_Ranked] = []
-        self._fits: dict[object, bool] = {}
+        self._ranked: list[Ranked] = []
+        self._held: dict[object, Memory] = {}
         self._alone: dict[tuple[int, int], Candidate] = {}  # by chunk and place in it
         self.num_priced = self._too_large = self._too_slow = 0
 
@@ -151,16 +125,18 @@ class Found:
         best = self.best()
         if len(best) < self._count or not self._question.region.must_fit:
             return math.inf
-        return max(c.time.expected_s(self._question.overlap) for c in best)
+        doubt = math.exp(extrapolation_of(self._question))
+        return max(c.step_s * (doubt if c.unseen else 1.0) for c in best)
 
     def best(self) -> list[Candidate]:
         """The first of each degrees that fit; most of those in order differ in placement only."""
         found: dict[object, Candidate] = {}
-        for number, index in _in_order(self._ranked):
+        for number, index in in_order(self._ranked):
             chunk = self._ranked[number]
             degrees = chunk.degrees(index)
             if degrees not in found and self._fit(degrees, chunk, index):
-                found[degrees] = self._priced((number, index))
+                with suppress(ShardingError):  # a product of it has no way with whole blocks
+                    found[degrees] = self._priced((number, index))
             if len(found) == self._count:
                 break
         return list(found.values())
@@ -175,7 +151,7 @@ class Found:
 
     def _checked(self, candidate: Candidate, swept_s: float) -> Candidate:
         """Priced alone and among all, a layout takes the same time."""
-        alone_s = candidate.time.expected_s(self._question.overlap)
+        alone_s = candidate.step_s
         if not math.isclose(alone_s, swept_s, rel_tol=TIE):
             raise ModelError(
                 f"{candidate.layout.text} on {candidate.mesh} takes {alone_s} s alone and"
@@ -183,25 +159,87 @@ class Found:
             )
         return candidate
 
-    def _fit(self, degrees: object, chunk: _Ranked, index: int) -> bool:
+    def _fit(self, degrees: object, chunk: Ranked, index: int) -> bool:
+        held = self._memory(degrees, chunk, index)
+        return held.fits or not self._question.region.must_fit
+
+    def _memory(self, degrees: object, chunk: Ranked, index: int) -> Memory:
         """Memory does not depend on where the axes lie, so each size is asked once."""
         key = degrees, *chunk.option_at(index)
-        if key not in self._fits:
-            held = held_by(self._question, *chunk.named(index))
-            self._fits[key] = held.fits or not self._question.region.must_fit
-        return self._fits[key]
+        if key not in self._held:
+            self._held[key] = held_by(self._question, *chunk.named(index))
+        return self._held[key]
 
     def search(self) -> Search:
-        best = tuple(self.best())
-        unfit = sum(not fits for fits in self._fits.values())
-        return Search(best, self.num_priced, self._too_large, self._too_slow, unfit)
+        best = self._simplest_first(self.best())
+        worth = self._worth_measuring(best[0]) if best else None
+        unfit = sum(not held.fits for held in self._held.values())
+        return Search(tuple(best), self.num_priced, self._too_large, self._too_slow, unfit, worth)
+
+    def _worth_measuring(self, first: Candidate) -> Candidate | None:
+        """The fastest forecast of a kind that nobody measured, if it is faster by 2 %."""
+        if self._question.rank == "roofline" or not self._question.region.must_fit:
+            return None
+        found: list[tuple[float, int, int]] = []
+        for number, chunk in enumerate(self._ranked):
+            is_new = chunk.counted_s > chunk.expected_s
+            at = np.flatnonzero(is_new & (chunk.expected_s * _SIMPLE < first.step_s))
+            found += [(float(chunk.expected_s[i]), number, int(i)) for i in at]
+        most = len(self._held) + _LOOKED_AT
+        for _, number, index in sorted(found):
+            chunk = self._ranked[number]
+            is_fit = self._fit(chunk.degrees(index), chunk, index)
+            if is_fit and self._is_priced((number, index)):
+                return self._priced((number, index))
+            if len(self._held) > most:
+                break
+        return None
+
+    def _simplest_first(self, best: list[Candidate]) -> list[Candidate]:
+        """Of forecasts within 2 % of the first, the simplest is the answer; the rest keep order."""
+        if self._question.rank == "roofline" or not best or not self._question.region.must_fit:
+            return best
+        first = self._simplest()
+        others = [c for c in best if c.degrees != first.degrees]
+        return [first, *others][: self._count]
+
+    def _simplest(self) -> Candidate:
+        """The fewest axes, tensors inside a node, then the most room."""
+        seen: dict[object, None] = {}
+        found: tuple[tuple[int, bool, int], tuple[int, int]] | None = None
+        limit_s = math.inf
+        for number, index in in_order(self._ranked):
+            chunk = self._ranked[number]
+            if chunk.counted_s[index] > limit_s * _SAFE:  # bands are no wider than that
+                break
+            degrees = chunk.degrees(index)
+            if chunk.counted_s[index] > limit_s or degrees in seen:
+                continue
+            if not self._fit(degrees, chunk, index) or not self._is_priced((number, index)):
+                continue
+            limit_s = min(limit_s, _SIMPLE * float(chunk.counted_s[index]))
+            seen[degrees] = None
+            room = self._memory(degrees, chunk, index).headroom_bytes
+            key = (chunk.num_axes(index), chunk.splits_tensors_far(index), -room)
+            found = min(found or (key, (number, index)), (key, (number, index)))
+        assert found is not None, "there is a best one"
+        return self._priced(found[1])
+
+    def _is_priced(self, at: tuple[int, int]) -> bool:
+        """Whether every matmul of a layout has a way with whole blocks."""
+        try:
+            self._priced(at)
+        except ShardingError:
+            return False
+        return True
 
 
 def sizes_of(question: Question) -> Sizes:
+    """Forecasts tell the dtype of matmuls from that of activations, the roofline does not."""
     q = question
-    return Sizes(
-        q.graph, q.batch, q.seq, q.dtype, kept_by(q.graph, or_all(q.region.remats, POLICIES))
-    )
+    kept = kept_by(q.graph, or_all(q.region.remats, policies_of(q)))
+    dtype = q.stored if q.rank == "forecast" else q.dtype
+    return Sizes(q.graph, q.batch, q.seq, dtype, kept)
 
 
 def every_point(
@@ -217,13 +255,13 @@ def every_point(
         every = np.arange(meshes.count)
         points = Points(sizes, meshes, every, np.ones(1, np.int64), np.zeros_like(every))
         meshes = meshes.only(points.divides(placed.splits))
-    if meshes.count and question.region.axes:
+    if meshes.count and (question.region.ways or question.region.far):
         meshes = meshes.only(question.region.on(meshes))
     yield from _chunks(question, sizes, meshes, limit_s)
 
 
 def ground_of(question: Question) -> Groundwork:
-    return groundwork_of(question.graph, question.on, question.seq)
+    return groundwork_of(question.graph, question.on, question.seq, question.framework)
 
 
 def _chunks(
@@ -251,29 +289,36 @@ def _chunks(
 def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
     """No layout with so many stages and microbatches is faster, whatever its mesh.
 
-    Products take at least their FLOPs over the peak, on the average stage. The backward rounds
-    alone have as many, since each runs its stage again; the shortest bubble of `SCHEDULES` has
-    (S - 1) / v of them beyond the microbatches (interleaved).
+    Matmuls take at least their FLOPs over the peak, times what the constants leave of it, on the
+    average stage; then comes the shortest bubble of the schedules. At the roofline a backward of
+    our pipeline runs its stage again, and has as many FLOPs by itself.
     """
     q, chip = question, question.on.chip
     flops = training_flops(q.graph, batch=q.batch, seq=q.seq, causal=True)
     ideal_s = flops / q.on.num_chips / chip.peak_flops(chip.matmul_dtype(q.dtype.name))
-    shortest = min(1 / v for _, v in SCHEDULES)
-    return ideal_s * (1 + (stages - 1) * shortest / counts)
+    schedules = or_all(q.region.schedules, schedules_of(q.framework))
+    if q.rank == "roofline":
+        shortest = min(1 / v for _, v in schedules)
+        return ideal_s * (1 + (stages - 1) * shortest / counts)
+    values = question_basis(q).values
+    best = max(values[name] for name in (*MATMUL_CONSTANTS, "attention"))
+    in_step = q.framework.in_step
+    bubbles = [bubble_part(Microbatching(1, s, v), stages, in_step=in_step) for s, v in schedules]
+    return ideal_s / best * (1 + np.min(bubbles, axis=0) / counts)
 
 
-def _rank(question: Question, points: Points, asked: Asked) -> tuple[_Ranked, int, int]:
+def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int, int]:
     """Prices every option of a chunk that may fit; how many there are, and how many cannot."""
     few, of = points.alike
     least = LeastMemory(few, question.recipe)
     must_fit, times = question.region.must_fit, np.bincount(of)
-    hbm_bytes = usable_hbm_bytes(question.on.chip)
+    hbm_bytes = question.usable_bytes
     options: list[tuple[Microbatching, Remat]] = []
     held: list[Floats] = []
     may: list[Bools] = []
     num = num_too_large = 0
-    for micro, remat in _options(points.layout, question.region):
-        allowed = _allowed(micro, few, len(question.graph.order))
+    for micro, remat in options_of(points.layout, question):
+        allowed = allowed_on(micro, few, question)
         nbytes = least.bytes(micro, remat)
         fits = nbytes <= hbm_bytes if must_fit else nbytes > 0
         num += int(times[allowed].sum())
@@ -284,80 +329,60 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[_Ranked, in
             may.append(allowed & fits)
     if not options:
         none = np.zeros(0, np.int64)
-        return _Ranked(points, options, np.zeros(0), np.zeros(0), none, none), num, num_too_large
+        empty = np.zeros(0)
+        return Ranked(points, options, empty, empty, empty, none, none), num, num_too_large
     is_left = np.logical_or.reduce(may)[of]
     points, of = points.only(is_left), of[is_left]
-    steps = Steps(points, layer_times(points, asked))
+    price = _pricer(question, points, asked)
+    doubt = _doubt(question, points)
     keys: list[Floats] = []
     expected_s: list[Floats] = []
+    counted_s: list[Floats] = []
     at: list[Ints] = []
     option: list[Ints] = []
     for i, (micro, remat) in enumerate(options):
-        found = steps.composed(micro, remat, question.overlap)
+        total_s, collectives_s = price(micro, remat)
         chosen = np.flatnonzero(may[i][of])
-        ranked = rank(found.expected_s[chosen], found.collectives_s[chosen])
+        counted_s.append((total_s * doubt)[chosen])
+        ranked = rank(counted_s[-1], collectives_s[chosen])
         keys.append(ranked if must_fit else held[i][of[chosen]])
-        expected_s.append(found.expected_s[chosen])
+        expected_s.append(total_s[chosen])
         at.append(chosen)
         option.append(np.full(len(chosen), i))
-    keyed, seconds = map(np.concatenate, (keys, expected_s))
+    keyed, seconds, counted = map(np.concatenate, (keys, expected_s, counted_s))
     where, which = map(np.concatenate, (at, option))
-    return _Ranked(points, options, keyed, seconds, where, which), num, num_too_large
+    return Ranked(points, options, keyed, seconds, counted, where, which), num, num_too_large
 
 
-def _options(layout: Layout, region: Region) -> Iterator[tuple[Microbatching, Remat]]:
-    """Schedules and remat policies; without a pipeline there is nothing to schedule."""
-    schedules = or_all(region.schedules, SCHEDULES)
-    for schedule, virtual in schedules if layout.stages else SCHEDULES[:1]:
-        for remat in or_all(region.remats, POLICIES):
-            yield Microbatching(1, schedule, virtual), remat
+def _doubt(question: Question, points: Points) -> Floats:
+    """What a step counts for in the ranking: more, by the interval, where no run is like it."""
+    kind, framework, blocks = evidence_key(question)
+    seen = seen_reaches(kind, framework, blocks)
+    if question.rank == "roofline" or not seen:
+        return np.ones(1)
+    is_new = points.meshes.reaches_beyond(seen)[points.mesh_of]
+    return np.where(is_new, math.exp(extrapolation_of(question)), 1.0)
 
 
-def _allowed(micro: Microbatching, points: Points, num_layers: int) -> Bools:
-    """Where the schedule has a table: enough layers, and microbatches that suit the stages."""
-    if not points.layout.stages:
-        return np.ones(len(points), np.bool_)
-    stages, counts = points.distinct_stages, points.distinct_counts
-    table = _runs(micro, tuple(stages.tolist()), tuple(counts.tolist()), num_layers)
-    return table[points.stages_of, points.count_of]
+Price = Callable[[Microbatching, Remat], tuple[Floats, Floats]]
 
 
-@lru_cache(maxsize=512)  # patterns have the same numbers of stages, and a batch its counts
-def _runs(
-    micro: Microbatching, stages: tuple[int, ...], counts: tuple[int, ...], num_layers: int
-) -> Bools:
-    return np.array([[can_run(micro, s, m, num_layers) for m in counts] for s in stages])
+def _pricer(question: Question, points: Points, asked: Asked) -> Price:
+    """Seconds of a step and of its collectives on every point, by what the question ranks by."""
+    if question.rank == "roofline":
+        steps = Steps(points, layer_times(points, asked))
 
+        def composed(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:
+            found = steps.composed(micro, remat, question.overlap)
+            return found.expected_s, found.collectives_s
 
-def can_run(micro: Microbatching, stages: int, count: int, num_layers: int) -> bool:
-    """Whether the search considers a schedule on so many stages and microbatches."""
-    enough = stages * micro.virtual <= num_layers
-    return enough and (stages == 1 or BUBBLES[micro.schedule].allows(stages, count))
+        return composed
+    values = question_basis(question).values
+    setting = Setting(question.dtype, values, in_step=question.framework.in_step)
+    forecasts = Forecasts(points, asked, setting)
 
+    def forecast(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:
+        found = forecasts.seconds(micro, remat)
+        return found.total, found.collectives
 
-def rank(expected_s: Floats, collectives_s: Floats) -> Floats:
-    """The order of layouts: bands of a thousandth, in a band by the time of all collectives."""
-    band = np.floor(np.log(expected_s) / _BAND)
-    return band + np.round(collectives_s / (collectives_s + expected_s) / 2, 9)
-
-
-def _in_order(ranked: Sequence[_Ranked]) -> Iterator[tuple[int, int]]:
-    """All layouts by key, ties as they come, each as its chunk and its place there.
-
-    Only as many are sorted as are looked at.
-    """
-    keys = np.concatenate([r.keys for r in ranked]) if ranked else np.zeros(0)
-    ends = np.cumsum([len(r.keys) for r in ranked])
-    seen = -np.inf
-    size = 256
-    while True:
-        later = np.flatnonzero(keys > seen)
-        if not len(later):
-            return
-        limit = np.partition(keys[later], min(size, len(later)) - 1)[min(size, len(later)) - 1]
-        batch = later[keys[later] <= limit]
-        for at in np.argsort(keys[batch], kind="stable"):
-            index = int(batch[at])
-            chunk = int(np.searchsorted(ends, index, side="right"))
-            yield chunk, index - int(ends[chunk]) + len(ranked[chunk].keys)
-        seen, size = limit, size * 4
+    return forecast

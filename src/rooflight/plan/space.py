@@ -25,43 +25,64 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.algebra import Axes
-from rooflight.costs.sweep import MeshSweep, Rate, collective_rate, every_mesh, shift_rate
+from rooflight.costs.mesh_sweep import MeshSweep, every_degree, every_mesh, ranked_meshes
+from rooflight.costs.rates import Rate, TierRates, collective_rate, shift_rate
 from rooflight.graph import Graph
-from rooflight.graph.layout import Layout, parse_layout
-from rooflight.specs.mesh import Mesh
+from rooflight.graph.layout import Layout, parse_layout, scheme_axes
+from rooflight.plan.forecast.evidence import scheme_name, tier_name
+from rooflight.plan.framework import FRAMEWORKS, Framework
+from rooflight.specs.mesh import FAR, Mesh
 from rooflight.specs.slice import Slice, SwitchDim
 
-_DATA = ("fsdp=X", "dp=Z", "dp=Z,fsdp=X")
-_MODEL = ("", "sp=Y", "tp=Y", "cp=Y", "ulysses=Y", "cp=W,sp=Y")
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+_OUTER = "PRZXEWCY"  # of axes that could be nested either way: stages outside, tensors inside
 
 
-def patterns(graph: Graph) -> Iterator[Layout]:
+def patterns(graph: Graph, framework: Framework = FRAMEWORKS["rooflight"]) -> Iterator[Layout]:
     """Every pattern, those without a pipeline first, then those with fewer schemes."""
     routed = any(op.kind == "route" for op in graph.ops)
     texts = [
-        ",".join(filter(None, parts))
-        for parts in product(_DATA, _MODEL, ("", *(("ep",) if routed else ())), ("", "pp=P"))
-        if not _is_left_out(*parts)
+        ",".join(filter(None, (text, pipeline)))
+        for data, model, pipeline in product(framework.data, framework.model, ("", "pp=P"))
+        if not _is_left_out(data, model, pipeline)
+        for is_plain in (framework.plain_fsdp and "fsdp" in data,)
+        if not (is_plain and (pipeline or "cp" in model))
+        for text in (",".join(filter(None, (data, model))),)
+        for text in (text, *(_experts(text, framework) if routed and not is_plain else ()))
+        if text or pipeline
     ]
-    written = [w for text in texts for w in _experts(text)]
-    yield from map(parse_layout, sorted(written, key=lambda t: ("pp=" in t, t.count("="))))
+    unique = sorted(dict.fromkeys(texts), key=lambda t: ("pp=" in t, t.count("=")))
+    yield from map(parse_layout, unique)
 
 
-def _is_left_out(data: str, model: str, experts: str, pipeline: str) -> bool:
+def _is_left_out(data: str, model: str, pipeline: str) -> bool:
     """Four axes that split tensors; tp where sp, which moves the same bytes, stands as well."""
     four = data.count("=") + model.count("=") > 3
-    return four or (model == "tp=Y" and bool(experts or pipeline or data.count("=") > 1))
+    return four or (model == "tp=Y" and bool(pipeline or data.count("=") > 1))
 
 
-def _experts(text: str) -> Iterator[str]:
-    """Writes out the axes that experts may lie on."""
-    if "ep" not in text.split(","):
-        yield text
+def _experts(text: str, framework: Framework) -> Iterator[str]:
+    """A pattern with its experts: over its inner data axis, or over that of tensors.
+
+    Folded, they lie over all of the sequences' axis or a part of it (X, or E), and over any of the
+    other axes.
+    """
+    parts = dict(part.split("=") for part in text.split(",") if part)
+    inner = parts.get("fsdp") or parts.get("dp", "")
+    if not framework.folds_experts:
+        if "tp" not in parts:
+            yield from (f"{text},ep={axis}" for axis in (inner, parts.get("sp")) if axis)
         return
-    for axis in ("X" if "fsdp" in text else "Z", *("Y" if "sp=Y" in text else "")):
-        yield text.replace("ep", f"ep={axis}", 1) if ",ep" in text else text
+    part = "E" if "X" in text else "X"
+    split = text.replace(f"dp={inner}", f"dp={inner}{part}")
+    others = [parts[name] for name in ("cp", "sp") if name in parts]
+    for chosen in (c for n in range(len(others) + 1) for c in combinations(others, n)):
+        rest = "".join(chosen)
+        if inner:
+            yield from (f"{text},ep={inner}{rest}", f"{split},ep={part}{rest}")
+        if rest:
+            yield f"{text},ep={rest}"
 
 
 def data_axes(layout: Layout) -> tuple[str, ...]:
@@ -123,12 +144,34 @@ class Meshes:
         """From one pipeline stage to the next."""
         return self._rate("shift", lambda sweep: shift_rate(self.layout.stages, sweep))
 
+    def tiers(self, key: object, find: Callable[[MeshSweep], TierRates]) -> TierRates:
+        """Rates by tier on each of them, found once."""
+        known = "tiers", key
+        if known not in self._known:
+            self._known[known] = TierRates.joined([find(sweep) for sweep in self.sweeps])
+        whole: TierRates = self._known[known]
+        return whole if self.rows is None else whole.at(self.rows)
+
+    def reaches_beyond(self, seen: frozenset[str]) -> Bools:
+        """Where some scheme goes further than in any measured run."""
+        key = "beyond", seen
+        if key not in self._known:
+            found = [_beyond(sweep, self.layout, seen) for sweep in self.sweeps]
+            self._known[key] = np.concatenate(found)
+        whole: Bools = self._known[key]
+        return whole if self.rows is None else whole[self.rows]
+
+    def goes_far(self, scheme: str) -> Bools:
+        """Where a scheme leaves its node or torus."""
+        whole = np.concatenate([_reaches(s, self.layout, scheme)[1] for s in self.sweeps])
+        return whole if self.rows is None else whole[self.rows]
+
     def mesh(self, index: int) -> Mesh:
         if self.rows is not None:
             index = int(self.rows[index])
         for sweep in self.sweeps:
             if index < sweep.count:
-                return sweep.mesh(index)
+                return _nested(sweep, index) if sweep.slice.chip.switched else sweep.mesh(index)
             index -= sweep.count
         raise IndexError(index)
 
@@ -146,22 +189,86 @@ class Meshes:
         return whole if self.rows is None else whole[self.rows]
 
 
+def _beyond(sweep: MeshSweep, layout: Layout, seen: frozenset[str]) -> Bools:
+    """`evidence.unseen_of` of every mesh of a sweep."""
+    result = np.zeros(sweep.count, np.bool_)
+    for scheme in scheme_axes(layout):
+        near, far = _reaches(sweep, layout, scheme)
+        for where, of in ((far, FAR[:1]), (near & ~far, ())):
+            if f"{scheme_name(scheme)}@{tier_name(of, sweep.slice)}" not in seen:
+                result |= where
+    return result
+
+
+def _reaches(sweep: MeshSweep, layout: Layout, scheme: str) -> tuple[Bools, Bools]:
+    """Whether a scheme has parts of near tiers, and of far ones."""
+    one, none = np.ones(1, np.int64), np.zeros(sweep.count, np.bool_)
+    near, far = none.copy(), none.copy()
+    for dim in (d.name for d in sweep.slice.dims):
+        for axis in scheme_axes(layout)[scheme]:
+            used = sweep.sizes[axis].get(dim, one) > 1
+            near, far = (near, far | used) if dim in FAR else (near | used, far)
+    return near, far
+
+
 Keep = Callable[[MeshSweep], Bools]
 
 
 def every_placement(layout: Layout, on: Slice, keep: Keep | None = None) -> Meshes:
     """All meshes of a pattern, each once; `keep` sees them before their axes are nested."""
     split = tuple(sorted(layout.split_over))
+    if on.chip.switched and on.num_chips > 1:
+        found = _by_rank(layout, split, on, keep)
+        return Meshes(layout, (found,) if found.count else ())
     table = every_mesh((*layout.stages, *split), on)
-    table = table.only(_allowed(table, layout))
-    table = table.only(keep(table)) if keep else table
+    table = _kept(table.only(_allowed(table, layout)), keep)
     sweeps: list[MeshSweep] = []
     for order in permutations(split):
+        chosen = _is_first(table, split, order)
         names = (*layout.stages, *order)
-        chosen = _is_first(table, split, order) & _in_rank_order(table, names)
         if chosen.any():
             sweeps.append(MeshSweep(on, {a: table.sizes[a] for a in names}).only(chosen))
     return Meshes(layout, tuple(sweeps))
+
+
+def _kept(table: MeshSweep, keep: Keep | None) -> MeshSweep:
+    return table.only(keep(table)) if keep and table.count else table
+
+
+def _by_rank(layout: Layout, split: Sequence[str], on: Slice, keep: Keep | None) -> MeshSweep:
+    """Behind switches: every order of ranks, inner axes filling nodes first, then leaves.
+
+    Orders that put the same parts of the same axes on each tier are one mesh. Only the parts
+    matter to a price, so all are in one sweep, and `Meshes.mesh` nests the axes of one.
+    """
+    names = (*layout.stages, *split)
+    degrees = every_degree(names, on.num_chips)
+    sizes = MeshSweep(on, {axis: {"": degrees[:, i]} for i, axis in enumerate(names)})
+    whole = np.logical_and.reduce([degrees[:, i] > 1 for i in range(len(names))])
+    whole = np.flatnonzero(whole)
+    if keep and len(whole):
+        some = np.zeros(sizes.count, np.bool_)
+        some[whole] = True
+        whole = whole[keep(sizes.only(some))]
+    tables = [ranked_meshes(order, on, degrees[whole], names) for order in permutations(names)]
+    table = MeshSweep.joined(tables)
+    _, first = np.unique(table.codes(names), return_index=True)
+    table = table.at(np.sort(first))
+    return table.only(_allowed(table, layout))
+
+
+def _nested(sweep: MeshSweep, index: int) -> Mesh:
+    """One mesh of a sweep by ranks, its axes nested as they fill the tiers."""
+    tiers = [d.name for d in sweep.slice.dims if d.name in next(iter(sweep.sizes.values()))]
+
+    def reach(axis: str) -> tuple[int, int, int]:
+        """Innermost tier, outermost tier: who begins further out is outside."""
+        used = [i for i, tier in enumerate(tiers) if sweep.sizes[axis][tier][index] > 1] or [0]
+        return max(used), min(used), _OUTER.find(axis)
+
+    one = np.array([index])
+    order = sorted(sweep.sizes, key=reach)
+    return MeshSweep(sweep.slice, {a: sweep.at(one).sizes[a] for a in order}).mesh(0)
 
 
 def _allowed(table: MeshSweep, layout: Layout) -> Bools:
@@ -188,16 +295,6 @@ def _is_first(table: MeshSweep, split: Sequence[str], order: Sequence[str]) -> B
             swaps = swaps & ~_share(table, earlier, later)
             if rank[later] < rank[earlier]:
                 result &= ~swaps
-    return result
-
-
-def _in_rank_order(table: MeshSweep, order: Sequence[str]) -> Bools:
-    """Whether inner axes fill the inner tiers of a switched network first, as ranks count."""
-    tiers = [d.name for d in table.slice.dims if isinstance(d, SwitchDim) and d.size > 1]
-    result = np.ones(table.count, np.bool_)
-    for outer, inner in combinations(order, 2):
-        for above, below in combinations(tiers, 2):
-            result &= (table.sizes[inner][above] == 1) | (table.sizes[outer][below] == 1)
     return result
 
 

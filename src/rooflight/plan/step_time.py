@@ -18,7 +18,7 @@ from rooflight.graph import Graph, dim_sizes, training_flops
 from rooflight.graph.layout import Layout
 from rooflight.graph.ops import Op
 from rooflight.plan.algorithm import derive_algorithm
-from rooflight.plan.bubble import idle_seconds
+from rooflight.plan.bubble import idle_seconds, published_idle_seconds
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import REMATS, Remat
 from rooflight.plan.stage_time import (
@@ -99,10 +99,12 @@ def training_step(
     micro: Microbatching = _WHOLE,
     remat: Remat = REMATS["none"],
     overlap: Overlap = "sum",
+    in_step: bool = True,
 ) -> StepTime:
     """Times one step of `batch` sequences; gathered activations are kept for the backward pass.
 
-    `overlap` only decides how long a slot of a pipeline is, and so its bubble.
+    `overlap` only decides how long a slot of a pipeline is, and so its bubble. Where stages do not
+    run `in_step`, each runs its own layers once, and the bubble is the published one.
 
     >>> from rooflight.dtypes import DTYPES
     >>> from rooflight.graph import model_graph
@@ -119,7 +121,9 @@ def training_step(
             f"{batch} sequences are not {micro.count} equal microbatches",
             hint=f"use a batch of {-(-batch // micro.count) * micro.count} sequences",
         )
-    time = stage_time(graph, layout, mesh, batch, seq, dtype, micro, remat)
+    time = stage_time(graph, layout, mesh, batch, seq, dtype, micro, remat, in_step=in_step)
+    stages = ways(layout.stages, mesh.axes)
+    idle = idle_seconds if in_step else published_idle_seconds
     slots = (time.slot_s("F", overlap), time.slot_s("B", overlap), time.slot_s("W", overlap))
     chip = mesh.slice.chip
     return StepTime(
@@ -128,7 +132,7 @@ def training_step(
         time.step_waits_s,
         training_flops(graph, batch=batch, seq=seq, causal=True) / mesh.slice.num_chips,
         chip.peak_flops(chip.matmul_dtype(dtype.name)),
-        idle_seconds(micro, ways(layout.stages, mesh.axes), *slots),
+        idle(micro, stages, *slots),
         micro.count * time.products_s(("again",)),
     )
 
@@ -142,8 +146,10 @@ def stage_time(
     dtype: Dtype,
     micro: Microbatching,
     remat: Remat,
+    *,
+    in_step: bool = True,
 ) -> StageTime:
-    """What any pipeline stage of our program spends: in lock step they are all alike."""
+    """What any pipeline stage of our program spends, in lock step all alike; else the slowest."""
     dims = dim_sizes(graph, batch=batch // micro.count, seq=seq)
     spent = {
         block: list(
@@ -154,10 +160,15 @@ def stage_time(
         for block, ops in layer_runs(graph)
     }
     stages = ways(layout.stages, mesh.axes)
-    if stages == 1:
-        share = stage_shares(graph.order, 1, micro)[0]
-        return StageTime([(n, s) for b, n in share.items() for s in spent[b]], micro.count)
-    share = share_in_step(graph.order, stages, micro)
     sent = [(1.0, s) for s in transfers(layout, micro, mesh, dims, dtype)]
+    if stages == 1 or not in_step:
+        each = [
+            StageTime([*sent, *((n, s) for b, n in share.items() for s in spent[b])], micro.count)
+            for share in {
+                tuple(s.items()): s for s in stage_shares(graph.order, stages, micro)
+            }.values()
+        ]
+        return max(each, key=lambda stage: stage.step_products_s)
+    share = share_in_step(graph.order, stages, micro)
     layers = [(n, s) for b, n in share.items() for s in spent_in_step(spent[b], b)]
     return StageTime([*sent, *layers], micro.count)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from rooflight.algebra import Axes, Contraction, Step, Strategy, Tensor
 from rooflight.costs.choose import TIE
+from rooflight.costs.rates import Rate
 from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.costs.sweep import Rate
 from rooflight.dtypes import Dtype
 from rooflight.graph import Graph, dim_sizes
 from rooflight.graph.layout import Layout
@@ -148,7 +148,7 @@ class Points:
         """Seconds of a collective: `Step.elements` in bytes at the rate of its group."""
         larger = step.larger
         without = step.axes if step.op == "all_to_all" else ()
-        key = step.op, frozenset(step.axes), *_placing(larger)
+        key = step.op, frozenset(step.axes), *placing(larger)
         if key not in self._seconds:
             rate = self.rate(step.op, step.axes)
             self._seconds[key] = rate.seconds(self.bytes(self.elements(larger, without)))
@@ -172,7 +172,7 @@ class Points:
 
     def product(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
         """Seconds of a local product; a kernel skips masked pairs and keeps its scores."""
-        key = *map(_placing, (*step.inputs, step.output)), visible, kernel
+        key = *map(placing, (*step.inputs, step.output)), visible, kernel
         if key not in self._seconds:
             few, of = self.alike
             seconds = few._product(step, visible, kernel=kernel)
@@ -220,7 +220,7 @@ def viable(contraction: Contraction) -> tuple[_Option, ...]:
 
 
 @dataclass(slots=True)
-class _Chooser:
+class Chooser:
     """The best strategy of each contraction on every point, by the rule of `costs.pick`."""
 
     points: Points
@@ -299,7 +299,7 @@ def layer_times(
 
     Parts are those of `stage_time`; of what a remat policy does again, `again:NAME`.
     """
-    graph, chooser = points.sizes.graph, _Chooser(points)
+    graph, chooser = points.sizes.graph, Chooser(points)
     found: dict[int, LayerTimes] = {}
     for block, ops in layer_runs(graph):
         again = tuple(
@@ -307,15 +307,15 @@ def layer_times(
             for name, kept in points.sizes.kept.items()
         )
         totals: dict[Key, Floats] = {}
-        for where, chosen in _combinations(chooser, asked[block]):
+        for where, chosen in combinations_of(chooser, asked[block]):
             derivation = derive_again(graph, ops, points.layout, chosen.__getitem__)
             _add(totals, points, derivation, again, where)
         found[block] = totals
     return found
 
 
-def _combinations(
-    chooser: _Chooser, asked: Sequence[Contraction]
+def combinations_of(
+    chooser: Chooser, asked: Sequence[Contraction]
 ) -> list[tuple[Ints, dict[Contraction, Strategy]]]:
     """The points on which the same strategies win, with those strategies."""
     code, radix = np.zeros(len(chooser.points), np.int64), 1
@@ -384,10 +384,10 @@ def _likeness(line: Derived) -> object:
     """What the time of a line depends on, sizes and axes of a group aside: no names."""
     step = line.step
     if step.op == "einsum":
-        return *map(_placing, (*step.inputs, step.output)), line.op.mask
-    return step.op, _placing(step.larger)
+        return *map(placing, (*step.inputs, step.output)), line.op.mask
+    return step.op, placing(step.larger)
 
 
-def _placing(tensor: Tensor) -> tuple[tuple[str, ...], frozenset[str]]:
+def placing(tensor: Tensor) -> tuple[tuple[str, ...], frozenset[str]]:
     """What the size of a tensor's block depends on."""
     return tensor.dims, frozenset(tensor.sharded_over)

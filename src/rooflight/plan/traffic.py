@@ -10,10 +10,9 @@ from typing import Literal
 
 from rooflight.costs import NetworkTime, collective_time
 from rooflight.graph import Graph
-from rooflight.specs.mesh import Group
+from rooflight.specs.mesh import FAR, Group
 
 Tier = Literal["fast", "slow"]  # links of a torus or inside a node; all that is further away
-_FAR = ("dcn", "leaf", "spine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ def traffic_of(time: NetworkTime | None, *, is_critical: bool, once: bool) -> It
     if time is None or time.expected_s == 0:
         return
     is_exchange = time.kind == "all_to_all" and is_critical
-    far = {t.name: t for t in time.tiers if t.name in _FAR}
+    far = {t.name: t for t in time.tiers if t.name in FAR}
     outer_s = sum(t.bandwidth_s for t in far.values())
     if set(far) == {"dcn"} and time.bandwidth_s > outer_s:
         yield Traffic("slow", is_critical, once, is_exchange, outer_s, 0.0, 1.0)
@@ -60,8 +59,8 @@ def sent_once(time: NetworkTime, group: Group, k: int) -> NetworkTime:
     """
     if group.rings or k <= 1:
         return time
-    nodes = math.prod(f.size for f in group.fans if f.dim in _FAR)
-    units = {tier.name: nodes if tier.name in _FAR else group.size for tier in time.tiers}
+    nodes = math.prod(f.size for f in group.fans if f.dim in FAR)
+    units = {tier.name: nodes if tier.name in FAR else group.size for tier in time.tiers}
     tiers = tuple(
         replace(t, bandwidth_s=t.bandwidth_s * _distinct(units[t.name], k)) for t in time.tiers
     )

@@ -7,13 +7,46 @@ In: a `Question`. Out: a `Search` with at least one candidate, or an error that 
 from dataclasses import replace
 
 import rooflight
+from rooflight.dtypes import Dtype
 from rooflight.errors import RooflightError, UsageError
-from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.parts import STORED, TrainingRun
+from rooflight.graph import Graph
+from rooflight.plan.candidate import Candidate, Question, Rank
+from rooflight.plan.framework import FRAMEWORKS, default_framework, parse_framework
+from rooflight.plan.recipe import parse_recipe
 from rooflight.plan.search import Search, Watch, search_training
-from rooflight.records import Alternative, Choice, Held, Mfu, Plan, Time
+from rooflight.plan.stage_time import Overlap
+from rooflight.records import Alternative, Choice, ForecastTime, Held, Mfu, Plan, Time
 from rooflight.specs.model import ModelSpec
+from rooflight.specs.slice import Slice
 from rooflight.units import format_count, format_seconds
+
+HBM_MARGIN = 0.08  # left free where no compiler was asked: fragments, buffers of collectives
+
+
+def train_question(
+    graph: Graph,
+    on: Slice,
+    batch: int,
+    seq: int,
+    dtype: Dtype,
+    *,
+    overlap: Overlap = "sum",
+    recipe: str | None = None,
+    framework: str | None = None,
+    rank: Rank = "forecast",
+    hbm_margin: float | None = None,
+) -> Question:
+    """A question with the defaults that people mean; None is the framework's own, or the margin.
+
+    Ranked by the roofline it is the book's question: our own program, all of the HBM.
+    """
+    is_book = rank == "roofline"
+    ours = FRAMEWORKS["rooflight"] if is_book else default_framework(on.chip)
+    by = parse_framework(framework) if framework else ours
+    margin = (0.0 if is_book else HBM_MARGIN) if hbm_margin is None else hbm_margin
+    stored = parse_recipe(recipe or by.recipe)
+    question = Question(graph, on, batch, seq, dtype, overlap, stored, framework=by, rank=rank)
+    return replace(question, hbm_margin=margin)
 
 
 def plan_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
@@ -36,21 +69,33 @@ def nearest_batch(question: Question) -> int:
     Widths, heads and contexts are powers of two times little, so an odd factor of the chips, such
     as the 5 and 7 of 8,960, has to split sequences, or layers.
     """
+    unit = _batch_unit(question)
+    return max(1, round(question.batch / unit)) * unit
+
+
+def _batch_unit(question: Question) -> int:
+    """The odd factors of the chips, and as many twos as the batch has room for."""
     odd, twos = question.on.num_chips, 1
     while odd % 2 == 0:
         odd, twos = odd // 2, twos * 2
     unit = odd
     while 2 * unit <= question.batch and unit // odd < twos:
         unit *= 2
-    return max(1, round(question.batch / unit)) * unit
+    return unit
 
 
 def _nothing_divides(question: Question) -> UsageError:
-    batch = _batch_that_divides(question)
+    batch, unit = _batch_that_divides(question), _batch_unit(question)
+    below = question.batch // unit * unit
+    other = below if batch > question.batch else below + unit
+    both = [batch]
+    if 0 < other != batch and _divides(replace(question, batch=other)):
+        both = sorted((batch, other))
+    sizes = " or ".join(f"--batch {b * question.seq}" for b in both)
     return UsageError(
         f"no layout divides {question.batch} sequences over the"
         f" {question.on.num_chips} chips of {question.on}",
-        hint=f"use a batch of {batch} sequences: --batch {batch * question.seq}",
+        hint=f"use {' or '.join(map(str, both))} sequences: {sizes}",
     )
 
 
@@ -80,10 +125,7 @@ def better_batch(question: Question, best: Candidate) -> tuple[int, float] | Non
     other = search_training(replace(question, batch=batch), count=1).candidates
     if not other:
         return None
-    overlap = question.overlap
-    gain = (batch / other[0].time.expected_s(overlap)) / (
-        question.batch / best.time.expected_s(overlap)
-    )
+    gain = (batch / other[0].step_s) / (question.batch / best.step_s)
     return (batch, gain) if gain > 1.02 else None
 
 
@@ -93,7 +135,7 @@ def plan_record(
     """The best candidate as a record, the others as its alternatives."""
     q, best = question, found.candidates[0]
     stages = best.num_stages
-    expected_s = best.time.expected_s(q.overlap)
+    is_forecast = q.rank == "forecast"
     return Plan(
         version=rooflight.__version__,
         model=model,
@@ -113,25 +155,30 @@ def plan_record(
         zero=1,
         time=_time(best, q),
         memory=_held(best),
-        mfu=Mfu(min(1.0, best.time.mfu(q.overlap)), "model FLOPs, causal attention"),
-        tokens_per_s=q.batch * q.seq / expected_s,
-        binds=best.time.binds(q.overlap),
+        framework=q.framework.name,
+        mfu=Mfu(best.mfu, "model FLOPs, causal attention"),
+        tokens_per_s=q.batch * q.seq / best.step_s,
+        binds=best.binds,
         choices=(*choices, *_choices(best, found)),
-        alternatives=tuple(_alternative(c, best, q) for c in found.candidates[1:]),
+        alternatives=tuple(_alternative(c, best) for c in found.candidates[1:]),
         searched={
             "priced": found.num_priced,
             "too_large": found.num_too_large,
             "too_slow": found.num_too_slow,
             "unfit": found.num_unfit,
         },
-        sources={"time": "spec", "memory": "spec", "mfu": "spec"},
+        sources={
+            "time": "calibrated" if is_forecast else "spec",
+            "memory": "spec",
+            "mfu": "calibrated" if is_forecast else "spec",
+        },
     )
 
 
 def _time(candidate: Candidate, question: Question) -> Time:
     time = candidate.time
     return Time(
-        expected_s=time.expected_s(question.overlap),
+        roofline_s=time.expected_s(question.overlap),
         lower_s=time.lower_s,
         upper_s=time.upper_s,
         products_s=time.products_s,
@@ -139,6 +186,19 @@ def _time(candidate: Candidate, question: Question) -> Time:
         bubble_s=time.bubble_s,
         collectives_s=dict(time.axes_s),
         waits_s=dict(time.waits_s),
+        forecast=_forecast(candidate),
+    )
+
+
+def _forecast(candidate: Candidate) -> ForecastTime:
+    said = candidate.forecast
+    return ForecastTime(
+        seconds=said.seconds,
+        low_s=said.low_s,
+        high_s=said.high_s,
+        mfu=said.mfu,
+        parts_s=said.breakdown.named,
+        basis=said.basis.text,
     )
 
 
@@ -149,6 +209,7 @@ def _held(candidate: Candidate) -> Held:
 
 def _choices(best: Candidate, found: Search) -> tuple[Choice, ...]:
     tried = f"the fastest that fits of {format_count(found.num_priced)} layouts that were priced"
+    kept = f"{best.remat.help}: more does not fit, or is slower"
     remat = {
         "none": "everything that the backward pass reads fits",
         "dots": "keeping everything does not fit, or is slower",
@@ -156,33 +217,37 @@ def _choices(best: Candidate, found: Search) -> tuple[Choice, ...]:
     }
     return (
         Choice("layout", best.layout.text, tried),
-        Choice("remat", best.remat.name, remat[best.remat.name]),
+        Choice("remat", best.remat.name, remat.get(best.remat.name, kept)),
         Choice("zero", "1", "optimizer state over all data axes costs no more traffic"),
     )
 
 
-def _alternative(candidate: Candidate, best: Candidate, question: Question) -> Alternative:
-    expected_s = candidate.time.expected_s(question.overlap)
-    best_s = best.time.expected_s(question.overlap)
+def _alternative(candidate: Candidate, best: Candidate) -> Alternative:
     return Alternative(
         layout=candidate.layout.text,
         mesh=str(candidate.mesh),
         schedule=schedule_text(candidate),
         remat=candidate.remat.name,
-        expected_s=expected_s,
+        step_s=candidate.step_s,
         hbm_bytes=candidate.memory.total_bytes,
-        because=_lost(candidate, best, expected_s / best_s, question),
+        because=_lost(candidate, best),
     )
 
 
-def _lost(candidate: Candidate, best: Candidate, ratio: float, question: Question) -> str:
+def _lost(candidate: Candidate, best: Candidate) -> str:
     """Why a candidate is not first."""
+    ratio = candidate.step_s / best.step_s
     if ratio < 1.001:
         more = candidate.time.collectives_s("sum") - best.time.collectives_s("sum")
         if more <= 0:
             return "as fast"
         return f"as fast, but has {format_seconds(more)} more collectives to hide"
-    what = candidate.time.binds(question.overlap)
+    if candidate.rank == "forecast":
+        mine, others = candidate.forecast.breakdown.named, best.forecast.breakdown.named
+        most = max(mine, key=lambda name: mine[name] - others[name])
+        more = format_seconds(max(0.0, mine[most] - others[most]))
+        return f"takes {ratio:.3f} times as long: {more} more of {most}"
+    what = candidate.binds
     if candidate.time.bubble_s > best.time.bubble_s and what == "products":
         what = "the bubble of its pipeline"
     return f"takes {ratio:.3f} times as long: bound by {what}"
@@ -198,18 +263,3 @@ def schedule_text(candidate: Candidate) -> str:
         return "" if micro.count == 1 else f"{micro.count} microbatches"
     virtual = f" x {micro.virtual}" if micro.virtual > 1 else ""
     return f"{micro.schedule}, {stages}{virtual} stages, {micro.count} microbatches"
-
-
-def candidate_run(question: Question, candidate: Candidate) -> TrainingRun:
-    """A layout of a search as a run to be priced."""
-    return TrainingRun(
-        question.graph,
-        candidate.layout,
-        candidate.mesh,
-        question.batch,
-        question.seq,
-        question.dtype,
-        candidate.micro,
-        candidate.remat,
-        stored=max(STORED, question.dtype, key=lambda dtype: dtype.bits),
-    )

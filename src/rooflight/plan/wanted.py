@@ -5,26 +5,29 @@ the space leaves out. A scheme that is not named is free; a degree of 1 means wi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rooflight.algebra import ways
 from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.graph import SCHEDULES as EVERY_SCHEDULE
 from rooflight.graph import Graph
-from rooflight.graph.layout import SCHEMES, Layout, parse_layout
+from rooflight.graph.layout import SCHEMES, Layout, parse_layout, scheme_axes
 from rooflight.plan.bubble import IN_STEP
-from rooflight.plan.candidate import Candidate
-from rooflight.plan.region import Region
+from rooflight.plan.candidate import Candidate, Question
+from rooflight.plan.forecast.evidence import scheme_name
+from rooflight.plan.framework import Framework
+from rooflight.plan.options import policies_of, schedules_of
+from rooflight.plan.region import Region, Ways
 from rooflight.plan.remat import Remat, parse_remat
-from rooflight.plan.search import POLICIES, SCHEDULES
 from rooflight.plan.space import patterns
 from rooflight.specs.slice import Slice
 from rooflight.units import parse_count
 
 _ALSO = {"tp": ("tp", "sp")}  # people say tp for both: they split the same weights
 _AXES = "XYZWVUT"
-_OTHER = ("remat", "microbatches", "schedule")
-_HINT = "write degrees such as fsdp=64,tp=8, or remat=none, microbatches=8, schedule=1f1b"
+_OTHER = ("remat", "microbatches", "schedule", "vp")
+_TIERS = {"node": False, "torus": False, "far": True, "leaf": True, "spine": True, "dcn": True}
+_HINT = "write degrees such as fsdp=64,tp=8@node, or remat=none, microbatches=8, pp=4,vp=2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Wanted:
     remat: Remat | None = None
     num_microbatches: int | None = None
     schedule: str | None = None
+    virtual: int | None = None  # chunks of layers of an interleaved stage
+    far: Mapping[str, bool] = field(default_factory=dict[str, bool])  # tp@node: not far
 
 
 def parse_wanted(text: str, graph: Graph) -> Wanted:
@@ -54,7 +59,9 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
         if name not in (*SCHEMES, *_OTHER):
             raise UnknownNameError("scheme or option", name, (*SCHEMES, *_OTHER))
         found[name] = value
-    remat, count, schedule = (found.pop(name, None) for name in _OTHER)
+    remat, count, schedule, virtual = (found.pop(name, None) for name in _OTHER)
+    far = {scheme_name(n): _is_far(n, *v.split("@")[1:]) for n, v in found.items() if "@" in v}
+    found = {name: value.partition("@")[0] for name, value in found.items()}
     if schedule is not None and schedule not in EVERY_SCHEDULE:
         raise UnknownNameError("pipeline schedule", schedule, EVERY_SCHEDULE)
     if schedule is not None and schedule not in IN_STEP:
@@ -68,7 +75,17 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
         None if remat is None else parse_remat(remat, graph),
         None if count is None else _at_least_one("microbatches", count),
         schedule,
+        None if virtual is None else _at_least_one("vp", virtual),
+        far,
     )
+
+
+def _is_far(name: str, tier: str = "", *more: str) -> bool:
+    if tier not in _TIERS or more:
+        raise ParseError(
+            f"{name}@{tier} must name a tier of {', '.join(_TIERS)}", hint="write tp=8@node"
+        )
+    return _TIERS[tier]
 
 
 def _degree(name: str, value: str, graph: Graph) -> int:
@@ -87,67 +104,65 @@ def _at_least_one(name: str, value: str) -> int:
     return number
 
 
-def scheme_axes(layout: Layout) -> dict[str, tuple[str, ...]]:
-    """The mesh axes of each scheme of a layout.
-
-    >>> scheme_axes(parse_layout("fsdp=XZ,sp=Y"))
-    {'fsdp': ('X', 'Z'), 'sp': ('Y',)}
-    """
-    parts = [part.partition("=") for part in layout.text.split(",")]
-    return {name: tuple(axes) for name, _, axes in parts}
-
-
-def region_of(wanted: Wanted, graph: Graph, on: Slice) -> tuple[Region, tuple[str, ...]]:
+def region_of(wanted: Wanted, question: Question) -> tuple[Region, tuple[str, ...]]:
     """The layouts that have what is wanted, and what of it the space leaves out."""
     outside: list[str] = []
-    chosen = list(_placed(_in_space(wanted, graph), on))
+    on, framework = question.on, question.framework
+    chosen = list(_placed(_in_space(wanted, question.graph, framework), on))
     if not chosen:
         chosen = list(_placed(_beyond(wanted), on))
         if chosen:
             outside.append("no pattern of the space has exactly these schemes")
-    if wanted.remat and wanted.remat.name not in {r.name for r in POLICIES}:
+    if wanted.remat and wanted.remat.name not in {r.name for r in policies_of(question)}:
         outside.append(f"remat {wanted.remat.name} is not searched")
     schedule = wanted.schedule
-    known = tuple(s for s in SCHEDULES if s[0] == schedule)
+    every = schedules_of(framework)
+    known = tuple(s for s in every if s[0] == schedule)
     if schedule and not known:
         outside.append(f"schedule {schedule} is not searched")
         known = ((schedule, 1),)
+    if wanted.virtual:
+        name = "interleaved" if wanted.virtual > 1 else schedule or "1f1b"
+        known = ((name, wanted.virtual),)
+        if known[0] not in every:
+            outside.append(f"{wanted.virtual} chunks of layers per stage are not searched")
     region = Region(
         layouts=tuple(layout for layout, _ in chosen),
-        axes={layout.text: axes for layout, axes in chosen},
+        ways={layout.text: made for layout, made in chosen},
         remats=(wanted.remat,) if wanted.remat else None,
-        schedules=known if schedule else None,
+        schedules=known or None,
         num_microbatches=wanted.num_microbatches,
+        far=wanted.far,
     )
     return region, tuple(outside)
 
 
-_Sized = tuple[Layout, Mapping[str, int]]  # and the sizes that its axes must have
+_Sized = tuple[Layout, Ways]  # and the ways that its axes must make
 
 
-def _in_space(wanted: Wanted, graph: Graph) -> Iterator[_Sized]:
-    for layout in patterns(graph):
-        axes = _sizes(wanted, scheme_axes(layout))
-        if axes is not None and (layout.stages or not wanted.schedule):
-            yield layout, axes
+def _in_space(wanted: Wanted, graph: Graph, framework: Framework) -> Iterator[_Sized]:
+    for layout in patterns(graph, framework):
+        made = _ways(wanted, scheme_axes(layout))
+        if made is not None and (layout.stages or not (wanted.schedule or wanted.virtual)):
+            yield layout, made
 
 
 def _placed(sized: Iterable[_Sized], on: Slice) -> Iterator[_Sized]:
     """Those that some mesh of the slice has."""
-    for layout, axes in sized:
-        if Region(axes={layout.text: axes}).placements(layout, on).count:
-            yield layout, axes
+    for layout, made in sized:
+        if Region(ways={layout.text: made}).placements(layout, on).count:
+            yield layout, made
 
 
-def _sizes(wanted: Wanted, schemes: Mapping[str, tuple[str, ...]]) -> dict[str, int] | None:
-    """The sizes that the degrees give to a pattern's axes; None where it has other schemes."""
-    sizes: dict[str, int] = {}
+def _ways(wanted: Wanted, schemes: Mapping[str, tuple[str, ...]]) -> Ways | None:
+    """The ways that a pattern's axes make of the degrees; None where it has other schemes."""
+    made: dict[tuple[str, ...], int] = {}
     for name, degree in wanted.degrees.items():
-        here = [axes[0] for n in _ALSO.get(name, (name,)) for axes in (schemes.get(n),) if axes]
-        if bool(here) != (degree > 1) or any(sizes.get(a, degree) != degree for a in here):
+        here = [axes for n in _ALSO.get(name, (name,)) for axes in (schemes.get(n),) if axes]
+        if bool(here) != (degree > 1) or any(made.get(a, degree) != degree for a in here):
             return None
-        sizes |= dict.fromkeys(here, degree)
-    return sizes
+        made |= dict.fromkeys(here, degree)
+    return made
 
 
 def _beyond(wanted: Wanted) -> Iterator[_Sized]:
@@ -155,19 +170,21 @@ def _beyond(wanted: Wanted) -> Iterator[_Sized]:
     degrees = {n: d for n, d in wanted.degrees.items() if d > 1}
     free = iter(_AXES)
     axes = {name: next(free) for name in degrees}
-    sizes = {axes[name]: degree for name, degree in degrees.items()}
     data = next((n for n in ("fsdp", "dp") if n in degrees), None)
     if data and "ep" in degrees and degrees[data] % degrees["ep"] == 0:
-        sizes[axes[data]] //= degrees["ep"]
         axes[data] += axes["ep"]
+    made = {tuple(axes[name]): degree for name, degree in degrees.items()}
     text = ",".join(f"{name}={axis}" for name, axis in axes.items())
     rest = next(free)
     more = [f"{name}={rest}" for name in ("fsdp", "dp") if name not in wanted.degrees]
     for layout in filter(None, (text, *(f"{text},{m}".lstrip(",") for m in more))):
-        yield parse_layout(layout), sizes
+        yield parse_layout(layout), made
 
 
 def degrees_text(candidate: Candidate) -> str:
-    """Schemes with their degrees: `fsdp=64 x sp=8`."""
+    """Schemes with their degrees: `fsdp=64 x tp=8`, chunks of an interleaved stage as `vp=4`."""
     schemes = scheme_axes(candidate.layout).items()
-    return " x ".join(f"{name}={ways(axes, candidate.mesh.axes)}" for name, axes in schemes)
+    sizes = {scheme_name(name): ways(axes, candidate.mesh.axes) for name, axes in schemes}
+    if candidate.micro.virtual > 1:
+        sizes["vp"] = candidate.micro.virtual
+    return " x ".join(f"{name}={size}" for name, size in sizes.items())

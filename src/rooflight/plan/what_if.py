@@ -67,8 +67,12 @@ def _latency(chip: Chip, factor: float) -> Chip:
     if torus:
         torus = replace(torus, hop_s=torus.hop_s * factor)
     if switched:
-        hop_s, fabric_hop_s = switched.hop_s * factor, switched.fabric_hop_s * factor
-        switched = replace(switched, hop_s=hop_s, fabric_hop_s=fabric_hop_s)
+        switched = replace(
+            switched,
+            hop_s=switched.hop_s * factor,
+            fabric_hop_s=switched.fabric_hop_s * factor,
+            launch_s=switched.launch_s * factor,
+        )
     hops = {k: v * factor for k, v in chip.detail.items() if k == "dcn_hop_s"}
     return replace(chip, torus=torus, switched=switched, detail={**chip.detail, **hops})
 
@@ -187,8 +191,7 @@ class WhatIf:
         """The new step time as a multiple of the old one."""
         if self.after is None:
             return None
-        overlap = self.question.overlap
-        return self.after.time.expected_s(overlap) / self.before.time.expected_s(overlap)
+        return self.after.step_s / self.before.step_s
 
 
 def what_if(question: Question, factors: Mapping[str, float], before: Candidate) -> WhatIf:

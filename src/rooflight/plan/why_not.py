@@ -53,11 +53,11 @@ class WhyNot:
 
 def why_not(question: Question, wanted: Wanted, best: Candidate) -> WhyNot:
     """Searches what is wanted as the whole space is searched, and says why it is not the answer."""
-    region, outside = region_of(wanted, question.graph, question.on)
+    region, outside = region_of(wanted, question)
     narrow = replace(question, region=region)
     found = search_training(narrow, count=1)
     if found.candidates:
-        return _compared(question, wanted, best, found.candidates[0], outside)
+        return judged(question, wanted, best, found.candidates[0], outside)
     if not found.num_priced:
         because = _what_does_not_divide(narrow)
         return WhyNot(wanted, "does not divide", because, best, outside=outside)
@@ -76,10 +76,17 @@ def why_not(question: Question, wanted: Wanted, best: Candidate) -> WhyNot:
     )
 
 
-def _compared(
-    question: Question, wanted: Wanted, best: Candidate, mine: Candidate, outside: tuple[str, ...]
+def judged(
+    question: Question,
+    wanted: Wanted,
+    best: Candidate,
+    mine: Candidate,
+    outside: tuple[str, ...] = (),
 ) -> WhyNot:
-    mine_s, best_s = (c.time.expected_s(question.overlap) for c in (mine, best))
+    """One layout against the best of all."""
+    if not mine.memory.fits:
+        return WhyNot(wanted, "does not fit", _too_much(mine), best, mine, outside)
+    mine_s, best_s = mine.step_s, best.step_s
     verdict: Verdict = "slower" if mine_s > best_s * SAME else "ties"
     if verdict == "ties" and mine.degrees == best.degrees and mine.remat.name == best.remat.name:
         verdict = "wins"
@@ -102,7 +109,12 @@ def _reason(verdict: Verdict, question: Question, mine: Candidate, best: Candida
 
 
 def _what_costs(question: Question, mine: Candidate, best: Candidate) -> str:
-    """The term that makes most of the difference; products and collectives overlap."""
+    """The term that makes most of the difference; at the roofline collectives overlap."""
+    if question.rank == "forecast":
+        mine_s, best_s = mine.forecast.breakdown.named, best.forecast.breakdown.named
+        most = max(mine_s, key=lambda name: mine_s[name] - best_s[name])
+        took = f"{format_seconds(mine_s[most])}, not {format_seconds(best_s[most])}"
+        return f"its {most} take{'' if most.endswith('s') else 's'} {took}"
     time, overlap = mine.time, question.overlap
     busy, best_busy = (max(t.products_s, t.collectives_s(overlap)) for t in (time, best.time))
     if time.bubble_s - best.time.bubble_s > busy - best_busy:
@@ -144,7 +156,9 @@ def by_scheme(candidate: Candidate) -> dict[str, float]:
 
 
 def terms(candidate: Candidate) -> dict[str, float]:
-    """What a step is spent on, by name: products and collectives overlap, the bubble does not."""
+    """What a step is spent on, by name; at the roofline products and collectives overlap."""
+    if candidate.rank == "forecast":
+        return {k: s for k, s in candidate.forecast.breakdown.named.items() if s}
     time = candidate.time
     collectives = {f"collectives, {name}": s for name, s in by_scheme(candidate).items()}
     once = {"products": time.products_s - time.again_s, "done again": time.again_s}

@@ -3,15 +3,18 @@
 In: asked rows and a date. Out: `Calibration` records, and the text of one file a chip.
 """
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rooflight.reconcile.cross_validate import cross_validate, spread_of
+from rooflight.reconcile.cross_validate import COVERS, cross_validate, spread_of
 from rooflight.reconcile.hierarchy import Place, fit_hierarchy, places
 from rooflight.reconcile.replay import Asked, Case
-from rooflight.specs.calibration import ANY, Calibration, calibration_text
+from rooflight.reconcile.validation import Replay, validate_shipped
+from rooflight.specs.calibration import ANY, DENSE, EXPERTS, Calibration, calibration_text
 
 
 def fit_calibrations(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
@@ -38,6 +41,38 @@ def fit_calibrations(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
             )
         )
     return tuple(found)
+
+
+def evidence_text(asked: Asked) -> str:
+    """The index of measured runs that the planner reads, one line for each configuration.
+
+    What is extrapolated is as far off as runs of a source that no fit had seen.
+    """
+    known = {one.id: one for one in validate_shipped(asked).of("train")}
+    runs: dict[str, dict[str, object]] = {}
+    for case in asked.cases:
+        if case.kind == "train":
+            residual = math.log(case.measured_s / known[case.id].predicted_s)
+            runs[case.configuration] = {
+                **{name: getattr(case, name) for name in ("id", "chip")},
+                "kind": case.chip_kind,
+                **{name: getattr(case, name) for name in ("engine", "blocks", "chips", "degrees")},
+                "reach": sorted(case.reach),
+                "residual": round(residual, 4),
+            }
+    off = {
+        blocks: round(_most([r for r in known.values() if r.blocks == blocks]), 4)
+        for blocks in (DENSE, EXPERTS)
+    }
+    lines = ",\n".join(json.dumps(run) for run in runs.values())
+    return f'{{"schema": 1,\n"extrapolated": {json.dumps(off)},\n"runs": [\n{lines}\n]}}\n'
+
+
+def _most(replays: Sequence[Replay]) -> float:
+    """What 80 % of the rows stay within when no fit saw their source, in logs."""
+    found = [r for r in replays if r.source_out_s]
+    sizes = sorted(abs(math.log(r.measured_s / (r.source_out_s or 1.0))) for r in found)
+    return sizes[int(COVERS * len(sizes))]
 
 
 def _stand_in(place: Place, case: Case) -> Case:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from rooflight.errors import UnknownNameError
-from rooflight.reconcile.rows import read_facts
+from rooflight.specs.calibration import measured_chips
 from rooflight.specs.catalog import load_chip
 from rooflight.specs.chip import Chip
 
@@ -22,7 +22,7 @@ def measured_chip(name: str) -> MeasuredChip:
     >>> measured_chip("a100_40g_sxm").chip.hbm_bytes_per_s, measured_chip("tpu_v7x").devices
     (1555000000000.0, 2)
     """
-    known = read_facts("chips")
+    known = measured_chips()
     if name not in known:
         try:
             return MeasuredChip(load_chip(name))
@@ -30,8 +30,8 @@ def measured_chip(name: str) -> MeasuredChip:
             raise UnknownNameError("chip", name, known) from error
     facts = known[name]
     chip = replace(load_chip(facts["chip"]), name=name)
-    if "hbm_bytes_per_s" in facts:
-        chip = replace(chip, hbm_bytes_per_s=facts["hbm_bytes_per_s"])
+    differs = {key: facts[key] for key in ("hbm_bytes", "hbm_bytes_per_s") if key in facts}
+    chip = replace(chip, **differs)
     if "domain_chips" in facts and chip.switched:
         domain = replace(chip.switched, domain_chips=facts["domain_chips"])
         chip = replace(chip, switched=domain)

@@ -19,7 +19,8 @@ FOLDS = 10
 COVERS = 0.8  # of measured values inside an interval
 _ENOUGH = 10  # residuals for an interval of their own
 
-HELD_OUT: dict[str, Callable[[Case], str]] = {
+FoldOf = Callable[[Case], str | None]  # what a case is held out with; None is always fitted
+HELD_OUT: dict[str, FoldOf] = {
     "configuration": lambda case: str(_fold(case.configuration)),
     "model": lambda case: case.model,
     "source": lambda case: case.source,
@@ -38,12 +39,14 @@ class HeldOut:
     spread: Floats  # half-width of the log interval, from other folds' residuals
 
 
-def cross_validate(asked: Asked, by: str, *, start: Fits | None = None) -> HeldOut:
-    """Holds out one fold, model or source at a time."""
-    fold_of = HELD_OUT[by]
+def cross_validate(asked: Asked, by: str | FoldOf, *, start: Fits | None = None) -> HeldOut:
+    """Holds out one fold, model or source at a time; what is in none, a fit of all answers."""
+    fold_of = HELD_OUT[by] if isinstance(by, str) else by
     folds = [fold_of(case) for case in asked.cases]
     seconds = np.zeros(len(asked.cases))
-    for fold in sorted(set(folds)):
+    if None in folds:
+        seconds = predict(asked, start or fit_hierarchy(asked))
+    for fold in sorted({fold for fold in folds if fold is not None}):
         is_out = [f == fold for f in folds]
         fits = fit_hierarchy(asked.take([not out for out in is_out]), start=start)
         seconds[np.array(is_out)] = predict(asked.take(is_out), fits)
@@ -51,9 +54,9 @@ def cross_validate(asked: Asked, by: str, *, start: Fits | None = None) -> HeldO
     return HeldOut(seconds, _spreads(asked.cases, folds, residuals))
 
 
-def _spreads(cases: Sequence[Case], folds: Sequence[str], residuals: Floats) -> Floats:
+def _spreads(cases: Sequence[Case], folds: Sequence[str | None], residuals: Floats) -> Floats:
     """Every row's spread from the other folds; rows of one place and fold share it."""
-    known: dict[tuple[Place, str], float] = {}
+    known: dict[tuple[Place, str | None], float] = {}
     for case, fold in zip(cases, folds, strict=True):
         key = places(case)[0], fold
         if key not in known:

@@ -20,7 +20,6 @@ from rooflight.plan.parts import TrainingRun, training_parts
 from rooflight.reconcile.cross_validate import COVERS
 from rooflight.reconcile.fit import fit_values
 from rooflight.specs.calibration import DENSE, Calibration, typical_values
-from rooflight.specs.chip import Chip
 from rooflight.specs.mesh import parse_mesh
 from rooflight.specs.slice import Slice
 
@@ -118,23 +117,11 @@ def calibrate_host(host: Host, seconds: Sequence[float], *, made: str) -> HostCa
 
 
 def calibrated_chip(host: Host, found: HostCalibration) -> Host:
-    """The host with its calibration among the facts of its chip; `own_calibration` reads it."""
+    """The host with its calibration among its chip's facts; `host_calibration` reads it."""
     one, source = found.calibration, host.chip.sources["hbm_bytes"]
     facts = {**one.values, **{name: float(getattr(one, name)) for name in _ERRORS}}
     sources = {**host.chip.sources, **{f"detail.{name}": source for name in facts}}
     return replace(host, chip=replace(host.chip, detail=facts, sources=sources))
-
-
-def own_calibration(chip: Chip) -> Calibration | None:
-    """What a measured host says of itself, if its layouts were measured too."""
-    if chip.kind != "cpu" or not {*_ERRORS, *typical_values()} <= set(chip.detail):
-        return None
-    values = {name: chip.detail[name] for name in typical_values()}
-    rows, median, mean, spread = (chip.detail[name] for name in _ERRORS)
-    made = chip.sources["detail.rows"].checked
-    return Calibration(
-        chip.name, _ENGINE, DENSE, values, int(rows), ("this machine",), made, median, mean, spread
-    )
 
 
 def host_runs(host: Host) -> list[TrainingRun]:

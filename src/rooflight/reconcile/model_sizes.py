@@ -1,15 +1,16 @@
 """A model of a rows file as a `ModelSpec`.
 
 In: the sizes that a file or a row states. Out: a spec, and what had to be assumed. Sizes that no
-file states come from `models.toml`.
+file states come from `models.toml`, else from the preset of that name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
 from rooflight.reconcile.rows import Fields, Row, read_facts
 from rooflight.specs.model import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat, repeats
+from rooflight.specs.presets import find_preset
 
 _SIZES = ("layers", "d_model")
 _NO_WIDTH = 8  # stands for no feed-forward layer; divides over tensor ways
@@ -29,7 +30,7 @@ class Sized:
 
 
 def sized_model(row: Row, models: Mapping[str, Fields]) -> Sized:
-    """The model that a row ran: its own sizes, else the file's, else `models.toml`.
+    """The model that a row ran: its own sizes, else the file's, else ours, else a preset's.
 
     Raises `UsageError` where nobody states its sizes.
     """
@@ -37,16 +38,27 @@ def sized_model(row: Row, models: Mapping[str, Fields]) -> Sized:
     known = read_facts("models").get(row.model, {})
     assumed = [f"sizes of {row.model} from {known['source']}"] if "d_model" in known else []
     sizes |= known
+    cut = row.fields.get("layers_run")
     if any(name not in sizes for name in _SIZES):
-        raise UsageError(f"nobody states the sizes of {row.model}", hint="add them to models:")
+        return _preset(row, None if cut is None else int(cut))
     if "vocab" not in sizes:
         sizes["vocab"] = _VOCAB
         assumed.append(f"a vocabulary of {_VOCAB}")
-    cut = row.fields.get("layers_run")
     if cut is not None:
         sizes |= _cut(sizes, int(cut))
         assumed.append("one dense layer, 16 kv heads of 405B, as its launch scripts say")
     return Sized(_spec(row.model, _Sizes(sizes)), tuple(assumed))
+
+
+def _preset(row: Row, cut: int | None) -> Sized:
+    spec = find_preset(row.model)
+    if spec is None:
+        raise UsageError(f"nobody states the sizes of {row.model}", hint="add them to models:")
+    assumed = [f"sizes of {row.model} from the preset {spec.name}"]
+    if cut is not None:
+        spec = replace(spec, layers=repeats(spec.layer_blocks[:cut]))
+        assumed.append(f"its first {cut} layers")
+    return Sized(replace(spec, name=row.model), (*assumed, *spec.not_understood))
 
 
 def _cut(sizes: Fields, layers: int) -> dict[str, object]:

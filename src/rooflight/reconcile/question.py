@@ -5,7 +5,7 @@ cannot be asked. What a source does not say is assumed, and listed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
@@ -73,6 +73,9 @@ def ask(row: Row, models: Mapping[str, Fields]) -> Question:
     slices = int(row.fields.get("slices") or 1)
     found = measured_chip(row.chip)
     degrees = read_degrees(row, chips, slices, found.devices)
+    if "virtual" in known and degrees.stages > 1 and "vp" not in row.table("layout"):
+        degrees = replace(degrees, virtual=int(known["virtual"]))
+        assumed.append(f"{degrees.virtual} chunks of layers a stage")
     if not row.table("layout"):
         assumed.append("weights split over the chips of a slice, nothing else")
     model = sized_model(row, models)

@@ -9,9 +9,12 @@ from typing import Any  # of an empty mapping
 
 import numpy as np
 
+from rooflight.algebra import ways
 from rooflight.errors import RooflightError, UsageError
+from rooflight.graph.layout import scheme_axes
 from rooflight.plan.calibrated import Floats, Values, part_table
-from rooflight.plan.parts import Parts, training_parts
+from rooflight.plan.forecast.evidence import reach_of, scheme_name
+from rooflight.plan.parts import Parts, TrainingRun, training_parts
 from rooflight.reconcile.measured import measured_seconds
 from rooflight.reconcile.micro import micro_case
 from rooflight.reconcile.priced_table import PricedTable
@@ -40,6 +43,9 @@ class Case:
     configuration: str
     measured_s: float
     assumed: tuple[str, ...]
+    chips: int = 1
+    degrees: Mapping[str, int] = field(default_factory=dict[str, int])  # by scheme
+    reach: frozenset[str] = frozenset()  # how far each scheme goes: tp@node
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,7 @@ def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
         kernel = micro_case(row, rows.models)
         chip_kind, family = kernel.chip_kind, row.model
         engine, blocks, measured_s, parts = KERNEL, DENSE, kernel.measured_s, kernel.parts
-        assumed = kernel.assumed
+        assumed, where = kernel.assumed, {}
     else:
         question = ask(row, rows.models)
         measured_s, more = measured_seconds(question)
@@ -120,6 +126,7 @@ def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
         engine, family = question.engine, question.family
         blocks = EXPERTS if question.is_moe else DENSE
         chip_kind = question.run.mesh.slice.chip.kind
+        where = _where(question.run)
     if measured_s <= 0:
         raise UsageError("a measured time of zero", hint="check measured:")
     kind = "micro" if row.kind == "micro" else "train"
@@ -136,5 +143,18 @@ def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
         row.configuration,
         measured_s,
         assumed,
+        **where,
     )
     return case, parts
+
+
+def _where(run: TrainingRun) -> dict[str, Any]:
+    """The layout of a run as evidence."""
+    axes = run.mesh.axes
+    schemes = scheme_axes(run.layout).items()
+    degrees = {scheme_name(name): ways(over, axes) for name, over in schemes}
+    return {
+        "chips": run.mesh.slice.num_chips,
+        "degrees": {name: degree for name, degree in degrees.items() if degree > 1},
+        "reach": reach_of(run.layout, run.mesh),
+    }

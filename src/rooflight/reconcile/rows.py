@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from rooflight.errors import MissingExtraError, ParseError
+from rooflight.errors import MissingExtraError, ParseError, install
 
 Fields = Mapping[str, Any]  # a table of the file: values of any type until read
 FOLDER = Path(__file__).parent
@@ -103,9 +103,7 @@ def _parse_yaml(path: Path, text: str) -> object:
     try:
         import yaml  # an optional extra: the shipped rows do without
     except ImportError as error:
-        raise MissingExtraError(
-            "reading YAML needs PyYAML", hint="pip install 'rooflight[validate]'"
-        ) from error
+        raise MissingExtraError("reading YAML needs PyYAML", hint=install("validate")) from error
     try:
         return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
@@ -131,5 +129,5 @@ def shipped_rows() -> Rows:
 
 @lru_cache(maxsize=8)
 def read_facts(name: str) -> Mapping[str, Fields]:
-    """A table of facts of this folder: `chips`, `models` or `sources`."""
+    """A table of facts of this folder: `models` or `sources`."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

@@ -14,9 +14,9 @@ import numpy as np
 
 from rooflight.errors import UsageError
 from rooflight.plan.calibrated import PartTable, Values, part_table
+from rooflight.plan.forecast import blocks_of
 from rooflight.plan.parts import training_parts
 from rooflight.reconcile.cross_validate import COVERS
-from rooflight.reconcile.expected import blocks_of
 from rooflight.reconcile.fit import fit_values
 from rooflight.reconcile.run_reconcile import Reconciled
 from rooflight.specs.calibration import (

@@ -16,6 +16,8 @@ from rooflight.errors import UsageError
 from rooflight.graph import model_graph
 from rooflight.graph.layout import parse_layout
 from rooflight.plan.candidate import Question, step_of
+from rooflight.plan.forecast import Forecast, basis_of, forecast_run
+from rooflight.plan.framework import parse_framework
 from rooflight.plan.job import Microbatching
 from rooflight.plan.parts import STORED, TrainingRun
 from rooflight.plan.recipe import parse_recipe
@@ -32,7 +34,6 @@ from rooflight.profile import (
 from rooflight.profile.host_gaps import NOTHING, SHORT
 from rooflight.profile.skew import Groups, waits_for_last
 from rooflight.profile.table import Row, StepTable
-from rooflight.reconcile.expected import Expected, expected_step
 from rooflight.reconcile.run_folder import RunFolder, read_run_folder
 from rooflight.reconcile.run_gap import Compiled, Gap, Planned, Timed, Traced, explain_gap
 from rooflight.records import Plan
@@ -67,7 +68,7 @@ class Reconciled:
     compiled: Compiled
     traced: Traced
     scopes: tuple[Scope, ...]  # where most is lost first
-    expected: Expected | None
+    expected: Forecast
     found: RunFolder
 
     @property
@@ -93,7 +94,9 @@ def reconcile_run(folder: Path, on: Slice | None = None) -> Reconciled:
     traced = _traced(traces, tables, step)
     timed = Timed(statistics.median(found.quiet_s), statistics.fmean(found.profiled_s))
     gap = explain_gap(_planned(plan, mesh, on), compiled, traced, timed)
-    expected = expected_step(training_run(plan, mesh))
+    run = training_run(plan, mesh)
+    experts = bool(run.graph.per_token)
+    expected = forecast_run(run, basis_of(chip, plan.framework, experts=experts))
     return Reconciled(folder, plan, mesh, gap, compiled, traced, _scopes(traces), expected, found)
 
 
@@ -110,6 +113,7 @@ def training_run(plan: Plan, mesh: Mesh) -> TrainingRun:
         _micro(plan),
         REMATS[plan.remat],
         stored=max(STORED, dtype, key=lambda one: one.bits),
+        in_step=parse_framework(plan.framework).in_step,
     )
 
 
@@ -134,7 +138,7 @@ def _planned(plan: Plan, mesh: Mesh, on: Slice | None) -> Planned:
     time = plan.time
     if on is None:
         sent = sum(time.collectives_s.values())
-        return Planned(time.expected_s, time.products_s, sent, time.bubble_s)
+        return Planned(time.roofline_s, time.products_s, sent, time.bubble_s)
     question = Question(
         model_graph(plan.model),
         on,
@@ -143,6 +147,7 @@ def _planned(plan: Plan, mesh: Mesh, on: Slice | None) -> Planned:
         parse_dtype(plan.dtype),
         plan.overlap,
         parse_recipe(plan.recipe),
+        framework=parse_framework(plan.framework),
     )
     layout, remat = parse_layout(plan.layout), REMATS[plan.remat]
     step = step_of(question, layout, mesh, _micro(plan), remat)

@@ -10,9 +10,10 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.plan.serving import Precision
 from rooflight.reconcile.model_sizes import sized_model
-from rooflight.reconcile.rows import Fields, Row, read_facts
+from rooflight.reconcile.rows import Fields, Row
 from rooflight.reconcile.serving_question import ServingQuestion, ask_serving
 from rooflight.reconcile.serving_rows import ServingRow
+from rooflight.specs.calibration import measured_chips
 
 _SILICON = "aic-silicon"
 _MODELS = {
@@ -104,7 +105,7 @@ def _ask_tpu(row: Row, models: Mapping[str, Fields]) -> ServingQuestion:
     return ServingQuestion(
         stands,
         sized.spec,
-        str(read_facts("chips")[row.chip]["chip"]),
+        str(measured_chips()[row.chip]["chip"]),
         tp=chips,
         dp=1,
         ep=split if sized.is_moe else 1,

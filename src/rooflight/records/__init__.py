@@ -1,7 +1,7 @@
 """What verbs hand to each other: records that are JSON files, strict in and out.
 
 from rooflight.records import read_plan
-read_plan("plan.json").time.expected_s
+read_plan("plan.json").time.step_s
 """
 
 from rooflight.records.codec import decode, dump, encode, load
@@ -9,6 +9,7 @@ from rooflight.records.plan import (
     SCHEMA,
     Alternative,
     Choice,
+    ForecastTime,
     Held,
     Mfu,
     Part,
@@ -27,6 +28,7 @@ __all__ = [
     "SCHEMA",
     "Alternative",
     "Choice",
+    "ForecastTime",
     "Held",
     "Mfu",
     "Part",

@@ -10,7 +10,7 @@ Fields may be str, bool, int, float, None, `Literal`, dataclasses, `tuple[T, ...
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -41,18 +41,40 @@ def dump(record: object, *, verb: str, schema: int) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def load(kind: type[Record], text: str, *, verb: str, schema: int) -> Record:
-    """Reads what `dump` wrote; a document of another verb or schema is refused."""
+Migrate = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def load(
+    kind: type[Record],
+    text: str,
+    *,
+    verb: str,
+    schema: int,
+    migrate: Mapping[int, Migrate] | None = None,
+) -> Record:
+    """Reads what `dump` wrote; a document of another verb or schema is refused.
+
+    `migrate` makes documents of older schemas ones of this schema.
+    """
     document = _document(text)
     found, version = document.pop("verb", None), document.pop("schema", None)
     if found != verb:
         raise ParseError(f"verb is {found!r}, not {verb!r}", hint=f"give a file of the verb {verb}")
+    if not isinstance(version, bool) and isinstance(version, int) and version in (migrate or {}):
+        return decode(kind, _migrated((migrate or {})[version], document))
     if version != schema or isinstance(version, bool):
         raise ParseError(
             f"schema is {version!r}; this version of rooflight reads schema {schema}",
             hint="write the file anew with this version",
         )
     return decode(kind, document)
+
+
+def _migrated(migrate: Migrate, document: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return migrate(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ParseError(f"not a file of its schema: {error!r}", hint=_HINT) from None
 
 
 def _document(text: str) -> dict[str, object]:

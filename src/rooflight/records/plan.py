@@ -10,14 +10,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rooflight.errors import ModelError, UsageError
 from rooflight.records.codec import dump, encode, keys, load
 from rooflight.specs.mesh import Mesh, parse_mesh
 from rooflight.specs.model import ModelSpec
 
-SCHEMA = 1
+SCHEMA = 2
 
 SourceKind = Literal["spec", "calibrated", "compiler", "measured"]
 
@@ -39,10 +39,22 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class ForecastTime:
+    """Seconds that one step will take, with the 80 % interval, and what that rests on."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    mfu: float
+    parts_s: Mapping[str, float]  # matmuls, memory passes, exposed communication, ...
+    basis: str  # the measured runs that its constants were fitted to
+
+
+@dataclass(frozen=True, slots=True)
 class Time:
     """Seconds of one step, and what they are spent on."""
 
-    expected_s: float
+    roofline_s: float  # by the catalog: every roof reached, collectives hidden behind matmuls
     lower_s: float  # everything overlaps
     upper_s: float  # nothing does
     products_s: float  # recomputed ones included
@@ -50,13 +62,19 @@ class Time:
     bubble_s: float  # a stage waits for the others
     collectives_s: Mapping[str, float]  # by the mesh axes they run over: "X", "X+Y"
     waits_s: Mapping[str, float]  # the same ones by what waits for them: critical, ahead, async
+    forecast: ForecastTime | None = None  # None where nobody forecast it
 
     def __post_init__(self) -> None:
-        if not self.lower_s <= self.expected_s * (1 + 1e-9) <= self.upper_s * (1 + 2e-9):
+        if not self.lower_s <= self.roofline_s * (1 + 1e-9) <= self.upper_s * (1 + 2e-9):
             raise ModelError(
                 f"the bounds of a step, {self.lower_s} s and {self.upper_s} s, are not around"
-                f" the {self.expected_s} s that are expected"
+                f" the {self.roofline_s} s of its roofline"
             )
+
+    @property
+    def step_s(self) -> float:
+        """What a step will take: the forecast, or the roofline where there is none."""
+        return self.forecast.seconds if self.forecast else self.roofline_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +123,7 @@ class Alternative:
     mesh: str
     schedule: str  # "" without a pipeline, else such as "1f1b, 8 stages, 32 microbatches"
     remat: str
-    expected_s: float
+    step_s: float
     hbm_bytes: int
     because: str
 
@@ -130,6 +148,7 @@ class Plan:
     virtual: int  # stages a device
     remat: str
     zero: Literal[0, 1, 2]
+    framework: str  # whose schedules, memory and constants: rooflight, megatron, torchtitan
     time: Time
     memory: Held
     mfu: Mfu
@@ -171,8 +190,22 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str) -> Plan:
-    """Reads a plan file; the error names the path of a key that is wrong."""
-    return load(Plan, text, verb="plan", schema=SCHEMA)
+    """Reads a plan file; the error names the path of a key that is wrong.
+
+    A file of the first schema is read too: its `expected_s` was the roofline.
+    """
+    return load(Plan, text, verb="plan", schema=SCHEMA, migrate={1: _from_first})
+
+
+def _from_first(document: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 had no forecast and no framework but ours."""
+    time = dict(document["time"])
+    lost = [dict(one) for one in document["alternatives"]]
+    for one in lost:
+        one["step_s"] = one.pop("expected_s")
+    time["roofline_s"] = time.pop("expected_s")
+    new = {"time": {**time, "forecast": None}, "alternatives": lost, "framework": "rooflight"}
+    return {**document, **new}
 
 
 def read_plan(path: str) -> Plan:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from rooflight.algebra import Axes
-from rooflight.errors import ParseError, ShardingError, UnknownNameError
+from rooflight.errors import ParseError, ShardingError, UnknownNameError, UsageError
 from rooflight.graph.layout import Layout, Rule
 from rooflight.specs.model import ModelSpec
 
@@ -161,3 +161,13 @@ def _head_ways(layout: ServingLayout, model: ModelSpec) -> int:
     if any(b.attention.latent for b in model.blocks):
         return layout.tp if layout.kv == "heads" else 1
     return math.gcd(layout.tp, *(b.attention.num_kv_heads for b in model.blocks))
+
+
+def check_one_engine(split: ServingLayout) -> None:
+    """Raises for a layout of several engines."""
+    if split.pp * split.dp * split.cp > 1:
+        raise UsageError(
+            f"an engine under {split} would split layers, sequences or positions of a prompt",
+            hint=f"use tp, ws and ep, such as tp={split.num_chips}; run each part of dp as a"
+            " server of its own, behind `rooflight route`",
+        )

@@ -1,0 +1,177 @@
+"""`rooflight forecast`: how long a step of your own layout will take, beside the planner's best."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rooflight.cli.candidate_page import candidate_document, compare, short_text
+from rooflight.cli.model import warn_of_gaps
+from rooflight.cli.output import print_json, suggest
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.plan import add_question, read_margin, read_question
+from rooflight.cli.plan_page import rests_on
+from rooflight.cli.plan_questions import Asked
+from rooflight.dtypes import parse_dtype
+from rooflight.errors import UsageError
+from rooflight.graph import model_graph
+from rooflight.graph.layout import parse_layout
+from rooflight.interop import Loss, import_config
+from rooflight.plan.candidate import Candidate, Question, price_one
+from rooflight.plan.forecast import blocks_of
+from rooflight.plan.forecast.evidence import nearest_runs, reach_of, scheme_name
+from rooflight.plan.job import Microbatching
+from rooflight.plan.remat import parse_remat
+from rooflight.plan.training import train_question
+from rooflight.plan.wanted import Wanted, degrees_text, parse_wanted
+from rooflight.plan.why_not import WhyNot, judged, why_not
+from rooflight.records import Choice
+from rooflight.specs.model import ModelSpec
+from rooflight.specs.presets import load_model
+from rooflight.specs.slice import parse_slice
+from rooflight.units import format_count, format_seconds, format_si
+
+HELP = "seconds of a training step of your own layout, with interval, beside the planner's best"
+
+
+def configure(parser: Parser) -> None:
+    add_question(parser, is_whole=False)
+    parser.add_argument(
+        "--from",
+        nargs="+",
+        metavar="FILE",
+        help="all of it from a launch script or configuration of Megatron-LM, MaxText or torchtitan"
+        " (read, never run), then key=value words; MODEL where theirs is not known",
+    )
+    parser.add_argument(
+        "--layout",
+        metavar="DEGREES",
+        help="tp=8@node,pp=16,vp=8,dp=128; remat=, microbatches= and schedule= too; the rest is"
+        " chosen",
+    )
+    parser.set_examples(
+        "rooflight forecast llama3-70b --on h100:8x64 --layout tp=8@node,pp=4,vp=5,dp=16"
+        " --batch 4Mi --seq 8192",
+        "rooflight forecast llama3-8b --on v5e:16x16 --layout fsdp=256 --batch 4Mi --seq 4096",
+    )
+
+
+def run(args: Namespace) -> int:
+    model, asked, found = _imported(args) if getattr(args, "from") else _asked(args)
+    question, wanted, mine = asked.question, found.wanted, found.candidate
+    if args.json:
+        overlap = question.overlap
+        document = {
+            "model": model.name,
+            "asked": wanted.text,
+            "verdict": found.verdict,
+            "because": found.because,
+            "forecast": candidate_document(mine, overlap) if mine else None,
+            "best": candidate_document(found.best, overlap),
+        }
+        print_json("forecast", document)
+    else:
+        print(_text(asked, question, found))
+        suggest(
+            f"rooflight plan train {shlex.quote(args.model or model.name)}"
+            f" --on {shlex.quote(args.on)} --batch {question.batch * question.seq}"
+            f" --seq {question.seq} --framework {question.framework.name}"
+        )
+    return 0 if mine and mine.memory.fits else 1
+
+
+def _asked(args: Namespace) -> tuple[ModelSpec, Asked, WhyNot]:
+    """Degrees, and what the command line says beside them."""
+    missing = [n for n in ("model", "layout", "batch", "seq") if getattr(args, n) is None]
+    if missing:
+        name = "a model" if missing[0] == "model" else f"--{missing[0]}"
+        raise UsageError(
+            f"a forecast needs {name}", hint="or a launch script that says it all: --from train.sh"
+        )
+    model = load_model(args.model)
+    warn_of_gaps(model)
+    question, choices = read_question(args, model)
+    asked = Asked(args, model.title, question, choices)
+    wanted = parse_wanted(args.layout, question.graph)
+    return model, asked, why_not(question, wanted, asked.planned().candidates[0])
+
+
+def _imported(args: Namespace) -> tuple[ModelSpec, Asked, WhyNot]:
+    """A run as its own files describe it, its ranks where they put them."""
+    given = [n for n in ("layout", "batch", "seq", "framework") if getattr(args, n) is not None]
+    if given:
+        raise UsageError(f"--{given[0]} is in the file already", hint=f"leave --{given[0]} out")
+    model = load_model(args.model) if args.model else None
+    read = import_config(getattr(args, "from"), on=parse_slice(args.on), model=model)
+    question = train_question(
+        *(model_graph(read.model), read.on, read.batch, read.seq, parse_dtype(read.dtype)),
+        overlap=args.overlap,
+        recipe=args.recipe or read.recipe,
+        framework=read.framework.name,
+        rank=args.rank,
+        hbm_margin=0.0 if args.hbm_margin is None else read_margin(args),
+    )
+    asked = Asked(args, read.model.title, question, _lost(read.losses))
+    schedule = read.schedule or "1f1b"
+    mine = price_one(
+        question,
+        parse_layout(read.layout),
+        read.mesh,
+        Microbatching(read.microbatches, schedule, read.virtual),
+        parse_remat(read.remat, question.graph),
+    )
+    wanted = Wanted(Path(getattr(args, "from")[0]).name, {})
+    return read.model, asked, judged(question, wanted, asked.planned().candidates[0], mine)
+
+
+def _lost(losses: Sequence[Loss]) -> tuple[Choice, ...]:
+    return tuple(Choice("not read", x.what, x.because) for x in losses if x.is_material)
+
+
+def _text(asked: Asked, question: Question, found: WhyNot) -> str:
+    mine, best = found.candidate, found.best
+    if mine is None:
+        return f"{asked.subject}: {found.wanted.text} {found.verdict}: {found.because}"
+    said, held = mine.forecast, mine.memory
+    fits = "fits" if held.fits else "does not fit"
+    lines = [
+        f"{asked.subject}: {degrees_text(mine)} takes {format_seconds(mine.step_s)}, 80 % between"
+        f" {format_seconds(said.low_s)} and {format_seconds(said.high_s)}, MFU {mine.mfu:.1%}",
+        *(f"{c.what} {c.value}: {c.because}" for c in asked.choices),
+        *(f"outside the search: {reason}" for reason in found.outside),
+        f"memory: {format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')} per chip,"
+        f" {fits}",
+        *rests_on(mine),
+        *_evidence(question, mine),
+        f"the planner's best: {short_text(best, question.overlap)}"
+        f" ({best.step_s / mine.step_s:.3f} times as long)",
+    ]
+    if found.verdict not in ("wins", "ties"):
+        lines.append(f"first to change: {found.because}")
+    lines += [
+        "",
+        compare((found.wanted.text, "the planner's best"), (mine, best), question.overlap),
+    ]
+    return "\n".join(lines)
+
+
+def _evidence(question: Question, mine: Candidate) -> list[str]:
+    """The measured runs nearest to a layout, and what of it none of them had."""
+    degrees = {scheme_name(n): d for n, d in _degrees(mine).items()}
+    runs = nearest_runs(
+        reach_of(mine.layout, mine.mesh),
+        degrees,
+        question.on.num_chips,
+        kind=question.on.chip.kind,
+        blocks=blocks_of(question.graph),
+    )
+    near = ", ".join(f"{r.id} ({format_count(r.chips)} chips, {-r.residual:+.1%})" for r in runs)
+    lines = [f"nearest measured runs, and how far their forecasts were off: {near}"] if runs else []
+    if mine.unseen:
+        what = ", ".join(mine.unseen)
+        lines.append(f"extrapolates: fewer than two measured runs have {what}; a wider interval")
+    return lines
+
+
+def _degrees(mine: Candidate) -> dict[str, int]:
+    pairs = (part.split("=") for part in degrees_text(mine).split(" x "))
+    return {name: int(size) for name, size in pairs if name != "vp"}

@@ -1,0 +1,94 @@
+"""Layouts of a search in order, as arrays: which comes first, and what each is.
+
+In: points with their prices. Out: `Ranked`, and all of them by key.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.graph.layout import Layout
+from rooflight.plan.forecast.evidence import reach_of
+from rooflight.plan.job import Microbatching
+from rooflight.plan.remat import Remat
+from rooflight.plan.sweep import Points
+from rooflight.specs.mesh import Mesh
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_BAND = math.log(1.001)  # times in one band are tied
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Layouts of one chunk that may fit, as arrays: their key, their point and their option."""
+
+    points: Points
+    options: Sequence[tuple[Microbatching, Remat]]  # microbatch counts left out
+    keys: Floats
+    expected_s: Floats
+    counted_s: Floats  # more than that where no measured run is like it
+    at: Ints
+    option: Ints
+
+    def degrees(self, index: int) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """`Candidate.degrees`, without making the mesh."""
+        at = self.at[index]
+        sizes = ((axis, int(ways[at])) for axis, ways in self.points.ways.items())
+        return self.points.layout.text, tuple(sorted(sizes))
+
+    def num_axes(self, index: int) -> int:
+        """Mesh axes of more than one chip."""
+        return len(self.points.ways)
+
+    def splits_tensors_far(self, index: int) -> bool:
+        """Whether a tensor axis leaves its node or torus."""
+        mesh = self.points.meshes.mesh(int(self.points.mesh_of[self.at[index]]))
+        return bool({"tp@far", "tp@dcn"} & reach_of(self.points.layout, mesh))
+
+    def option_at(self, index: int) -> tuple[int, Microbatching, str]:
+        """What sets layouts of the same degrees apart, beside their placement."""
+        micro, remat = self.options[int(self.option[index])]
+        return self.points.count_at(int(self.at[index])), micro, remat.name
+
+    def named(self, index: int) -> tuple[Layout, Mesh, Microbatching, Remat]:
+        points = self.points
+        mesh = points.meshes.mesh(int(points.mesh_of[self.at[index]]))
+        micro, remat = self.options[int(self.option[index])]
+        return (
+            points.layout,
+            mesh,
+            replace(micro, count=points.count_at(int(self.at[index]))),
+            remat,
+        )
+
+
+def rank(expected_s: Floats, collectives_s: Floats) -> Floats:
+    """The order of layouts: bands of a thousandth, in a band by the time of all collectives."""
+    band = np.floor(np.log(expected_s) / _BAND)
+    return band + np.round(collectives_s / (collectives_s + expected_s) / 2, 9)
+
+
+def in_order(ranked: Sequence[Ranked]) -> Iterator[tuple[int, int]]:
+    """All layouts by key, ties as they come, each as its chunk and its place there.
+
+    Only as many are sorted as are looked at.
+    """
+    keys = np.concatenate([r.keys for r in ranked]) if ranked else np.zeros(0)
+    ends = np.cumsum([len(r.keys) for r in ranked])
+    seen = -np.inf
+    size = 256
+    while True:
+        later = np.flatnonzero(keys > seen)
+        if not len(later):
+            return
+        limit = np.partition(keys[later], min(size, len(later)) - 1)[min(size, len(later)) - 1]
+        batch = later[keys[later] <= limit]
+        for at in np.argsort(keys[batch], kind="stable"):
+            index = int(batch[at])
+            chunk = int(np.searchsorted(ends, index, side="right"))
+            yield chunk, index - int(ends[chunk]) + len(ranked[chunk].keys)
+        seen, size = limit, size * 4

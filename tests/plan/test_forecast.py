@@ -1,0 +1,208 @@
+"""The forecast decides: one arithmetic in two forms, what it rests on, what people would run."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rooflight.dtypes import DTYPES
+from rooflight.graph import model_graph
+from rooflight.graph.layout import parse_layout, scheme_axes
+from rooflight.plan import search
+from rooflight.plan.calibrated import part_table
+from rooflight.plan.candidate import Question
+from rooflight.plan.forecast import basis_of, forecast_run, step_breakdown
+from rooflight.plan.forecast import evidence as evidence_of
+from rooflight.plan.forecast.evidence import evidence, reach_of, seen_reaches
+from rooflight.plan.job import Microbatching
+from rooflight.plan.options import policies_of
+from rooflight.plan.parts import TrainingRun, training_parts
+from rooflight.plan.remat import parse_remat
+from rooflight.plan.search import search_training
+from rooflight.plan.training import plan_record, train_question
+from rooflight.plan.wanted import parse_wanted, region_of
+from rooflight.plan.why_not import why_not
+from rooflight.records import from_json, to_json
+from rooflight.specs import load_chip, load_model, parse_mesh, parse_slice
+from rooflight.specs.calibration import typical_values
+
+
+def ask(model: str, on: str, tokens: int, seq: int) -> Question:
+    graph = model_graph(load_model(model))
+    return train_question(graph, parse_slice(on), tokens // seq, seq, DTYPES["bf16"])
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "mesh", "on", "micro"),
+    [
+        ("llama3-8b", "fsdp=X,sp=Y", "X=64,Y=4", "v5e:16x16", Microbatching(2)),
+        ("llama3-70b", "dp=Z,sp=Y,pp=P", "P=4,Z=4,Y=8", "h100:8x16", Microbatching(8)),
+        ("mixtral-8x7b", "dp=Z,ep=Z,sp=Y", "Z=8,Y=2", "h100:8x2", Microbatching(4)),
+    ],
+)
+def test_floats_and_arrays_price_a_step_alike(
+    model: str, layout: str, mesh: str, on: str, micro: Microbatching
+) -> None:
+    run = TrainingRun(
+        model_graph(load_model(model)),
+        parse_layout(layout),
+        parse_mesh(mesh, on=on),
+        256,
+        4096,
+        micro=micro,
+    )
+    parts, values = training_parts(run), typical_values()
+    one, many = step_breakdown(parts, values), part_table([parts]).seconds(values)
+    assert one.total_s == pytest.approx(float(many.total[0]), rel=1e-12)
+    assert one.exposed_s == pytest.approx(float(many.exposed[0]), rel=1e-12)
+
+
+def test_constants_come_from_the_nearest_runs_and_the_interval_says_how_near() -> None:
+    near = basis_of(load_chip("h100"), "megatron", experts=False)
+    old = basis_of(load_chip("a100"), "megatron", experts=False)
+    other = basis_of(load_chip("a100"), "torchtitan", experts=False)
+    never = basis_of(load_chip("v100"), "megatron", experts=False)
+    assert (near.distance, old.distance, never.distance) == ("chip", "chip", "kind")
+    kin = basis_of(load_chip("h800"), "megatron", experts=True)
+    assert kin.distance == "family" and kin.calibration.chip == "h100_sxm" and kin.spread >= 0.2
+    assert other.distance in ("kind", "framework") and other.spread >= 0.2
+    assert never.spread >= 0.3 > near.spread
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "tokens", "seq"),
+    [
+        ("llama3-70b", "h100:8x64", 2**22, 8192),
+        ("llama3-8b", "h100:8x8", 2**22, 8192),
+        ("llama3-70b", "v5p:8x8x8", 2**22, 8192),
+        ("llama3-8b", "v100:8x4", 2**20, 2048),
+    ],
+)
+def test_the_answer_is_a_layout_like_those_that_people_run(
+    model: str, on: str, tokens: int, seq: int
+) -> None:
+    question = ask(model, on, tokens, seq)
+    found = search_training(question).candidates
+    best = found[0]
+    assert not best.unseen  # every scheme goes as far as in some measured run, tensors in the node
+    assert 0.2 < best.mfu < 0.75
+    assert best.step_s <= 1.02 * min(c.step_s for c in found if not c.unseen)
+    assert best.time.expected_s() < best.step_s < best.forecast.high_s
+
+
+def test_tensors_in_the_node_and_replicas_across_are_searched() -> None:
+    question = ask("llama3-8b", "h100:8x16", 2**22, 8192)
+    best = search_training(question, count=1).candidates[0]
+    found = why_not(question, parse_wanted("dp=16,tp=8", question.graph), best).candidate
+    assert found and {"dp@far", "tp@node"} == reach_of(found.layout, found.mesh)
+
+
+def test_a_tier_and_chunks_can_be_asked_for() -> None:
+    question = ask("llama3.1-405b", "h100:8x2048", 2**24, 8192)
+    best = search_training(question, count=1).candidates[0]
+    wanted = parse_wanted("tp=8@node,pp=16,vp=8,dp=128", question.graph)
+    found = why_not(question, wanted, best)
+    mine = found.candidate
+    assert mine and mine.memory.fits and not found.outside
+    assert mine.step_s <= 1.1 * best.step_s  # what was published is near the best
+    assert "tp@node" in reach_of(mine.layout, mine.mesh)
+
+
+def test_what_no_run_had_needs_to_win_by_its_interval() -> None:
+    """Without evidence the fastest is first; with it, the fastest of what was measured."""
+    seen = seen_reaches("gpu", "megatron", "dense")
+    assert {"tp@node", "dp@far", "pp@far"} <= seen and "tp@far" not in seen
+    assert 0.1 < evidence().extrapolated["dense"] < evidence().extrapolated["experts"]
+    question = ask("llama3-8b", "h100:8x8", 2**20, 8192)
+    far = parse_wanted("tp=16", question.graph)
+    best = search_training(question, count=1).candidates[0]
+    found = why_not(question, far, best).candidate
+    assert found is None or (found.unseen and found.forecast.high_s / found.step_s >= 1.2)
+
+
+def test_the_roofline_is_the_books_question() -> None:
+    graph, on = model_graph(load_model("llama3-70b")), parse_slice("v5p:8x8x8")
+    book = train_question(graph, on, 512, 8192, DTYPES["bf16"], rank="roofline")
+    assert (book.framework.name, book.hbm_margin, book.recipe.name) == ("rooflight", 0.0, "10")
+    best = search_training(book, count=1).candidates[0]
+    assert best.step_s == best.time.expected_s("sum") and best.mfu > 0.95
+    assert replace(best, rank="forecast").step_s > best.step_s
+
+
+def test_degrees_of_several_axes_multiply() -> None:
+    """64 data ways with 8 ways of experts inside them, as Megatron counts both."""
+    question = ask("mixtral-8x7b", "h100:8x16", 1 << 20, 4096)
+    wanted = parse_wanted("dp=64,ep=8,tp=2,pp=1", question.graph)
+    found = why_not(question, wanted, search_training(question, count=1).candidates[0])
+    assert found.candidate is not None and found.candidate.mesh.axes["Y"] == 2
+    schemes = scheme_axes(found.candidate.layout)
+    ways = {n: math.prod(found.candidate.mesh.size(a) for a in schemes[n]) for n in ("dp", "ep")}
+    assert ways == {"dp": 64, "ep": 8}
+
+
+def test_groups_that_no_leaf_switch_holds_whole_are_placed() -> None:
+    """48 data ways over leaves of 32 nodes: published, and of no power of two."""
+    question = ask("llama3-70b", "h100:8x288", 1152 * 4096, 4096)
+    wanted = parse_wanted("tp=8@node,pp=6,dp=48,vp=1", question.graph)
+    assert region_of(wanted, question)[1] == ()
+    found = search_training(replace(question, region=region_of(wanted, question)[0]), count=1)
+    assert found.num_priced > 0
+
+
+def test_activations_on_the_host_are_paid_where_the_link_is_slow() -> None:
+    on = parse_slice("v5e:16x16")
+    graph = model_graph(load_model("llama3-8b"))
+    basis = basis_of(on.chip, "maxtext", experts=False)
+
+    def seconds(remat: str, pcie: float) -> float:
+        slow = replace(on, chip=replace(on.chip, pcie_bytes_per_s=pcie))
+        mesh = replace(parse_mesh("X=256", on="v5e:16x16"), slice=slow)
+        run = TrainingRun(graph, parse_layout("fsdp=X"), mesh, 512, 4096)
+        return forecast_run(replace(run, remat=parse_remat(remat, graph)), basis).seconds
+
+    assert seconds("q+k+v@host", 1e12) == seconds("q+k+v", 1e12)
+    tokens, widths = 2 * 4096, 4096 + 4096 + 2 * 1024  # of a chip; x, q, k and v
+    kept = 32 * tokens * widths * 2  # layers, bytes
+    assert seconds("q+k+v@host", 1e8) == pytest.approx(2 * kept / 1e8, rel=0.05)
+
+
+def test_maxtext_offloads_what_does_not_fit() -> None:
+    """405B on 256 TPU v5p: MaxText's own recipe keeps activations on the host."""
+    graph = model_graph(load_model("llama3.1-405b"))
+    question = train_question(
+        graph, parse_slice("v5p:8x8x8"), 1024, 8192, DTYPES["bf16"], framework="maxtext"
+    )
+    assert {r.name for r in policies_of(question)} >= {"q+k+v@host", "q+k+v", "offload"}
+    found = search_training(question, count=1)
+    best = found.candidates[0]
+    assert best.remat.on_host and best.memory.host_bytes > 0
+    plan = plan_record(load_model("llama3.1-405b"), question, found)
+    assert from_json(to_json(plan)).remat == best.remat.name
+
+
+def test_what_was_measured_once_is_no_evidence() -> None:
+    runs = [r for r in evidence().runs if r.engine.startswith("megatron@") and r.kind == "gpu"]
+    assert sum("fsdp@far" in r.reach for r in runs if r.blocks == "dense") == 1
+    assert "fsdp@far" not in seen_reaches("gpu", "megatron", "dense")
+
+
+def test_a_faster_layout_that_nobody_measured_is_worth_measuring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Had nobody ever split tensors, it would be shown, and not be the answer."""
+    question = ask("llama3-8b", "h100:8x4", 1 << 18, 8192)
+    plain = search_training(question, count=1)
+    assert "sp=" in plain.candidates[0].layout.text and plain.worth_measuring is None
+    seen = frozenset({"dp@far", "dp@node", "pp@far", "pp@node"})
+
+    def measured(*_: str) -> frozenset[str]:
+        return seen
+
+    for module in (search, evidence_of):
+        monkeypatch.setattr(module, "seen_reaches", measured)
+    found = search_training(question, count=1)
+    new = found.worth_measuring
+    assert new is not None and new.unseen and new.memory.fits
+    assert new.step_s < found.candidates[0].step_s and found.candidates[0].unseen == ()
+    book = search_training(replace(question, rank="roofline"), count=1)
+    assert book.worth_measuring is None

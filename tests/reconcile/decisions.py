@@ -1,0 +1,176 @@
+"""What the planner would have chosen for a measured run, beside the layout that ran.
+
+In: a `Question` of `reconcile`. Out: a `Decision`. The layout that ran is one that the search
+itself reaches: narrowed to its degrees and to what else its source says, with all of the HBM. What
+no search of its framework reaches, or finds room for, is a miss, and says why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rooflight.algebra import ways
+from rooflight.errors import RooflightError
+from rooflight.graph.layout import scheme_axes
+from rooflight.plan.candidate import Candidate
+from rooflight.plan.candidate import Question as Planned
+from rooflight.plan.forecast import blocks_of
+from rooflight.plan.forecast.evidence import nearest_runs, reach_of, scheme_name
+from rooflight.plan.remat import Remat, parse_remat
+from rooflight.plan.search import search_training
+from rooflight.plan.training import plan_training, train_question
+from rooflight.plan.wanted import Wanted, degrees_text, region_of
+from rooflight.reconcile.measured import measured_seconds
+from rooflight.reconcile.question import Question
+from rooflight.units import format_si
+
+# The framework whose layouts, memory and schedules are nearest to those of a row's software.
+FRAMEWORK_OF: Mapping[str, str] = {
+    "deepspeed": "deepspeed",
+    "levanter": "maxtext",
+    "llm-foundry": "llm-foundry",
+    "maxtext": "maxtext",
+    "meta": "megatron",
+    "megatron": "megatron",
+    "megatron-2021": "megatron",
+    "megatron-simumax": "megatron",
+    "nanotron": "nanotron",
+    "torchtitan": "torchtitan",
+}
+_SCHEMES = ("fsdp", "dp", "tp", "cp", "ep", "pp")
+_OFFLOADED = "qkv_proj_offloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A run, its layout and the planner's, each with its forecast; without one, what is missed."""
+
+    id: str
+    source: str
+    model: str
+    slice: str
+    framework: str
+    published: str
+    measured_s: float
+    published_s: float | None
+    missed: str
+    pick: str
+    pick_s: float | None
+    nearest: str  # the measured run most like the pick
+
+    @property
+    def ratio(self) -> float | None:
+        """The pick's forecast over that of the layout that ran."""
+        if self.published_s is None or self.pick_s is None:
+            return None
+        return self.pick_s / self.published_s
+
+
+def framework_of(question: Question) -> str:
+    """By the engine, whatever its release; ours where nobody named it."""
+    default = "maxtext" if question.run.mesh.slice.chip.torus else "megatron"
+    return FRAMEWORK_OF.get(question.engine.partition("@")[0], default)
+
+
+def planned_question(question: Question) -> Planned:
+    """The model, chips, framework, batch and sequence of a row, and all of the HBM."""
+    run = question.run
+    return train_question(
+        *(run.graph, run.mesh.slice, run.batch, run.seq, run.compute),
+        framework=framework_of(question),
+        hbm_margin=0.0,
+    )
+
+
+def published_layout(question: Question) -> Wanted:
+    """What a source says of a layout; recomputation that it does not mention is free."""
+    run = question.run
+    schemes = scheme_axes(run.layout).items()
+    degrees = dict.fromkeys(_SCHEMES, 1)
+    degrees |= {scheme_name(name): ways(axes, run.mesh.axes) for name, axes in schemes}
+    text = ",".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1)
+    micro, is_staged = run.micro, degrees["pp"] > 1
+    if is_staged and micro.virtual > 1:
+        text += f",vp={micro.virtual}"
+    return Wanted(
+        text or "one chip",
+        degrees,
+        _stated_remat(question),
+        micro.count,
+        micro.schedule if is_staged else None,
+        micro.virtual if is_staged else None,
+    )
+
+
+def _stated_remat(question: Question) -> Remat | None:
+    row, run = question.row, question.run
+    stated = row.fields.get("remat")
+    if stated is None:
+        return None
+    policy = row.table("remat")
+    if policy.get("host_offload") or _OFFLOADED in (stated, policy.get("policy")):
+        name = run.remat.name
+        return parse_remat("offload" if name == "block" else f"{name}@host", run.graph)
+    return run.remat
+
+
+def decide(question: Question) -> Decision:
+    """Searches twice: what ran, and everything."""
+    planned, wanted = planned_question(question), published_layout(question)
+    published, missed = _reached(planned, wanted)
+    if question.run.freezes_weights:
+        published, missed = None, "adapters only: the planner trains every weight"
+    try:
+        pick = plan_training(planned).candidates[0]
+    except RooflightError as error:
+        pick, missed = None, missed or str(error)
+    return Decision(
+        question.row.id,
+        question.row.source,
+        question.row.model,
+        str(planned.on),
+        planned.framework.name,
+        wanted.text,
+        measured_seconds(question)[0],
+        published.step_s if published else None,
+        missed,
+        degrees_text(pick) if pick else "",
+        pick.step_s if pick else None,
+        _nearest(pick, planned) if pick else "",
+    )
+
+
+def _reached(planned: Planned, wanted: Wanted) -> tuple[Candidate | None, str]:
+    """The fastest of the layouts that have what ran, or why there is none."""
+    try:
+        region, outside = region_of(wanted, planned)
+        found = search_training(replace(planned, region=region))
+    except RooflightError as error:
+        return None, str(error)
+    if outside:
+        return None, "; ".join(outside)
+    if not found.num_priced:
+        return None, "no placement of these degrees is searched"
+    if not found.candidates:
+        return None, _too_large(replace(planned, region=replace(region, must_fit=False)))
+    return min(found.candidates, key=lambda candidate: candidate.step_s), ""
+
+
+def _too_large(planned: Planned) -> str:
+    held = search_training(planned, count=1).candidates[0].memory
+    total, hbm = (format_si(n, "B") for n in (held.total_bytes, held.hbm_bytes))
+    most = " and ".join(part.name for part in held.largest(2))
+    return f"{total} do not fit {hbm}, mostly {most}"
+
+
+def _nearest(pick: Candidate, planned: Planned) -> str:
+    schemes = scheme_axes(pick.layout).items()
+    degrees = {scheme_name(name): ways(axes, pick.mesh.axes) for name, axes in schemes}
+    found = nearest_runs(
+        reach_of(pick.layout, pick.mesh),
+        degrees,
+        planned.on.num_chips,
+        kind=planned.on.chip.kind,
+        blocks=blocks_of(planned.graph),
+        count=1,
+    )
+    return found[0].id if found else ""

@@ -1,0 +1,180 @@
+"""The planner against published layouts: it reaches them, and is not slower by its own forecast."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rooflight.errors import RooflightError
+from rooflight.reconcile.question import Question, ask
+from rooflight.reconcile.replay import ask_rows
+from rooflight.reconcile.rows import TRAINING, Row, shipped_rows
+from rooflight.units import format_seconds
+
+from ..dated_figure import today, write_figure
+from .decisions import FRAMEWORK_OF, Decision, decide, published_layout
+from .regret import Regret, Tried, group_key, regrets
+
+ROOT = Path(__file__).parents[2]
+NO_SLOWER = 1.02
+# Missed, with reasons in the table: storage that nobody states, adapters, policies of one's own.
+MOST_MISSED = 45
+
+
+def questions() -> Iterator[Question]:
+    """Every row that can be asked."""
+    rows = shipped_rows()
+    for row in rows.of(TRAINING):
+        try:
+            yield ask(row, rows.models)
+        except RooflightError:
+            continue
+
+
+def test_every_engine_has_a_framework() -> None:
+    engines = {q.engine.partition("@")[0] for q in questions()}
+    assert engines - {"unknown"} <= set(FRAMEWORK_OF)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "maxtext-v5p-32b-1x64",
+        "megatron-h100-177B",
+        "mpt-1b-a100_80g_sxm-8-s16384-bf16-108",
+        "torchtitan-405b-512-cp1",
+        "mbridge-25.11-train-qwen3-30b-a3b-h100_sxm-16-fp8-cs-gbs512",
+        "tpurecipes-trillium-llama3.1-8b-maxtext-v6e-8",
+    ],
+)
+def test_a_published_layout_is_reached_and_does_not_beat_the_pick(name: str) -> None:
+    found = decide(next(q for q in questions() if q.row.id == name))
+    assert found.missed == "" and found.ratio is not None and found.ratio <= NO_SLOWER
+    assert found.nearest
+
+
+def test_a_layout_that_the_search_has_not_is_a_miss() -> None:
+    """Adapters: the planner trains every weight, and says so."""
+    found = decide(next(q for q in questions() if q.run.freezes_weights))
+    assert found.published_s is None and "adapters" in found.missed
+
+
+def test_what_a_source_does_not_say_is_free() -> None:
+    said = next(q for q in questions() if q.row.fields.get("remat") == "none")
+    free = next(q for q in questions() if q.row.fields.get("remat") is None)
+    assert published_layout(said).remat is not None and published_layout(free).remat is None
+
+
+@pytest.mark.full
+def test_no_published_layout_beats_the_pick() -> None:
+    """Takes half an hour. Rows of one configuration are one question."""
+    rows = [question.row for question in questions()]
+    first = {row.configuration: row.id for row in reversed(rows)}
+    names = list(first.values())
+    parts = [names[i : i + 12] for i in range(0, len(names), 12)]
+    with ThreadPoolExecutor(2) as pool:
+        decided = [d for part in pool.map(decide_in_a_process, parts) for d in part]
+    known = dict(zip(first, decided, strict=True))
+    found = [known[row.configuration] for row in rows]
+    missed = [d for d in found if d.ratio is None]
+    slower = [d for d in found if d.ratio is not None and d.ratio > NO_SLOWER]
+    write_figure("decisions.md", "decisions", decisions_text(list(known.values()), found))
+    assert len(found) >= 619 and slower == [] and len(missed) <= MOST_MISSED
+
+
+DECIDE = """
+import json, sys
+from dataclasses import asdict
+from tests.reconcile.decisions import decide
+from rooflight.reconcile.question import ask
+from rooflight.reconcile.rows import shipped_rows
+rows = shipped_rows()
+by_id = {row.id: row for row in rows.runs}
+print(json.dumps([asdict(decide(ask(by_id[name], rows.models))) for name in sys.argv[1:]]))
+"""
+
+
+def decide_in_a_process(names: list[str]) -> list[Decision]:
+    """What a search keeps for the next one adds up: a process that ends gives it back."""
+    printed = subprocess.check_output([sys.executable, "-c", DECIDE, *names], text=True, cwd=ROOT)
+    return [Decision(**fields) for fields in json.loads(printed)]
+
+
+def test_decisions_of_another_process_are_the_same() -> None:
+    question = next(questions())
+    assert decide_in_a_process([question.row.id]) == [decide(question)]
+
+
+def decisions_text(each: list[Decision], rows: list[Decision]) -> str:
+    reached = [d for d in rows if d.ratio is not None]
+    lines = [
+        f"{len(rows)} rows, {len(each)} configurations: {len(reached)} rows reached, of them"
+        f" {sum((d.ratio or 0) <= NO_SLOWER for d in reached)} where the pick is no slower than"
+        f" {NO_SLOWER} times what ran; {len(rows) - len(reached)} missed. {today()}.",
+        "",
+        "| run | slice | framework | what ran | measured | forecast | pick | forecast | nearest |",
+        "| --- | --- | --- | --- | ---: | ---: | --- | ---: | --- |",
+    ]
+    for d in each:
+        mine = format_seconds(d.published_s) if d.published_s else f"missed: {d.missed}"
+        pick = format_seconds(d.pick_s) if d.pick_s else ""
+        lines.append(
+            f"| {d.id} | {d.slice} | {d.framework} | {d.published} |"
+            f" {format_seconds(d.measured_s)} | {mine} | {d.pick} | {pick} | {d.nearest} |"
+        )
+    return "\n".join(lines)
+
+
+def run(name: str, measured_s: float, forecast_s: float) -> Tried:
+    return Tried(name, measured_s, forecast_s)
+
+
+def test_regret_is_what_following_the_forecast_costs() -> None:
+    group = Regret("s", "m", "c", 8, (run("a", 1.0, 2.0), run("b", 1.1, 1.9), run("c", 1.12, 3.0)))
+    assert group.pick.id == "b" and group.best.id == "a"
+    assert group.regret == pytest.approx(0.1)
+    assert group.ordered == (1, 2)  # a before c is right, a before b is not; b and c are too near
+
+
+def test_runs_of_a_group_differ_in_layout_and_settings_alone() -> None:
+    fields = {"id": "a", "model": "m", "release": "1", "batch": {"global_seqs": 8, "micro": 1}}
+    other = {**fields, "id": "b", "layout": {"tp": 2}, "batch": {"global_seqs": 8, "micro": 2}}
+    assert group_key(Row(fields)) == group_key(Row(other))
+    later = Row({**other, "release": "2"})
+    assert group_key(later) != group_key(Row(fields))
+    both = [group_key(row, across_releases=True) for row in (later, Row(fields))]
+    assert both[0] == both[1]
+
+
+@pytest.mark.full
+def test_the_forecast_chooses_the_fastest_that_was_measured() -> None:
+    rows = shipped_rows()
+    asked = ask_rows(rows)
+    inside, across = (regrets(asked, rows, across_releases=one) for one in (False, True))
+    write_figure("decisions.md", "regret", f"{regret_text(inside)}\n\n{regret_text(across)}")
+    assert sum(g.regret for g in inside) / len(inside) <= 0.015
+    assert max(g.regret for g in inside) <= 0.1
+    right, every = (sum(n) for n in zip(*(g.ordered for g in inside), strict=True))
+    assert right >= 0.97 * every
+
+
+def regret_text(groups: tuple[Regret, ...]) -> str:
+    right, every = (sum(n) for n in zip(*(g.ordered for g in groups), strict=True))
+    mean, most = sum(g.regret for g in groups) / len(groups), max(g.regret for g in groups)
+    lines = [
+        f"{len(groups)} groups of {sum(len(g.runs) for g in groups)} runs: mean regret {mean:.1%},"
+        f" at most {most:.1%}; {right} of {every} pairs in order.",
+        "",
+        "| source | model | chips | runs | regret | pick | fastest |",
+        "| --- | --- | --- | ---: | ---: | --- | --- |",
+    ]
+    lines += [
+        f"| {g.source} | {g.model} | {g.chips} x {g.chip} | {len(g.runs)} | {g.regret:.1%} |"
+        f" {g.pick.id} | {g.best.id} |"
+        for g in groups
+    ]
+    return "\n".join(lines)
