@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLANNER = ("specs", "algebra", "costs", "costs.sweep", "netsim", "book", "report", "cli.main")
+PLANNER = ("specs", "algebra", "costs", "costs.mesh_sweep", "netsim", "book", "report", "cli.main")
 
 
 def environment() -> dict[str, str]:

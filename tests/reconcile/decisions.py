@@ -8,13 +8,11 @@ no search of its framework reaches, or finds room for, is a miss, and says why.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rooflight.algebra import ways
 from rooflight.errors import RooflightError
-from rooflight.graph.layout import scheme_axes
 from rooflight.plan.candidate import Candidate
 from rooflight.plan.candidate import Question as Planned
 from rooflight.plan.forecast import blocks_of
-from rooflight.plan.forecast.evidence import nearest_runs, reach_of, scheme_name
+from rooflight.plan.forecast.evidence import degrees_of, nearest_runs
 from rooflight.plan.remat import Remat, parse_remat
 from rooflight.plan.search import search_training
 from rooflight.plan.training import plan_training, train_question
@@ -84,9 +82,7 @@ def planned_question(question: Question) -> Planned:
 def published_layout(question: Question) -> Wanted:
     """What a source says of a layout; recomputation that it does not mention is free."""
     run = question.run
-    schemes = scheme_axes(run.layout).items()
-    degrees = dict.fromkeys(_SCHEMES, 1)
-    degrees |= {scheme_name(name): ways(axes, run.mesh.axes) for name, axes in schemes}
+    degrees = dict.fromkeys(_SCHEMES, 1) | degrees_of(run.layout, run.mesh)
     text = ",".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1)
     micro, is_staged = run.micro, degrees["pp"] > 1
     if is_staged and micro.virtual > 1:
@@ -163,14 +159,5 @@ def _too_large(planned: Planned) -> str:
 
 
 def _nearest(pick: Candidate, planned: Planned) -> str:
-    schemes = scheme_axes(pick.layout).items()
-    degrees = {scheme_name(name): ways(axes, pick.mesh.axes) for name, axes in schemes}
-    found = nearest_runs(
-        reach_of(pick.layout, pick.mesh),
-        degrees,
-        planned.on.num_chips,
-        kind=planned.on.chip.kind,
-        blocks=blocks_of(planned.graph),
-        count=1,
-    )
+    found = nearest_runs(pick.layout, pick.mesh, blocks_of(planned.graph), count=1)
     return found[0].id if found else ""

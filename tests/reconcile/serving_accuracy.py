@@ -6,18 +6,20 @@ ships, and `--write` makes that `serving_accuracy.json`.
 """
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from rooflight.reconcile.cross_validate import HELD_OUT, cross_validate
+from rooflight.reconcile.hierarchy import fit_hierarchy, roof_seconds
+from rooflight.reconcile.replay import Asked
 from rooflight.reconcile.rows import FOLDER, read_rows
+from rooflight.reconcile.serving_loop import ServingTable, joined_tables
 from rooflight.reconcile.serving_replay import ask_served, ask_silicon
-from rooflight.reconcile.serving_validation import (
-    ACCURACY_FILE,
-    accuracy_text,
-    held_out_accuracy,
-    joined,
-    shipped_serving_accuracy,
-)
+from rooflight.reconcile.serving_validation import ACCURACY_FILE, shipped_serving_accuracy
+from rooflight.reconcile.validation import Accuracy, Replay, accuracy
 
 
 def main() -> int:
@@ -42,6 +44,68 @@ def main() -> int:
     if options.write:
         ACCURACY_FILE.write_text(accuracy_text(found), encoding="utf-8")
     return 0
+
+
+def joined(one: Asked, other: Asked) -> Asked:
+    """Rows of two files; a row that both have, the CSV's subset in the other, counts once."""
+    known = {case.id for case in one.cases}
+    more = other.take([case.id not in known for case in other.cases])
+    if not isinstance(one.table, ServingTable) or not isinstance(more.table, ServingTable):
+        raise TypeError("only serving rows join")
+    table = joined_tables(one.table, more.table)
+    return Asked((*one.cases, *more.cases), (*one.refusals, *other.refusals), table)
+
+
+def held_out_accuracy(asked: Asked) -> tuple[Accuracy, ...]:
+    """Errors on rows held out by configuration, by model and by source, of every group."""
+    roofs = roof_seconds(asked)
+    start = fit_hierarchy(asked)
+    out = {by: cross_validate(asked, by, start=start) for by in HELD_OUT}
+    own = out["configuration"]
+    replays = [
+        Replay(
+            case.id,
+            case.kind,
+            case.source,
+            case.chip,
+            case.family,
+            case.engine,
+            case.blocks,
+            case.measured_s,
+            float(own.seconds[i]),
+            float(own.spread[i]),
+            float(roofs[i]),
+            float(out["model"].seconds[i]),
+            float(out["source"].seconds[i]),
+        )
+        for i, case in enumerate(asked.cases)
+    ]
+    return grouped_accuracy(replays)
+
+
+def grouped_accuracy(replays: Sequence[Replay]) -> tuple[Accuracy, ...]:
+    """Of all rows, of dense and expert models, together and separated, and of each chip."""
+    groups: dict[str, list[Replay]] = {}
+    for replay in replays:
+        place = f"{replay.engine} on {replay.chip}"
+        for name in (
+            "all rows",
+            replay.blocks,
+            f"{replay.blocks}, {replay.family}",
+            f"{replay.blocks}, {replay.family}: {place}",
+        ):
+            groups.setdefault(name, []).append(replay)
+    return tuple(accuracy(name, groups[name]) for name in sorted(groups))
+
+
+def accuracy_text(found: Sequence[Accuracy]) -> str:
+    """One group a line."""
+    lines = [json.dumps({k: _short(v) for k, v in asdict(one).items()}) for one in found]
+    return '{"schema": 1,\n"groups": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _short(value: object) -> object:
+    return round(value, 4) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -13,11 +13,6 @@ class Chunk(NamedTuple):
     tokens: int
     is_last: bool  # the row makes a token in this step
 
-    @property
-    def positions_attended(self) -> int:
-        """Summed over the tokens of the chunk, each itself included."""
-        return self.tokens * self.start + self.tokens * (self.tokens + 1) // 2
-
 
 class TableWrite(NamedTuple):
     """Entries [start, start + len(blocks)) of a row's block table."""

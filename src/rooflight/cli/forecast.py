@@ -18,7 +18,7 @@ from rooflight.graph.layout import parse_layout
 from rooflight.interop import Loss, import_config
 from rooflight.plan.candidate import Candidate, Question, price_one
 from rooflight.plan.forecast import blocks_of
-from rooflight.plan.forecast.evidence import nearest_runs, reach_of, scheme_name
+from rooflight.plan.forecast.evidence import nearest_runs
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import parse_remat
 from rooflight.plan.training import train_question
@@ -156,22 +156,10 @@ def _text(asked: Asked, question: Question, found: WhyNot) -> str:
 
 def _evidence(question: Question, mine: Candidate) -> list[str]:
     """The measured runs nearest to a layout, and what of it none of them had."""
-    degrees = {scheme_name(n): d for n, d in _degrees(mine).items()}
-    runs = nearest_runs(
-        reach_of(mine.layout, mine.mesh),
-        degrees,
-        question.on.num_chips,
-        kind=question.on.chip.kind,
-        blocks=blocks_of(question.graph),
-    )
+    runs = nearest_runs(mine.layout, mine.mesh, blocks_of(question.graph))
     near = ", ".join(f"{r.id} ({format_count(r.chips)} chips, {-r.residual:+.1%})" for r in runs)
     lines = [f"nearest measured runs, and how far their forecasts were off: {near}"] if runs else []
     if mine.unseen:
         what = ", ".join(mine.unseen)
         lines.append(f"extrapolates: fewer than two measured runs have {what}; a wider interval")
     return lines
-
-
-def _degrees(mine: Candidate) -> dict[str, int]:
-    pairs = (part.split("=") for part in degrees_text(mine).split(" x "))
-    return {name: int(size) for name, size in pairs if name != "vp"}

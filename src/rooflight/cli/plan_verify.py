@@ -33,11 +33,6 @@ class Verified:
         return [_cell(one) for one in self.standings]
 
     @property
-    def num_refuted(self) -> int:
-        """Layouts at the end that do not fit or that the compiler did not get through."""
-        return sum(one.word in ("does not fit", "not compiled") for one in self.standings)
-
-    @property
     def words(self) -> str:
         """What was asked, what came of it, and every layout that does not stand."""
         asked = [one for one in self.standings if one is not NOT_ASKED]

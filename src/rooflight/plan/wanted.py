@@ -7,14 +7,13 @@ the space leaves out. A scheme that is not named is free; a degree of 1 means wi
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rooflight.algebra import ways
 from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.graph import SCHEDULES as EVERY_SCHEDULE
 from rooflight.graph import Graph
 from rooflight.graph.layout import SCHEMES, Layout, parse_layout, scheme_axes
 from rooflight.plan.bubble import IN_STEP
 from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.forecast.evidence import scheme_name
+from rooflight.plan.forecast.evidence import degrees_of, scheme_name
 from rooflight.plan.framework import Framework
 from rooflight.plan.options import policies_of, schedules_of
 from rooflight.plan.region import Region, Ways
@@ -183,8 +182,7 @@ def _beyond(wanted: Wanted) -> Iterator[_Sized]:
 
 def degrees_text(candidate: Candidate) -> str:
     """Schemes with their degrees: `fsdp=64 x tp=8`, chunks of an interleaved stage as `vp=4`."""
-    schemes = scheme_axes(candidate.layout).items()
-    sizes = {scheme_name(name): ways(axes, candidate.mesh.axes) for name, axes in schemes}
+    sizes = degrees_of(candidate.layout, candidate.mesh)
     if candidate.micro.virtual > 1:
         sizes["vp"] = candidate.micro.virtual
     return " x ".join(f"{name}={size}" for name, size in sizes.items())

@@ -96,15 +96,17 @@ def ask(row: Row, models: Mapping[str, Fields]) -> Question:
         _compute(row, assumed),
         micro,
         _remat(row, graph, known, assumed),
-        freezes_weights=row.kind == "lora",
+        freezes_weights="lora" in (row.kind, row.fields.get("method")),
         updates_on_host=bool(row.table("layout").get("cpu_offload_optimizer")),
     )
-    return Question(row, run, _engine(row, known), row.chip, model.is_moe, tuple(assumed))
+    engine = _engine(row, known, found.chip.kind)
+    return Question(row, run, engine, row.chip, model.is_moe, tuple(assumed))
 
 
-def _engine(row: Row, known: Fields) -> str:
+def _engine(row: Row, known: Fields, kind: str) -> str:
     """The software, and of those releases between which its kernels changed the last before."""
-    engine, release = str(known.get("engine", "unknown")), str(row.fields.get("release") or "")
+    engine = str(known.get(f"engine_on_{kind}") or known.get("engine", "unknown"))
+    release = str(row.fields.get("release") or "")
     versions = [v for v in known.get("versions", ()) if v <= release]
     return f"{engine}@{max(versions)}" if versions else engine
 

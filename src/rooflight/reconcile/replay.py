@@ -9,11 +9,9 @@ from typing import Any  # of an empty mapping
 
 import numpy as np
 
-from rooflight.algebra import ways
 from rooflight.errors import RooflightError, UsageError
-from rooflight.graph.layout import scheme_axes
 from rooflight.plan.calibrated import Floats, Values, part_table
-from rooflight.plan.forecast.evidence import reach_of, scheme_name
+from rooflight.plan.forecast.evidence import degrees_of, reach_of
 from rooflight.plan.parts import Parts, TrainingRun, training_parts
 from rooflight.reconcile.measured import measured_seconds
 from rooflight.reconcile.micro import micro_case
@@ -150,9 +148,7 @@ def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
 
 def _where(run: TrainingRun) -> dict[str, Any]:
     """The layout of a run as evidence."""
-    axes = run.mesh.axes
-    schemes = scheme_axes(run.layout).items()
-    degrees = {scheme_name(name): ways(over, axes) for name, over in schemes}
+    degrees = degrees_of(run.layout, run.mesh)
     return {
         "chips": run.mesh.slice.num_chips,
         "degrees": {name: degree for name, degree in degrees.items() if degree > 1},

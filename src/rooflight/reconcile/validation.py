@@ -6,7 +6,7 @@ its result ships as `held_out.json`; `validate_rows` answers any file with the s
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from rooflight.reconcile.rows import FOLDER
 from rooflight.specs.calibration import Calibration, load_calibration
 
 HELD_OUT_FILE = FOLDER / "held_out.json"
-_DIGITS = 5  # of a stored time: far below any error, and the same on every machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,27 +214,6 @@ def _replay(
         is_calibrated,
         case.assumed,
     )
-
-
-def validation_text(found: Validation) -> str:
-    """One row a line, so that a change shows which rows changed."""
-    lines = [json.dumps(_rounded(asdict(r))) for r in found.replays]
-    refused = [json.dumps(asdict(r)) for r in found.refusals]
-    return (
-        '{"schema": 1,\n"replays": [\n'
-        + ",\n".join(lines)
-        + '\n],\n"refusals": [\n'
-        + ",\n".join(refused)
-        + "\n]}\n"
-    )
-
-
-def _rounded(fields: dict[str, object]) -> dict[str, object]:
-    return {
-        k: float(f"{v:.{_DIGITS}g}") if isinstance(v, float) else v
-        for k, v in fields.items()
-        if k != "assumed"
-    }
 
 
 @lru_cache(maxsize=1)

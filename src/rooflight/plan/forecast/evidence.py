@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rooflight.algebra import ways
 from rooflight.graph.layout import Layout, scheme_axes
 from rooflight.plan.forecast.basis import ENGINES, engine_family
 from rooflight.specs import calibration
@@ -92,6 +93,12 @@ def reach_of(layout: Layout, mesh: Mesh) -> frozenset[str]:
     return frozenset(found)
 
 
+def degrees_of(layout: Layout, mesh: Mesh) -> dict[str, int]:
+    """How many ways each scheme of a layout splits: `{"dp": 16, "tp": 8}`."""
+    schemes = scheme_axes(layout).items()
+    return {scheme_name(name): ways(axes, mesh.axes) for name, axes in schemes}
+
+
 @lru_cache(maxsize=64)
 def seen_reaches(kind: str, framework: str, blocks: str) -> frozenset[str]:
     """Every reach that two runs of the framework had on this kind of chip; dense models' count too.
@@ -115,20 +122,16 @@ def unseen_of(reach: frozenset[str], kind: str, framework: str, blocks: str) -> 
 
 
 def nearest_runs(
-    reach: frozenset[str],
-    degrees: Mapping[str, int],
-    chips: int,
-    *,
-    kind: str,
-    blocks: str,
-    count: int = 3,
+    layout: Layout, mesh: Mesh, blocks: str, count: int = 3
 ) -> tuple[MeasuredRun, ...]:
     """The published runs most like a layout: reaches in common first, then degrees and chips."""
+    reach, degrees, chips = reach_of(layout, mesh), degrees_of(layout, mesh), mesh.slice.num_chips
 
     def distance(run: MeasuredRun) -> float:
         names = {*degrees, *run.degrees}
         steps = sum(abs(math.log2(degrees.get(n, 1) / run.degrees.get(n, 1))) for n in names)
         return 4 * len(reach ^ run.reach) + steps + abs(math.log2(chips / run.chips))
 
+    kind = mesh.slice.chip.kind
     runs = [r for r in evidence().runs if r.kind == kind and r.blocks == blocks]
     return tuple(sorted(runs, key=distance)[:count])
