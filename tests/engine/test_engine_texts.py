@@ -36,7 +36,7 @@ def check(found: Any) -> None:
     assert found["all of these and drafts"]["drafted"] > 0
 
 
-@pytest.mark.parametrize("place", ["one", "tp2"])
+@pytest.mark.parametrize("place", [pytest.param("one", marks=pytest.mark.full), "tp2"])
 def test_texts_are_those_of_transformers(place: str, folder: Path) -> None:
     check(report("engine_texts_worker.py", str(folder / place), place))
 

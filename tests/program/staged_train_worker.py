@@ -3,9 +3,9 @@
 # jax annotates its own functions only in part.
 """Trains a model of unlike layers under every schedule on fake devices, and compares with one.
 
-Run as a process of its own: `python staged_train_worker.py SCHEDULE,STAGES,VIRTUAL...`. Prints one
-JSON object: for each schedule and layout the largest difference of a gradient, relative to the
-tensor's largest element, and of the loss.
+Run as a process of its own: `python staged_train_worker.py few|all SCHEDULE,STAGES,VIRTUAL...`.
+Prints one JSON object: for each schedule and layout the largest difference of a gradient, relative
+to the tensor's largest element, and of the loss.
 """
 
 import json
@@ -44,6 +44,7 @@ LAYOUTS = (  # with the sizes of the axes beside P
     ("dp=Z,sp=Y,pp=P", {"Z": 2, "Y": 2}),
     ("dp=Z,ep=Z,pp=P", {"Z": 2}),
 )
+FEW = LAYOUTS[2:]
 
 
 def model() -> ModelSpec:
@@ -83,7 +84,7 @@ def compare(schedule: Schedule, pins: Pins, alone: tuple[Tree, float, Tree]) -> 
     return {"gradient": float(max(jax.tree.leaves(errors))), "loss": abs(there - loss)}
 
 
-def main(texts: list[str]) -> dict[str, Any]:
+def main(layouts: tuple[tuple[str, dict[str, int]], ...], texts: list[str]) -> dict[str, Any]:
     program = Program(model(), pins_for("fsdp=X", {"X": 1}))
     with jax.set_mesh(device_mesh(program.pins.axes)):
         made = init_params(program.specs, program.pins, jax.random.key(0))
@@ -94,7 +95,7 @@ def main(texts: list[str]) -> dict[str, Any]:
         name, stages, virtual = text.split(",")
         sizes = {"stages": int(stages), "virtual": int(virtual), "microbatches": MICROBATCHES}
         schedule = schedule_table(name, **sizes)
-        for layout, axes in LAYOUTS:
+        for layout, axes in layouts:
             pins = pins_for(layout, {"P": schedule.stages, **axes})
             case = f"{text} {layout} on {dict(pins.axes)}"
             found[case] = compare(schedule, pins, alone)
@@ -103,4 +104,4 @@ def main(texts: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:])))
+    print(json.dumps(main(FEW if sys.argv[1] == "few" else LAYOUTS, sys.argv[2:])))

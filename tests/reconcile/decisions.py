@@ -34,6 +34,7 @@ FRAMEWORK_OF: Mapping[str, str] = {
     "nanotron": "nanotron",
     "torchtitan": "torchtitan",
 }
+ADAPTERS = "adapters only: the planner trains every weight"
 _SCHEMES = ("fsdp", "dp", "tp", "cp", "ep", "pp")
 _OFFLOADED = "qkv_proj_offloaded"
 
@@ -112,13 +113,14 @@ def _stated_remat(question: Question) -> Remat | None:
 def decide(question: Question) -> Decision:
     """Searches twice: what ran, and everything."""
     planned, wanted = planned_question(question), published_layout(question)
-    published, missed = _reached(planned, wanted)
-    if question.run.freezes_weights:
-        published, missed = None, "adapters only: the planner trains every weight"
-    try:
-        pick = plan_training(planned).candidates[0]
-    except RooflightError as error:
-        pick, missed = None, missed or str(error)
+    published = pick = None
+    missed = ADAPTERS
+    if not question.run.freezes_weights:
+        published, missed = _reached(planned, wanted)
+        try:
+            pick = plan_training(planned).candidates[0]
+        except RooflightError as error:
+            missed = missed or str(error)
     return Decision(
         question.row.id,
         question.row.source,

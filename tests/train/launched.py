@@ -14,6 +14,11 @@ from rooflight.train.events import read_events
 
 _STEP_WITHIN_S = 600.0
 
+# Of machine code: a run that is started again and again mostly compiles.
+COMPILES_QUICKLY = {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+}
+
 
 class Launched:
     """A run under a supervisor. `command` is started again after its supervisor's end."""
@@ -36,6 +41,7 @@ class Launched:
             [*self._inside, *command, *self._words, "--out", str(self.out)],
             stdout=self._log,
             stderr=self._log,
+            env=os.environ | COMPILES_QUICKLY,
         )
 
     def workers(self) -> list[int]:
