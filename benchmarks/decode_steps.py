@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Planned beside measured: a decode step of the engine over batch sizes, on this machine as a chip.
 
 The chip is what `rooflight measure --devices 1` finds, and `planned` what the planner makes of it.

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # jax and transformers annotate their own functions only in part.
 """How fast the engine is on this machine, beside a bare decode loop and `transformers`.
 

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """One generate step through the public API beside the same maths written by hand.
 
 Both steps are one jit on one device with a donated cache, run in turn.

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Other engines beside ours on this machine: the same weights, prompts and lengths.
 
 Each peer is installed from wheels into an environment of its own that is thrown away; a note says

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What the trainer's loop costs over the bare step, and what saving costs over the loop.
 
 Blocks of the same steps take turns: the jitted step on one batch in a tight loop; the trainer's

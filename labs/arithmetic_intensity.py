@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 """Arithmetic intensity: how many rows must share a matrix so that memory is no longer the limit?"""
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Collective matmul: can the gather of an operand hide behind the product that needs it?"""
 
 import sys

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 """Data parallelism by hand: what must eight devices tell each other to train as one?"""
 
 import jax

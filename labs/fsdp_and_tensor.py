@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """FSDP and tensor parallelism by hand: one moves weights, the other activations. Which is less?"""
 
 import jax

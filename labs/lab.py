@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What every lab needs: eight devices made of the CPU, tables, and what the compiler did.
 
 Import it before a device is used. Labs predict with `rooflight`, run, compare and assert.

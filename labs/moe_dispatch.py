@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Experts on many devices: send each token to its experts, or every token to everybody?"""
 
 from functools import partial

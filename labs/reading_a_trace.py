@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Reading a trace: where did the time of a step go, and did we know what would be in it?"""
 
 import tempfile

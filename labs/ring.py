@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """A product whose left operand is split: gathered first, or block by block around a ring.
 
 `rooflight verify --fn labs/ring.py:build --on v5e:2x4 --mesh X=8` asks the TPU compiler about it.

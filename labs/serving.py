@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Serving: what does a batch buy, and can the number of steps be known beforehand?"""
 
 import time

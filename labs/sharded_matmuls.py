@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Sharded matmuls: which collective does each sharding need, and how long does it take here?"""
 
 import jax

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """What the workers here share: a tiny model under a layout, and an engine run to its end.
 
 Import it before jax: it sets up the devices.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The thread that owns the device: jobs from other threads, cancellations, failures, its end.
 
 Run as a process of its own: `python engine_runner_worker.py`. Prints one JSON object by situation.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Random schedules: jobs come, go and fail at random in a small pool; nobody's text changes.
 
 Run as a process of its own: `python engine_schedules_worker.py COUNT SEED DRAFTS MODEL`, of

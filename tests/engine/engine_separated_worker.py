@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Two engines, one that prefills and one that generates: whatever is lost, late or stale.
 
 Run as a process of its own: `python engine_separated_worker.py COUNT SEED LAYOUT`. After every

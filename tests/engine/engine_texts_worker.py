@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Greedy texts of a tiny Llama by the engine and by `transformers`, in every situation.
 
 Run as a process of its own: `python engine_texts_worker.py FOLDER PLACE`. Prints one JSON object:

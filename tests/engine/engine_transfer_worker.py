@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What carriers bring, within one process and from one that dies. Prints one JSON object.
 
 Run as a process of its own: `python engine_transfer_worker.py`, or with `offer` as the one that

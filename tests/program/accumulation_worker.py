@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Compiles a train step for fake devices, and counts the sums over devices in it.
 
 Run as a process of its own: `python accumulation_worker.py MODEL LAYOUT MICROBATCHES...`. Prints

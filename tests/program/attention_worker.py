@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Attention on fake devices against plain softmax attention in fp32: values and gradients.
 
 Run as a process of its own: `python attention_worker.py`. Prints one JSON object: the largest

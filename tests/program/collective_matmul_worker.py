@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Collective matmuls on fake devices against the plain product: values, gradients, steps.
 
 Run as a process of its own: `python collective_matmul_worker.py`. Prints one JSON object: for each

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Draws random shardings, executes every derived strategy on fake devices, compares with numpy.
 
 Run as a process of its own, because the number of fake devices is fixed when jax starts:

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Greedy texts of tiny models of every family, by us with a paged cache and by `transformers`.
 
 Run as a process of its own: `python generate_hf_worker.py FOLDER NAME...`. Prints one JSON object:

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Generates with a paged cache under many layouts on fake devices, and compares with one device.
 
 Run as a process of its own: `python generate_layout_worker.py few|all MODEL...`. Prints one JSON

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Compiles a generate step for a TPU that is not there, and looks for the kernel and for copies.
 
 Run as a process of its own, to which the test gives the environment of the compiler. Prints one

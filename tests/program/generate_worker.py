@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Generates in every way there is on one device: at once and in chunks, with and without drafts.
 
 Run as a process of its own: `python generate_worker.py MODEL...`. Prints one JSON object with what

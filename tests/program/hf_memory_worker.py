@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What a process holds at most while it reads and writes a checkpoint of many files.
 
 Run as a process of its own: `python hf_memory_worker.py FOLDER`. Prints one JSON object of bytes.

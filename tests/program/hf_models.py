@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # torch and transformers annotate their own functions only in part.
 """Tiny models of `transformers` with random weights: every family, and options of some."""
 

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Checkpoints of tiny models of every family: into our program, and back into `transformers`.
 
 Run as a process of its own: `python hf_worker.py FOLDER NAME...`. Prints one JSON object: for each

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Executes every product of a layer under each layout on fake devices, and compares with numpy.
 
 Run as a process of its own: `python layout_worker.py SEED LAYOUT...`. Prints one JSON object.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Lowers one train step of a large model for thousands of chips on a machine that has none.
 
 Run as a process of its own: `python lower_worker.py MODEL LAYOUT MESH SLICE BATCH SEQ [STAGES]`.

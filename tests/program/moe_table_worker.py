@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Times the auto-sharded and the explicit expert layer on 8 fake devices; tables for docs/moe.md.
 
 Run as a process of its own: `python moe_table_worker.py` prints, `--write` writes into the page.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Compiles routed experts for eight TPU v5e with libtpu, no chip attached.
 
 Run as a process of its own, to which the test gives the environment of the compiler: with the word

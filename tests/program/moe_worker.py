@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Runs routed experts on fake devices and compares with every expert on every token.
 
 Run as a process of its own: `python moe_worker.py`. Prints one JSON object.

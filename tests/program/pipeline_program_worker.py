@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Runs pipeline schedules on fake devices and compares with the program without a pipeline.
 
 Run as a process of its own: `python pipeline_program_worker.py`. Prints one JSON object: the

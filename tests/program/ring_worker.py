@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Ring and all-to-all attention on fake devices against plain attention of the whole sequence.
 
 Run as a process of its own: `python ring_worker.py`. Prints one JSON object: the error of each

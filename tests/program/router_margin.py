@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """How far the choices of a router are from a tie, while a program runs on one device.
 
 Two devices add up a sum in another order, and a score that is last among the chosen by less than

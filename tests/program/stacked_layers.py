@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Layers of one kind as the stages of a pipeline: cut, joined again, and scanned over.
 
 W[L,D,F] -> W[S_P,l,D,F]   with l = ceil(L / S); a stage with fewer layers ends in padding

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Trains a model of unlike layers under every schedule on fake devices, and compares with one.
 
 Run as a process of its own: `python staged_train_worker.py few|all SCHEDULE,STAGES,VIRTUAL...`.

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportPrivateImportUsage=false
 # jax annotates its own functions only in part.
 """Sampling, rounding to few bits, and what the paged kernel is handed, each against its rule."""

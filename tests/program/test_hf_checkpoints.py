@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# safetensors annotates its own functions only in part.
 """Checkpoints as they are found: other forms, packed weights, parts we leave out, and mistakes."""
 
 import json

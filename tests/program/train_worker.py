@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Trains a tiny model under many layouts on fake devices, and compares with one device.
 
 Run as a process of its own: `python train_worker.py MODEL DEVICES all|covering|whole|staged`.

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 """Compiles every case of one mesh with libtpu, no chip attached: `python xla_worker.py MESH DIR`.
 
 One program holds all contractions, each with parameters and a result of its own. XLA writes the

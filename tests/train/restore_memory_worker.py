@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """How much memory restoring takes: `python restore_memory_worker.py FOLDER save|restore LAYOUT`.
 
 A state of more than a gigabyte on one host. Prints its bytes and by how many the process grew at

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Saves a state under one layout and restores it under others; prints what differs.
 
 `python restore_worker.py FOLDER LAYOUT...`, a layout as `fsdp=X@X=8` or `pp=P@P=4@1f1b`. The first

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# tensorstore has no types of its own.
 """`ckpt show`: what is said of a checkpoint is what was saved; damage is a finding."""
 
 import json

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Programs of a plan with one mistake each, as people make them; the judge must see every one."""
 
 from dataclasses import replace

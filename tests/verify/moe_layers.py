@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """A layer of routed experts to be compiled: left to the compiler, or with its exchange written."""
 
 from collections.abc import Callable

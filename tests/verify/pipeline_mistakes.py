@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """A pipelined program with a mistake; the judge must see it."""
 
 from typing import Any

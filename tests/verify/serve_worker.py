@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportMissingImports=false, reportUnknownArgumentType=false
+# pyright: reportMissingImports=false
 """Generates under layouts of serving on fake devices, and compares with one device.
 
 Run as a process of its own: `python serve_worker.py`. Prints one JSON object: for each layout how

@@ -1,7 +1,6 @@
-# pyright: reportMissingImports=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingImports=false
 # pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false
-# pyright: reportUntypedFunctionDecorator=false, reportUnknownLambdaType=false
+# pyright: reportUntypedFunctionDecorator=false
 # flax is there in the full check only.
 """A Flax language model as the library's own guide splits one: what `verify --fn` meets outside.
 

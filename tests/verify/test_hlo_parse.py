@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false
+# pyright: reportMissingModuleSource=false
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 # jaxlib has no types for its parser.
 """The parser against XLA's own, on real dumps; and what it does with damaged ones."""

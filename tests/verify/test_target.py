@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 """Meshes as the compiler sees them: names, wraparound, and every chip in its place."""
 
 import importlib.util

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`Device`: weights, cache and state on the mesh, and the verbs that change them.
 
 Every verb is one dispatch of a function that was compiled by `warm`; it returns before the device

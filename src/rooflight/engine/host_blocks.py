@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`HostBlocks`: what evicted blocks held, in host memory, until a prompt begins with it again.
 
 Which blocks these are is decided by `batching.HostTier`; here its moves are followed, before the

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """An engine from a Hugging Face folder: config.json and safetensors, no pickle, no remote code.
 
 Where it runs and in what dtypes is a `Placement`, as a plan to serve has it: tensor parallel, with

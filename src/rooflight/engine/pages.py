@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`Pages`: blocks of a cache out of the device and into it, a group of layers at a time.
 
 The shapes are few, as those of steps are: as many blocks as a table is wide, or more.

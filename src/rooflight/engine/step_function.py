@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What the device does in one call: tokens into the cache, and the next token of each row.
 
     packed[B, fields + P + T] -> found[B, 2 + 2 K], the tokens also to `State.tokens`

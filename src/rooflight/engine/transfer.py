@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false
 # jax annotates its own functions only in part.
 """How the KV of some layers gets from one process to another: a `Carrier` at either end.
 

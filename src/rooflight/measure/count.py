@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """FLOPs and bytes of a user's JAX function, counted in its jaxpr; nothing is compiled or run.
 
 Runs in a child (`child.measure`). A loop of known length counts as often as it goes round; one

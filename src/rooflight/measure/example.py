@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """One feed-forward layer, as `rooflight intensity rooflight.measure.example:build` takes it."""
 
 import jax

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Matmuls, of a vector too, and every collective, on all devices of this host at once.
 
 Runs in a child (`child.measure`). Each is done once and then several times in a row within one

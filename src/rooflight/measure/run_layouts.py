@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Training steps of the small model under several layouts, run on the devices of this host.
 
 Runs in a child (`child.measure`). Steps are those of `program.train`, in f32 with Adam; layouts

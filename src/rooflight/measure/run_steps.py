@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Derived steps, run on the devices of this host and timed: strategies of a contraction in turn.
 
 Runs in a child (`child.measure`). What it runs is what the derivation says, one collective or one

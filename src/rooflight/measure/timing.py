@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Seconds of a jitted function on this machine.
 
 A machine that does other things only ever adds to a time, so the fastest of several rounds is

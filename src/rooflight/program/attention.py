@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Attention of a whole sequence: the one entry, and the choice of what computes it.
 
     q[B_X,T,K_Y,G_Z,H], k[B_X,S,K_Y,H], v[B_X,S,K_Y,Hv] -> out[B_X,T,K_Y,G_Z,Hv]

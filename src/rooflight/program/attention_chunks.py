@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Attention over tiles of a sequence, with its own backward pass.
 
     q[B,T,K,G,H], k[B,S,K,H], v[B,S,K,Hv] -> out[B,T,K,G,Hv]

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The Pallas TPU attention that ships with jax, in the shapes of this program.
 
     q[B,T,K,G,H] -> [B,N,T,H] with N = K G;  k[B,S,K,H] -> [B,K,S,H];  one kernel call a row of B

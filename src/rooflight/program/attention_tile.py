@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """One tile of attention: some queries against some keys, forward and backward.
 
     s[B,T,K,G,S] = cap(scale * q[B,T,K,G,H] *_H k[B,S,K,H]),  -inf where a key is not visible

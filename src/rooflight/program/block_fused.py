@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """A feed-forward block with both of its collectives inside its matmuls (exercise 10.3).
 
     In[B_X,D_Y] * W_in[D,F_Y] -> Tmp[B_X,F_Y]         gathering In over Y, "contract"

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The paged cache: keys and values in blocks of positions, which sequences take as they grow.
 
     kv[L,N_X,S,2K_Y,H]                      grouped queries: each head's key, then its value

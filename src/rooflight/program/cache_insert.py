@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Whole prompts into the paged cache, each device taking what belongs to its blocks.
 
     kept[L,B_X,T,...] -> AllGather_X -> kept[L,B,T,...] -> pages[L,N_X,S,...] at blocks[B,T/S]

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Blocks out of the paged cache and back, some layers at a time: what leaves a device.
 
     pages[L,N_X,S,...], ids[W] -> values[G,W,S,...]     read, for layers first to first + G

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Matmuls that overlap their collective (Wang et al. 2023; chapter 10). Inside `shard_map`.
 
     all_gather_matmul      rows      A[I_X,J] * B[J,K_X] -> C[I,K_X]     C_i  = A_i B for each i

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The two rings under every collective matmul: blocks that arrive, and sums that depart.
 
     arrivals:  for each source i: x_i                       AllGather_X of x, a block at a time

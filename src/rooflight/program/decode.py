@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Inference: a prompt at once, a prompt in chunks, one token a row, a few drafted tokens a row.
 
 In: weights, a paged cache, tokens and where they are. Out: logits[B,T,V] or those of each row's

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """In what form a decode step is best compiled, by the backend: the one place that asks.
 
     TPU    layers in a scan, attention by the paged kernel, or to gathered blocks

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Runs a list of derived steps: one `jax.shard_map`, one `jax.lax` call for each collective.
 
 The algebra's own oracle. What comes back is the block of every device, so a wrong block on any

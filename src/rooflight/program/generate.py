@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What a server calls: the inference functions of a program, compiled, the cache updated in place.
 
 In: a `Program`, whose pins are those of a decode step. Out: `Functions`. Shapes are

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Weights on a mesh into a Hugging Face checkpoint, in files of bounded size.
 
 In: arrays on devices, and the config of the model. Out: safetensors files, an index, config.json.

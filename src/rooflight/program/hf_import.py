@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Weights of a Hugging Face checkpoint onto a mesh, each device's block read where it is needed.
 
 In: a folder with config.json and safetensors files; the weights wanted, with their shardings. Out:

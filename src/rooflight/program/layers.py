@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """What stands between the products of a layer: norms, rotary positions, activations.
 
 Local in every layout but one: a norm over a split D sums one number a token.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Cross-entropy in chunks of tokens: the logits of a whole batch are never there at once.
 
     h[B_X,T,D] * W_head[D,V_Y] -> logits[B_X,T,V_Y]        some tokens at a time

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`Program`: a model under the pins of a layout, and its forward pass.
 
 In: a `ModelSpec`, `Pins`, weights as a `Tree`. Out: functions to trace under the mesh of the pins:

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The attention half of a block: grouped queries, or a key-value latent expanded to heads.
 
     h[B_X,T,D] * W_q[D,K_Y,G,H] -> q[B_X,T,K_Y,G,H]     and k, v

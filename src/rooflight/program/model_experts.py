@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The routed half of a block: each token to a few experts, and back.
 
     m[B_X,T,D] * W_router[D,E] -> routed[B_X,T,E]

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Routed experts on one device, without dropping a token: sort, grouped products, sort back.
 
     rows[N*k,D] = x[N,D], each token k times, sorted by expert

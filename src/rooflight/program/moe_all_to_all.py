@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Expert parallelism with a capacity: two all-to-alls of equal blocks, inside `shard_map`.
 
     x[N_X,D]         -> sent_x[E,C_X,D]      each device sorts its own tokens into C places

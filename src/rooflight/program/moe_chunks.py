@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Tokens sent to their experts in pieces, so that products hide the exchange.
 
 send 0 | send 1, use 0 | send 2, use 1 | ... | use n-1

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Rows to other devices, as many to each as there are: `lax.ragged_all_to_all`.
 
     RaggedAllToAll_X rows[n,D], sizes[X] -> got[R,D]

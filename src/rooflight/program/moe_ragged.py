@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Expert parallelism without capacity: each device sends every expert's device all its rows.
 
     x[N_X,D] -> rows[N_X*k,D]          sorted by expert, hence by the device that holds it

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# jax annotates its own functions only in part.
 """Foreign functions for a CPU, made of `csrc/` by this machine's compiler when first asked for.
 
 In: C++ sources beside this module. Out: targets that `jax.ffi.ffi_call` finds by name. The library

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """A map inside a stage of a pipeline, such as its attention or its loss, with a gradient.
 
     y = f(x)          of one stage, x[B_X,T,D]: what is written

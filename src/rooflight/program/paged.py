@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Attention of new tokens to a paged cache: written first, then read with all before them.
 
     kv[B_X,T,2K_Y,H] -> pages[L,N_X,S,2K_Y,H] at (layer, table[p // S], p % S)

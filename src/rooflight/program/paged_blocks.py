@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """One device's part of a paged cache: entries into its blocks, and attention to what they hold.
 
     pages[L,N,S,...] of a layer, ids[B,P] of each row's blocks as the device counts its own

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The ragged paged attention kernel that ships with jax, in the shapes of this program.
 
     q[B,1,K,G,H] -> [B,K G,H];  pages[L,N,S,2K,H] -> [L N,S,2K,H], keys at even heads

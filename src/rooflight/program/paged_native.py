@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`paged_rows.attend_by_row` by a foreign function of this CPU (`csrc/paged_attention.cc`).
 
 XLA runs a loop on one core and each step of it as a handful of calls, which take longer than the

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Attention to a paged cache row by row: each row loops over the blocks that it has, and no more.
 
     for each row b: for each block p of those that its queries see:

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`TensorSpec`: one description a weight, off which everything about parameters is read.
 
 In: a model and its pins. Out: abstract arrays with shardings, arrays born on the mesh, byte counts.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """Pipeline parallelism: any table of `graph.schedules`, run inside one jit.
 
     W[L_P,D,F]                       each device of axis P keeps the layers of its own stages

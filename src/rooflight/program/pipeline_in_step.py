@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """A pipeline in lock step: in a tick all devices run the same ops, whatever their slots.
 
     F F F          one scan: forwards alone, while the pipeline fills

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """What the devices of a pipeline add up while they run in step: losses and gradients.
 
     dW[S_P,c,...]{U_X} += adds[S_P,c] * dW'[S_P,...]{U_X}    those without a slot times 0

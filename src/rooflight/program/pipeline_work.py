@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# jax annotates its own functions only in part.
 """What the devices of a pipeline run in one tick: a forward, or both gradients of a stage.
 
     F:   x' = stage(W, x)

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """`Scope`: the products of one block, each as its pin says and under its name in the graph.
 
 In: the ops and weights of a block, and the pins of a layout. Out: einsums whose operands and

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Products of a few rows with a weight by a foreign function of this CPU (`csrc/few_rows.cc`).
 
     x[B,T,D] * W[D,K,G,H] -> q[B,T,K,G,H]   as x[BT,D] * W[D,KGH]

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Arrays in few bits with a scale a row: weights of a model, keys and values of a cache.
 
     w[D,F] ~ values[D,F] * scale[1,F]        scale = max over D of |w| / the largest value

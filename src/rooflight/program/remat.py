@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Rematerialisation by name: the planner's policies as policies of `jax.checkpoint`.
 
 none      keep the results of all ops that the backward pass reads

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Ring attention: positions split over an axis, keys and values rotate. Called inside `shard_map`.
 
     q[B,T_X,K,G,H], k[B,T_X,K,H], v[B,T_X,K,Hv] -> out[B,T_X,K,G,Hv],  X of n devices

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Which positions of a sequence the devices of a ring hold.
 
 "blocks": device r of n holds positions [r t, (r+1) t). Under a causal mask device 0 then has

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# safetensors annotates its own functions only in part.
 """The tensors of a folder of safetensors files, read block by block.
 
 In: a folder with one file, or with several and an index. Out: blocks of tensors as numpy arrays,

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Writes tensors as safetensors files of bounded size with an index, one file in memory at a time.
 
 In: tensors that are made when their turn comes. Out: files that `transformers` reads, too.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The next token of each row, drawn as its own request says.
 
     p = softmax(logits / temperature), of the top k logits, of the fewest whose p sum to top p

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The notation as jax types: `A[I_X,J]{U_Y}` is `P("X", None, unreduced={"Y"})`.
 
 In: tensors of the algebra. Out: partition specs and meshes.

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The train step of a program: loss, gradients, optimizer, in one donated jit.
 
 In: a `Program`, an optax optimizer, a number of microbatches. Out: `step(state, batch)`. Gradients

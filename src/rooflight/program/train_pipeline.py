@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Loss and gradients of a program whose layers are cut into pipeline stages.
 
     W[L_P,D_X,F_Y] -> W[S_P,L/S,D_X,F_Y]     a reshape: each device has the layers of its stages

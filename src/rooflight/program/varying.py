@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """Over which mesh axes a value may differ inside `jax.shard_map`, and making operands agree.
 
 A rule of differentiation written by hand must return gradients of the very types of its inputs.

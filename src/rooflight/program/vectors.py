@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUntypedFunctionDecorator=false
 # jax annotates its own functions only in part.
 """A scale or a bias beside an activation, with a gradient whose sum over devices pends.
 

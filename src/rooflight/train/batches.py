@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # grain and jax annotate their own functions only in part.
 """Batches: which records a step reads, and the rows of them that this process needs.
 

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # tensorstore has no types of its own.
 """What an Orbax checkpoint holds, read on a laptop: no devices, no jax, no array is loaded.
 

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # orbax and jax annotate their own functions only in part.
 """Checkpoints of a run: saved behind its back, sealed, and restored to any mesh.
 

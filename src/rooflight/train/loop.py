@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # jax annotates its own functions only in part.
 """The training loop of one process: read, step, tell, save.
 

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # jax annotates its own functions only in part.
 """A checkpoint under another plan: what restoring it takes of a host, and doing it.
 

@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # optax annotates its own functions only in part.
 """The optimizer of a run, by Optax: clip, AdamW, warm-up and cosine."""
 

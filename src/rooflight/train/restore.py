@@ -1,5 +1,4 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false
 # orbax and jax annotate their own functions only in part.
 """A checkpoint read to another mesh, layout or number of hosts, shard by shard.
 

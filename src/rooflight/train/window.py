@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false
-# jax annotates its own functions only in part.
 """The steps of a run that the profiler records: `traces/process-I`, read by `rooflight profile`."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """One process of a run: owns devices, and says on stdout what it does, a JSON object a line.
 
 Started by a supervisor, which holds the other end of its stdin: when that closes, the supervisor
