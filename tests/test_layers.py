@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rooflight"
 _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 LINES_A_FILE = 400
-LINES_IN_ALL = 86_300  # 83,000, doors, the forecast, switched networks, Megatron scripts, offload
+LINES_IN_ALL = 85_900  # 83,000, doors, the forecast, switched networks, Megatron scripts, offload
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:
