@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 """Small programs whose collectives, FLOPs and bytes are known: what the compile tests ask for.
 
 Each builder takes the jax mesh (axes X and Y) and returns a jitted function with its arguments.
