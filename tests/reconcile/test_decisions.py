@@ -1,5 +1,6 @@
 """The planner against published layouts: it reaches them, and is not slower by its own forecast."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -76,14 +77,16 @@ def test_what_a_source_does_not_say_is_free() -> None:
 
 @pytest.mark.full
 def test_no_published_layout_beats_the_pick() -> None:
-    """Takes half an hour. Rows of one configuration are one question."""
+    """Takes half an hour. Rows of one configuration are one question; each is kept as it ends."""
     rows = [question.row for question in questions()]
     first = {row.configuration: row.id for row in reversed(rows)}
-    names = list(first.values())
+    kept = kept_decisions()
+    names = [name for name in first.values() if name not in kept]
     parts = [names[i : i + 12] for i in range(0, len(names), 12)]
     with ThreadPoolExecutor(2) as pool:
-        decided = [d for part in pool.map(decide_in_a_process, parts) for d in part]
-    known = dict(zip(first, decided, strict=True))
+        list(pool.map(decide_in_a_process, parts))
+    decided = kept_decisions()
+    known = {configuration: decided[name] for configuration, name in first.items()}
     found = [known[row.configuration] for row in rows]
     missed = [d for d in found if d.ratio is None and d.missed != ADAPTERS]
     slower = [d for d in found if d.ratio is not None and d.ratio > NO_SLOWER]
@@ -97,19 +100,48 @@ from dataclasses import asdict
 from tests.reconcile.decisions import decide
 from tests.reconcile.test_decisions import questions
 by_id = {question.row.id: question for question in questions()}
-print(json.dumps([asdict(decide(by_id[name])) for name in sys.argv[1:]]))
+for name in sys.argv[1:]:
+    print(json.dumps(asdict(decide(by_id[name]))), flush=True)
 """
 
 
 def decide_in_a_process(names: list[str]) -> list[Decision]:
     """What a search keeps for the next one adds up: a process that ends gives it back."""
-    printed = subprocess.check_output([sys.executable, "-c", DECIDE, *names], text=True, cwd=ROOT)
-    return [Decision(**fields) for fields in json.loads(printed)]
+    command = [sys.executable, "-c", DECIDE, *names]
+    decided: list[Decision] = []
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process,
+        kept_file().open("a") as kept,
+    ):
+        for line in process.stdout or ():
+            decided.append(Decision(**json.loads(line)))
+            kept.write(line)
+            kept.flush()
+    assert process.returncode == 0 and len(decided) == len(names)
+    return decided
 
 
-def test_decisions_of_another_process_are_the_same() -> None:
+def kept_file() -> Path:
+    """Decisions of this very source: a run that was stopped goes on where it was."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        digest.update(path.read_bytes())
+    found = ROOT / "build" / f"decisions-{digest.hexdigest()[:12]}.jsonl"
+    found.parent.mkdir(exist_ok=True)
+    return found
+
+
+def kept_decisions() -> dict[str, Decision]:
+    path = kept_file()
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {d.id: d for d in (Decision(**json.loads(line)) for line in lines)}
+
+
+def test_decisions_of_another_process_are_the_same_and_kept() -> None:
     question = next(questions())
-    assert decide_in_a_process([question.row.id]) == [decide(question)]
+    decided = decide(question)
+    assert decide_in_a_process([question.row.id]) == [decided]
+    assert kept_decisions()[question.row.id] == decided
 
 
 def decisions_text(each: list[Decision], rows: list[Decision]) -> str:

@@ -8,9 +8,9 @@ and can be priced for any sizes later.
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
+from typing import NamedTuple
 
 from rooflight.algebra.notation import Axes, Tensor
 from rooflight.algebra.shapes import ways
@@ -23,8 +23,7 @@ _STEP = 1e-9  # a tie is won by fewer steps
 State = tuple[tuple[Axes, ...], Axes]  # axes of each dim; unreduced axes
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
+class _Move(NamedTuple):
     """One edge of the search: what is done, where it leads, what it sends."""
 
     op: Op
@@ -60,8 +59,41 @@ def reshard(
     involved = dict.fromkeys(source.mesh_axes + target.mesh_axes)
     sizes = tuple((a, NOMINAL if axis_sizes is None else ways((a,), axis_sizes)) for a in involved)
     start, goal = (source.axes, source.unreduced), (target.axes, target.unreduced)
-    moves = _search(start, goal, sizes, exact=axis_sizes is not None)
-    return _as_steps(source, moves)
+    return _as_steps(source, _shortest(start, goal, sizes, exact=axis_sizes is not None))
+
+
+def _shortest(
+    start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
+) -> tuple[_Move, ...]:
+    """`_search` with axes named by their place: patterns with other axes have the same paths."""
+    names = [axis for axis, _ in sizes]
+    placed = {axis: chr(ord("a") + i) for i, axis in enumerate(names)}
+    moves = _search(
+        _renamed(start, placed),
+        _renamed(goal, placed),
+        tuple((placed[axis], shards) for axis, shards in sizes),
+        exact,
+    )
+    back = {place: axis for axis, place in placed.items()}
+    return tuple(
+        move._replace(
+            axes=_order(move.op, _rename(move.axes, back)), state=_renamed(move.state, back)
+        )
+        for move in moves
+    )
+
+
+def _order(op: Op, axes: Axes) -> Axes:
+    """Where the order of a group's axes means nothing, they are in order of name."""
+    return tuple(sorted(axes)) if op in ("all_reduce", "permute") else axes
+
+
+def _renamed(state: State, names: Mapping[str, str]) -> State:
+    return tuple(_rename(axes, names) for axes in state[0]), _rename(state[1], names)
+
+
+def _rename(axes: Axes, names: Mapping[str, str]) -> Axes:
+    return tuple(names[axis] for axis in axes)
 
 
 def _as_steps(tensor: Tensor, moves: tuple[_Move, ...]) -> tuple[Step, ...]:

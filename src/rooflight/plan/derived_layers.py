@@ -22,13 +22,7 @@ def derive_again(graph: Graph, ops: Sequence[Op], layout: Layout, choose: Choose
 
     What is asked for depends on the ops and the layout alone; a search asks for it on many meshes.
     """
-    rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
-    told = layout.text, layout.combines, layout.cache is None
-    key = *told, *(tuple(rule.items()) for rule in rules)
-    known = _derived(_OfOps(graph, tuple(ops), key))
-    if not known.asked:
-        asked = dict.fromkeys(asked_contractions(graph, ops, layout))
-        known.asked = tuple(asked)
+    known = _known(graph, ops, layout)
     chosen = {contraction: choose(contraction) for contraction in known.asked}
     strategies = tuple(chosen.values())
     ids = tuple(map(id, strategies))
@@ -39,6 +33,21 @@ def derive_again(graph: Graph, ops: Sequence[Op], layout: Layout, choose: Choose
             known.layers.clear()
         known.layers[ids] = found
     return found[0]
+
+
+def contractions_of(graph: Graph, ops: Sequence[Op], layout: Layout) -> tuple[Contraction, ...]:
+    """Every contraction of a layer, each once."""
+    return _known(graph, ops, layout).asked
+
+
+def _known(graph: Graph, ops: Sequence[Op], layout: Layout) -> "_Layers":
+    """Stages split no tensor: with and without them a layer is the same."""
+    rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
+    key = layout.combines, layout.cache is None, *(tuple(rule.items()) for rule in rules)
+    known = _derived(_OfOps(graph, tuple(ops), key))
+    if not known.asked:
+        known.asked = tuple(dict.fromkeys(asked_contractions(graph, ops, layout)))
+    return known
 
 
 def asked_contractions(graph: Graph, ops: Iterable[Op], layout: Layout) -> list[Contraction]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rooflight.algebra import Tensor
 from rooflight.dtypes import Dtype
+from rooflight.plan.framework import Framework
 from rooflight.plan.job import Microbatching
 from rooflight.plan.recipe import Recipe
 from rooflight.plan.remat import Remat
@@ -21,15 +22,15 @@ Floats = npt.NDArray[np.float64]
 
 
 class LeastMemory:
-    """Bytes that a chip holds in any case: weights, optimizer, and what its first stage keeps.
+    """Bytes that a chip holds in any case: weights, gradients, optimizer, saved activations.
 
     Less than `memory` finds, which adds gathered weights and workspace and takes the worst
     stage: what exceeds the HBM here can be left out unseen.
     """
 
-    def __init__(self, points: Points, recipe: Recipe) -> None:
+    def __init__(self, points: Points, recipe: Recipe, framework: Framework) -> None:
         self._points = points
-        self._state = np.broadcast_to(_state_bytes(points, recipe), len(points))
+        self._state = _state_bytes(points, recipe, framework) + np.zeros(len(points))
         self._saved = {
             name: {
                 block: _kept_bytes(points, layer.tensors, recipe.compute)
@@ -68,8 +69,11 @@ def _kept_bytes(points: Points, tensors: Sequence[Tensor], dtype: Dtype) -> Floa
     return np.broadcast_to(total * dtype.bits_per_element / 8, len(points))
 
 
-def _state_bytes(points: Points, recipe: Recipe) -> Floats:
-    layout = points.layout
+def _state_bytes(points: Points, recipe: Recipe, framework: Framework) -> Floats:
+    layout, scans = points.layout, framework.scans_layers
+    summed = recipe.gradients or recipe.compute
+    is_summed = points.count > 1 if scans or not recipe.gradients else np.ones(1, np.bool_)
+    gradient = np.where(is_summed, summed.bits_per_element / 8, 0.0)
     spare = (*layout.inner.get("B", ()), *layout.inner.get("T", ()))
     total = np.zeros(1)
     for param in points.sizes.graph.params:
@@ -78,5 +82,7 @@ def _state_bytes(points: Points, recipe: Recipe) -> Floats:
         free = points.split(a for a in spare if a not in placed.sharded_over)
         optimizer = [d for d in (recipe.master, *recipe.moments) if d]
         total = total + held * recipe.weights.bits_per_element / 8
-        total = total + held / free * sum(d.bits_per_element for d in optimizer) / 8
+        total = total + held / free * (sum(d.bits_per_element for d in optimizer) / 8 + gradient)
+        if scans and param.block is not None:  # stacked until the optimizer takes them
+            total = total + held * recipe.weights.bits_per_element / 8
     return total

@@ -116,7 +116,8 @@ def training_parts(run: TrainingRun) -> Parts:
     layers = _Layers(run)
     stages = ways(run.layout.stages, run.mesh.axes)
     shares = step_shares(run.graph.order, stages, run.micro, in_step=run.in_step)
-    held = max(shares, key=lambda share: sum(n * layers.roof_s(b) for b, n in share.items()))
+    roofs = {block: layers.roof_s(block) for block in layers.ops}
+    held = max(shares, key=lambda share: sum(n * roofs[b] for b, n in share.items()))
     count = run.micro.count
     works = [w for block, n in held.items() for w in _times(layers.works(block), n * count)]
     traffic = [t for block, n in held.items() for t in _sent(layers.traffic(block), n, count)]

@@ -33,6 +33,11 @@ class Ranked:
     counted_s: Floats  # more than that where no measured run is like it
     at: Ints
     option: Ints
+    sized: Ints  # those of one number hold the same memory: they differ in placement alone
+
+    def drop(self, index: int) -> None:
+        """Leaves out whatever holds as much memory as one that does not fit."""
+        self.keys[self.sized == self.sized[index]] = np.inf
 
     def degrees(self, index: int) -> tuple[str, tuple[tuple[str, int], ...]]:
         """`Candidate.degrees`, without making the mesh."""
@@ -75,14 +80,14 @@ def rank(expected_s: Floats, collectives_s: Floats) -> Floats:
 def in_order(ranked: Sequence[Ranked]) -> Iterator[tuple[int, int]]:
     """All layouts by key, ties as they come, each as its chunk and its place there.
 
-    Only as many are sorted as are looked at.
+    Only as many are sorted as are looked at; what is dropped meanwhile does not come.
     """
     keys = np.concatenate([r.keys for r in ranked]) if ranked else np.zeros(0)
     ends = np.cumsum([len(r.keys) for r in ranked])
     seen = -np.inf
     size = 256
     while True:
-        later = np.flatnonzero(keys > seen)
+        later = np.flatnonzero((keys > seen) & (keys < np.inf))
         if not len(later):
             return
         limit = np.partition(keys[later], min(size, len(later)) - 1)[min(size, len(later)) - 1]
@@ -90,5 +95,7 @@ def in_order(ranked: Sequence[Ranked]) -> Iterator[tuple[int, int]]:
         for at in np.argsort(keys[batch], kind="stable"):
             index = int(batch[at])
             chunk = int(np.searchsorted(ends, index, side="right"))
-            yield chunk, index - int(ends[chunk]) + len(ranked[chunk].keys)
+            place = index - int(ends[chunk]) + len(ranked[chunk].keys)
+            if ranked[chunk].keys[place] < np.inf:
+                yield chunk, place
         seen, size = limit, size * 4

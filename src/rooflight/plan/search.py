@@ -160,8 +160,10 @@ class Found:
         return candidate
 
     def _fit(self, degrees: object, chunk: Ranked, index: int) -> bool:
-        held = self._memory(degrees, chunk, index)
-        return held.fits or not self._question.region.must_fit
+        fits = self._memory(degrees, chunk, index).fits or not self._question.region.must_fit
+        if not fits:
+            chunk.drop(index)
+        return fits
 
     def _memory(self, degrees: object, chunk: Ranked, index: int) -> Memory:
         """Memory does not depend on where the axes lie, so each size is asked once."""
@@ -310,7 +312,7 @@ def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
 def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int, int]:
     """Prices every option of a chunk that may fit; how many there are, and how many cannot."""
     few, of = points.alike
-    least = LeastMemory(few, question.recipe)
+    least = LeastMemory(few, question.recipe, question.framework)
     must_fit, times = question.region.must_fit, np.bincount(of)
     hbm_bytes = question.usable_bytes
     options: list[tuple[Microbatching, Remat]] = []
@@ -330,7 +332,7 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int
     if not options:
         none = np.zeros(0, np.int64)
         empty = np.zeros(0)
-        return Ranked(points, options, empty, empty, empty, none, none), num, num_too_large
+        return Ranked(points, options, empty, empty, empty, none, none, none), num, num_too_large
     is_left = np.logical_or.reduce(may)[of]
     points, of = points.only(is_left), of[is_left]
     price = _pricer(question, points, asked)
@@ -351,7 +353,8 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int
         option.append(np.full(len(chosen), i))
     keyed, seconds, counted = map(np.concatenate, (keys, expected_s, counted_s))
     where, which = map(np.concatenate, (at, option))
-    return Ranked(points, options, keyed, seconds, counted, where, which), num, num_too_large
+    sized = of[where] * len(options) + which
+    return Ranked(points, options, keyed, seconds, counted, where, which, sized), num, num_too_large
 
 
 def _doubt(question: Question, points: Points) -> Floats:

@@ -30,7 +30,7 @@ from rooflight.plan.derivation import (
     splits_of,
     token_axes,
 )
-from rooflight.plan.derived_layers import asked_contractions, derive_again
+from rooflight.plan.derived_layers import contractions_of, derive_again
 from rooflight.plan.remat import Kept, Remat, keep
 from rooflight.plan.space import Meshes
 from rooflight.plan.stage_time import Part
@@ -199,6 +199,7 @@ class _Option:
     strategy: Strategy
     needs: frozenset[Split]
     reroutes: int
+    likeness: object  # options alike in this are priced alike
 
 
 @lru_cache(maxsize=8192)
@@ -210,13 +211,23 @@ def viable(contraction: Contraction) -> tuple[_Option, ...]:
     """
     asked = splits_of((*contraction.operands, contraction.result))
     options = [
-        _Option(o.strategy, o.splits - asked, o.reroutes) for o in known_options(contraction)
+        _Option(o.strategy, o.splits - asked, o.reroutes, _priced_by(o.strategy))
+        for o in known_options(contraction)
     ]
     return tuple(
         o
         for o in options
         if not any(p.reroutes < o.reroutes and p.needs <= o.needs for p in options)
     )
+
+
+def _priced_by(strategy: Strategy) -> object:
+    product = strategy.product
+    sent = (
+        (s.op, frozenset(s.axes), placing(s.larger), strategy.streams(s))
+        for s in strategy.collectives
+    )
+    return *sent, *map(placing, (*product.inputs, product.output)), len(strategy.steps)
 
 
 @dataclass(slots=True)
@@ -228,18 +239,23 @@ class Chooser:
         default_factory=dict[Contraction, tuple[_Option, ...]]
     )
     picks: dict[Contraction, Ints] = field(default_factory=dict[Contraction, Ints])
+    _alike: dict[object, Ints] = field(default_factory=dict[object, Ints])
 
     def pick(self, contraction: Contraction) -> Ints:
         if contraction not in self.picks:
-            self.options[contraction] = viable(contraction)
-            self.picks[contraction] = self._pick(self.options[contraction])
+            options = self.options[contraction] = viable(contraction)
+            key = tuple((o.likeness, o.needs, o.reroutes) for o in options)
+            if key not in self._alike:
+                self._alike[key] = self._pick(options)
+            self.picks[contraction] = self._alike[key]
         return self.picks[contraction]
 
     def _pick(self, options: Sequence[_Option]) -> Ints:
         size = len(self.points)
         if len(options) == 1:
             return np.zeros(size, np.int64)
-        legal = np.stack([self.points.divides(o.needs) for o in options])
+        few, of = self.points.alike
+        legal = np.stack([few.divides(o.needs)[of] for o in options])
         reroutes = np.array([[o.reroutes] for o in options], np.float64)
         fewest = np.min(np.where(legal, reroutes, np.inf), axis=0)
         priced = [self._price(o.strategy) for o in options]
@@ -284,12 +300,9 @@ LayerTimes = Mapping[Key, Floats]
 Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy does again
 
 
-def contractions(graph: Graph, layout: Layout) -> dict[int, list[Contraction]]:
+def contractions(graph: Graph, layout: Layout) -> dict[int, tuple[Contraction, ...]]:
     """Every contraction of each kind of layer, each once."""
-    return {
-        block: list(dict.fromkeys(asked_contractions(graph, ops, layout)))
-        for block, ops in layer_runs(graph)
-    }
+    return {block: contractions_of(graph, ops, layout) for block, ops in layer_runs(graph)}
 
 
 def layer_times(

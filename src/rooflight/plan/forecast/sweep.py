@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.algebra import Contraction, Step, Tensor
+from rooflight.algebra import Axes, Contraction, Step, Tensor
 from rooflight.costs.rates import TierRates, shift_tier_rates, tier_rates
 from rooflight.dtypes import Dtype
 from rooflight.graph import Graph, Op
@@ -71,7 +71,8 @@ class Forecasts:
         self, points: Points, asked: Mapping[int, Sequence[Contraction]], setting: Setting
     ) -> None:
         self._points, self._setting = points, setting
-        self._rates: dict[object, TierRates] = {}
+        self._rates: dict[object, tuple[Floats, Floats]] = {}
+        self._lines: dict[object, Floats] = {}
         self._works: dict[object, tuple[Floats, Floats]] = {}
         self._few, self._of = points.alike
         self._chooser = Chooser(points)
@@ -122,7 +123,6 @@ class Forecasts:
     def _sums(self, derivation: Derivation, again: Again) -> dict[Key, tuple[bool, Floats]]:
         """Sums over the lines of a derivation; whether they are of the few points."""
         tally = tally_of(derivation, again)
-        values = self._setting.values
         found: dict[Key, tuple[bool, Floats]] = {}
         for part, works in tally.works.items():
             priced = [(self._work(kind, line), n) for kind, line, n in works]
@@ -134,15 +134,9 @@ class Forecasts:
             roof = found["roof", ""][1] + _dot((r, n) for (_, r), n in casts)
             found["roof", ""] = True, roof
         for (part, wait), lines in tally.sent.items():
-            near, far = values["near_links"], values["far_links"]
-            seconds = np.zeros(1)
-            for line, n in lines:
-                for op in really_sent(line, self._points.meshes.slice.chip.kind):
-                    rate = self._rate(op, line)
-                    nbytes = self._sent_bytes(op, line.step)
-                    per_byte = rate.near / near + rate.far / far
-                    seconds = seconds + n * (nbytes * per_byte + rate.latency_s)
-            found[wait, part] = False, seconds
+            chip_kind = self._points.meshes.slice.chip.kind
+            sent = ((self._line(op, x), n) for x, n in lines for op in really_sent(x, chip_kind))
+            found[wait, part] = False, _dot(sent)
         return found
 
     @property
@@ -239,11 +233,19 @@ class Forecasts:
         shown = [t for t in tensors if not t.name[0].isupper() and not is_score(t)]
         return self._held_bytes(place(t) for t in shown)
 
-    def _rate(self, op: str, line: Derived) -> TierRates:
-        """Of a collective on every mesh, then on every point."""
-        axes = line.step.axes
+    def _line(self, op: str, line: Derived) -> Floats:
+        """Seconds of one collective; layers that choose other strategies share most of them."""
+        step = line.step
         exchanged = op in ("all_to_all", "permute") and line.waits == "critical"
         copies = experts_per_token(self._graph) if exchanged else 1
+        key = op, step.op, frozenset(step.axes), copies, placing(step.larger)
+        if key not in self._lines:
+            per_byte, latency_s = self._rate(op, step.axes, copies)
+            self._lines[key] = self._sent_bytes(op, step) * per_byte + latency_s
+        return self._lines[key]
+
+    def _rate(self, op: str, axes: Axes, copies: int) -> tuple[Floats, Floats]:
+        """Seconds a byte and of latency of a collective, on every mesh, then on every point."""
         key = op, frozenset(axes), copies
         if key not in self._rates:
             meshes = self._points.meshes
@@ -251,9 +253,10 @@ class Forecasts:
             self._rates[key] = self._on_points(whole)
         return self._rates[key]
 
-    def _on_points(self, rate: TierRates) -> TierRates:
-        at = self._points.mesh_of
-        return TierRates(rate.near[at], rate.far[at], rate.latency_s[at])
+    def _on_points(self, rate: TierRates) -> tuple[Floats, Floats]:
+        at, values = self._points.mesh_of, self._setting.values
+        per_byte = rate.near / values["near_links"] + rate.far / values["far_links"]
+        return per_byte[at], rate.latency_s[at]
 
     def _sent_bytes(self, op: str, step: Step) -> Floats:
         points = self._points
@@ -330,16 +333,15 @@ class Forecasts:
 
     def _transfers(self) -> Floats | None:
         """To the next stage, one way, for one chunk of layers."""
-        points, values = self._points, self._setting.values
+        points = self._points
         layout = points.layout
         if not layout.stages:
             return None
         whole = points.meshes.tiers("shift", lambda s: shift_tier_rates(layout.stages, s))
-        rate = self._on_points(whole)
+        per_byte, latency_s = self._on_points(whole)
         stream = layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
         nbytes = points.bytes(points.elements(stream))
-        per_byte = rate.near / values["near_links"] + rate.far / values["far_links"]
-        return (nbytes * per_byte + rate.latency_s) * (points.num_stages > 1)
+        return (nbytes * per_byte + latency_s) * (points.num_stages > 1)
 
     def _updates(self) -> Floats:
         """The optimizer's pass; on a host also the stacks of weights that a program scans."""
