@@ -10,10 +10,16 @@ from rooflight.graph import model_graph
 from rooflight.graph.layout import parse_layout, scheme_axes
 from rooflight.plan import search
 from rooflight.plan.calibrated import part_table
-from rooflight.plan.candidate import Question
+from rooflight.plan.candidate import Question, counted_seconds
 from rooflight.plan.forecast import basis_of, forecast_run, step_breakdown
 from rooflight.plan.forecast import evidence as evidence_of
-from rooflight.plan.forecast.evidence import evidence, reach_of, seen_reaches
+from rooflight.plan.forecast.evidence import (
+    degrees_of,
+    evidence,
+    least_context,
+    reach_of,
+    seen_reaches,
+)
 from rooflight.plan.job import Microbatching
 from rooflight.plan.options import policies_of
 from rooflight.plan.parts import TrainingRun, training_parts
@@ -184,6 +190,19 @@ def test_what_was_measured_once_is_no_evidence() -> None:
     runs = [r for r in evidence().runs if r.engine.startswith("megatron@") and r.kind == "gpu"]
     assert sum("fsdp@far" in r.reach for r in runs if r.blocks == "dense") == 1
     assert "fsdp@far" not in seen_reaches("gpu", "megatron", "dense")
+
+
+def test_context_that_leaves_fewer_tokens_than_measured_is_an_extrapolation() -> None:
+    """Nobody splits 8,192 tokens over 32 chips; a search that may does not answer so."""
+    key = "gpu", "megatron", "dense"
+    assert least_context(*key) == 4096
+    question = ask("llama3.1-405b", "h100:8x2048", 2**24, 8192)
+    best = search_training(question, count=1).candidates[0]
+    assert degrees_of(best.layout, best.mesh).get("cp", 1) <= 2 and not best.unseen
+    wanted = parse_wanted("tp=8,pp=16,cp=8,dp=16", question.graph)
+    found = why_not(question, wanted, best).candidate
+    assert found and "cp of 1024 tokens per chip (4096 measured)" in found.unseen
+    assert counted_seconds(question, found) > found.step_s
 
 
 def test_a_faster_layout_that_nobody_measured_is_worth_measuring(

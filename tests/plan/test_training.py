@@ -12,7 +12,7 @@ from rooflight.errors import RooflightError, UsageError
 from rooflight.graph import dim_sizes, model_graph
 from rooflight.plan.candidate import Question
 from rooflight.plan.recipe import RECIPES
-from rooflight.plan.training import plan_training
+from rooflight.plan.training import better_batch, plan_training, rounded_batch, train_question
 from rooflight.specs import load_model, parse_slice
 
 
@@ -64,6 +64,30 @@ def test_a_batch_that_nothing_divides_is_told_the_nearest_two_that_work() -> Non
     assert found and int(found[1]) < 977 < int(found[2])
     for batch in map(int, found.groups()):
         assert plan_training(ask("llama3-70b", "v5p:16x20x28", batch, 4096)).candidates
+
+
+def test_a_batch_of_broken_sequences_becomes_one_that_splits() -> None:
+    gpus = ask("llama3-8b", "h100:8x2048", 1953, 8192)
+    assert rounded_batch(gpus, 16_000_000) == 1920  # 15 * 128, 1.7 % less
+    assert rounded_batch(gpus, 2048 * 8192 + 1) == 2048
+    torus = ask("llama3-8b", "v5p:16x20x28", 1953, 8192)
+    assert rounded_batch(torus, 16_000_000) == 1960  # the 5 and 7 of 8,960 chips divide it
+    for tokens in range(1 << 22, 1 << 23, 99_991):
+        found = rounded_batch(torus, tokens)
+        assert abs(found * 8192 / tokens - 1) <= 0.02
+    with pytest.raises(UsageError, match=r"is 2\.5 sequences of 8,192") as caught:
+        rounded_batch(gpus, 20_480)
+    assert "use 16384 or 24576 tokens" in caught.value.hint
+
+
+def test_a_batch_that_suits_the_slice_is_named() -> None:
+    graph, on = model_graph(load_model("llama3.1-405b")), parse_slice("h100:8x2048")
+    question = train_question(graph, on, 1920, 8192, DTYPES["bf16"])
+    best = plan_training(question, count=1).candidates[0]
+    found = better_batch(question, best)
+    assert best.unseen and found and found[0] == 2048 and not found[1].unseen
+    question = replace(question, batch=2048)
+    assert better_batch(question, plan_training(question, count=1).candidates[0]) is None
 
 
 def test_what_cannot_fit_at_all_says_so() -> None:

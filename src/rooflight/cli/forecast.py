@@ -9,7 +9,7 @@ from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan import add_question, read_margin, read_question
-from rooflight.cli.plan_page import rests_on
+from rooflight.cli.plan_page import extrapolates, rests_on
 from rooflight.cli.plan_questions import Asked
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
@@ -159,7 +159,4 @@ def _evidence(question: Question, mine: Candidate) -> list[str]:
     runs = nearest_runs(mine.layout, mine.mesh, blocks_of(question.graph))
     near = ", ".join(f"{r.id} ({format_count(r.chips)} chips, {-r.residual:+.1%})" for r in runs)
     lines = [f"nearest measured runs, and how far their forecasts were off: {near}"] if runs else []
-    if mine.unseen:
-        what = ", ".join(mine.unseen)
-        lines.append(f"extrapolates: fewer than two measured runs have {what}; a wider interval")
-    return lines
+    return [*lines, *extrapolates(mine)]

@@ -26,7 +26,7 @@ from rooflight.plan.framework import PLANNED
 from rooflight.plan.recipe import RECIPES
 from rooflight.plan.search import Search
 from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.training import better_batch, nearest_batch, plan_record, train_question
+from rooflight.plan.training import better_batch, plan_record, rounded_batch, train_question
 from rooflight.records import Choice, to_json
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import load_model
@@ -34,7 +34,6 @@ from rooflight.specs.slice import parse_slice
 from rooflight.units import parse_count, parse_part
 
 _SHOWN = 8  # layouts
-_ROUNDED = 0.02  # that a batch may change by without being asked
 _DEFAULTS = {
     "dtype": "bf16",
     "recipe": None,
@@ -207,8 +206,9 @@ def read_question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Ch
     )
     if is_whole:
         return question, ()
-    question = replace(question, batch=rounded_batch(question, args.batch))
-    because = f"whole sequences that suit the slice, nearest to --batch {args.batch}"
+    tokens = parse_count(args.batch, what="--batch")
+    question = replace(question, batch=rounded_batch(question, tokens))
+    because = f"whole sequences that suit the slice, within 2 % of --batch {args.batch}"
     return question, (Choice("batch", f"{question.batch * seq}", because),)
 
 
@@ -217,17 +217,10 @@ def read_margin(args: Namespace) -> float:
     return parse_part(args.hbm_margin, what="--hbm-margin")
 
 
-def rounded_batch(question: Question, batch: str) -> int:
-    """Sequences within 2 % of the tokens: those that suit the slice, else the nearest whole."""
-    tokens, seq = parse_count(batch, what="--batch"), question.seq
-    for sequences in (nearest_batch(question), question.batch):
-        if abs(sequences * seq / tokens - 1) <= _ROUNDED:
-            return sequences
-    few = tokens // seq
-    raise UsageError(
-        f"--batch {batch} is {tokens / seq:.1f} sequences of {seq:,} tokens",
-        hint=f"write --batch {few * seq} or --batch {(few + 1) * seq}",
-    )
+def _suits(question: Question, best: Candidate, batch: int, other: Candidate) -> str:
+    gain = (batch / other.step_s) / (question.batch / best.step_s) - 1
+    like = ", by a layout like measured ones" if best.unseen and not other.unseen else ""
+    return f"this batch suits the slice: {gain:+.0%} tokens per second{like}"
 
 
 def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
@@ -246,7 +239,7 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     suits = (
         f"rooflight plan train {model} --on {shlex.quote(args.on)}"
         f" --batch {better[0] * question.seq} --seq {question.seq}{_changed(args)}"
-        f"   # this batch suits the slice: {better[1] - 1:.0%} more tokens a second"
+        f"   # {_suits(question, best, *better)}"
         if better
         else ""
     )

@@ -26,7 +26,7 @@ from rooflight.plan.candidate import Question as Asked
 from rooflight.plan.recipe import RECIPES
 from rooflight.plan.search import Search
 from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.training import nearest_batch, plan_training, schedule_text, train_question
+from rooflight.plan.training import plan_training, rounded_batch, schedule_text, train_question
 from rooflight.report.memory_stack import memory_svg
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.presets import model_names
@@ -75,7 +75,7 @@ FIELDS = (
         ),
     ),
     Field(
-        *("batch", "Batch", "count", "1M", "tokens a step; the nearest that suits the slice"),
+        *("batch", "Batch", "count", "1M", "tokens per step; the nearest that suits the slice"),
         stops=_BATCHES,
         most=10**12,
     ),
@@ -145,7 +145,7 @@ def ask(question: Question, *, count: int = SHOWN) -> Planned:
         rank="roofline" if question.text("rank") == "roofline" else "forecast",
     )
     is_moved = asked.batch * seq != tokens
-    asked = replace(asked, batch=nearest_batch(asked)) if is_moved else asked
+    asked = replace(asked, batch=rounded_batch(asked, tokens)) if is_moved else asked
     return Planned(model, asked, is_moved, plan_training(asked, count=count))
 
 
@@ -207,7 +207,7 @@ def _sentences(question: Question, planned: Planned) -> tuple[str, ...]:
         f"Why: {_why(best)}."
         f" {format_count(planned.found.num_priced)} layouts that divide were priced,"
         f" {format_count(planned.found.num_too_large)} of them cannot fit.",
-        f"{format_count(asked.batch)} sequences: whole ones that suit the slice, nearest to"
+        f"{format_count(asked.batch)} sequences: whole ones that suit the slice, within 2 % of"
         f" {question.text('batch')} tokens."
         if planned.is_moved
         else "",

@@ -4,6 +4,7 @@ In: a `Question` and a layout on a mesh with its microbatches and remat policy. 
 memory, the way `search` must find them with arrays.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +14,7 @@ from rooflight.errors import UsageError
 from rooflight.graph import Graph
 from rooflight.graph.layout import Layout
 from rooflight.plan.forecast import Basis, Forecast, basis_of, blocks_of, forecast_run
-from rooflight.plan.forecast.evidence import evidence, reach_of, unseen_of
+from rooflight.plan.forecast.evidence import evidence, unseen_of
 from rooflight.plan.framework import FRAMEWORKS, Framework
 from rooflight.plan.job import Job, Microbatching
 from rooflight.plan.memory import Memory, memory, usable_hbm_bytes
@@ -73,6 +74,12 @@ def evidence_key(question: Question) -> tuple[str, str, str]:
 def extrapolation_of(question: Question) -> float:
     """How far off, in logs, a forecast is where no run is of the same kind."""
     return evidence().extrapolated[blocks_of(question.graph)]
+
+
+def counted_seconds(question: Question, candidate: "Candidate") -> float:
+    """What a step counts for in the ranking: more where no measured run is like its layout."""
+    doubt = math.exp(extrapolation_of(question)) if candidate.unseen else 1.0
+    return candidate.step_s * doubt
 
 
 def question_basis(question: Question) -> Basis:
@@ -179,6 +186,6 @@ def price_one(
     held = held_by(question, layout, mesh, micro, remat)
     said = forecast_run(run_of(question, layout, mesh, micro, remat), question_basis(question))
     q = question
-    unseen = unseen_of(reach_of(layout, mesh), *evidence_key(q)) if q.rank == "forecast" else ()
+    unseen = unseen_of(layout, mesh, q.seq, evidence_key(q)) if q.rank == "forecast" else ()
     said = said.widened(extrapolation_of(q)) if unseen else said
     return Candidate(layout, mesh, micro, remat, time, held, said, q.rank, q.overlap, unseen)

@@ -26,6 +26,7 @@ from rooflight.plan.calibrated_constants import MATMUL_CONSTANTS
 from rooflight.plan.candidate import (
     Candidate,
     Question,
+    counted_seconds,
     evidence_key,
     extrapolation_of,
     held_by,
@@ -33,7 +34,7 @@ from rooflight.plan.candidate import (
     question_basis,
 )
 from rooflight.plan.compose import Steps
-from rooflight.plan.forecast.evidence import seen_reaches
+from rooflight.plan.forecast.evidence import context_axes, least_context, seen_reaches
 from rooflight.plan.forecast.sweep import Forecasts, Setting
 from rooflight.plan.groundwork import Asked, Groundwork, Placed, groundwork_of
 from rooflight.plan.job import Microbatching
@@ -125,8 +126,7 @@ class Found:
         best = self.best()
         if len(best) < self._count or not self._question.region.must_fit:
             return math.inf
-        doubt = math.exp(extrapolation_of(self._question))
-        return max(c.step_s * (doubt if c.unseen else 1.0) for c in best)
+        return max(counted_seconds(self._question, c) for c in best)
 
     def best(self) -> list[Candidate]:
         """The first of each degrees that fit; most of those in order differ in placement only."""
@@ -359,11 +359,13 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int
 
 def _doubt(question: Question, points: Points) -> Floats:
     """What a step counts for in the ranking: more, by the interval, where no run is like it."""
-    kind, framework, blocks = evidence_key(question)
-    seen = seen_reaches(kind, framework, blocks)
+    key = evidence_key(question)
+    seen = seen_reaches(*key)
     if question.rank == "roofline" or not seen:
         return np.ones(1)
+    context = points.split(context_axes(points.layout))
     is_new = points.meshes.reaches_beyond(seen)[points.mesh_of]
+    is_new = is_new | (context > 1) & (question.seq / context < least_context(*key))
     return np.where(is_new, math.exp(extrapolation_of(question)), 1.0)
 
 

@@ -4,13 +4,14 @@ In: a `Question`. Out: a `Search` with at least one candidate, or an error that 
 `plan_record` writes it down.
 """
 
+import math
 from dataclasses import replace
 
 import rooflight
 from rooflight.dtypes import Dtype
 from rooflight.errors import RooflightError, UsageError
 from rooflight.graph import Graph
-from rooflight.plan.candidate import Candidate, Question, Rank
+from rooflight.plan.candidate import Candidate, Question, Rank, counted_seconds
 from rooflight.plan.framework import FRAMEWORKS, default_framework, parse_framework
 from rooflight.plan.recipe import parse_recipe
 from rooflight.plan.search import Search, Watch, search_training
@@ -19,6 +20,8 @@ from rooflight.records import Alternative, Choice, ForecastTime, Held, Mfu, Plan
 from rooflight.specs.model import ModelSpec
 from rooflight.specs.slice import Slice
 from rooflight.units import format_count, format_seconds
+
+_ROUNDED = 0.02  # that a batch may change by without being asked
 
 HBM_MARGIN = 0.08  # left free where no compiler was asked: fragments, buffers of collectives
 
@@ -73,11 +76,36 @@ def nearest_batch(question: Question) -> int:
     return max(1, round(question.batch / unit)) * unit
 
 
+def rounded_batch(question: Question, tokens: int) -> int:
+    """Whole sequences within 2 % of the tokens: those that can be split in most ways.
+
+    First come multiples of the odd factors of the slice, then those of most twos: 16 million tokens
+    of 8,192 are 1,953.125 sequences, and 1,920 split over 128 replicas where 1,953 split over none.
+    """
+    seq = question.seq
+    least, most = math.ceil(tokens * (1 - _ROUNDED) / seq), int(tokens * (1 + _ROUNDED) / seq)
+    odd, twos = _odd_and_twos(question.on.num_chips)
+    units = [f * 2**k for f in dict.fromkeys((odd, 1)) for k in reversed(range(twos + 1))]
+    for unit in units:
+        nearest = round(tokens / seq / unit) * unit
+        if least <= nearest <= most and nearest:
+            return nearest
+    few = tokens // seq
+    raise UsageError(
+        f"a batch of {tokens:,} tokens is {tokens / seq:.1f} sequences of {seq:,}",
+        hint=f"use {few * seq} or {(few + 1) * seq} tokens",
+    )
+
+
+def _odd_and_twos(number: int) -> tuple[int, int]:
+    twos = (number & -number).bit_length() - 1
+    return number >> twos, twos
+
+
 def _batch_unit(question: Question) -> int:
     """The odd factors of the chips, and as many twos as the batch has room for."""
-    odd, twos = question.on.num_chips, 1
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos * 2
+    odd, twos = _odd_and_twos(question.on.num_chips)
+    twos = 2**twos
     unit = odd
     while 2 * unit <= question.batch and unit // odd < twos:
         unit *= 2
@@ -114,10 +142,11 @@ def _divides(question: Question) -> bool:
     return search_training(question, count=1).num_priced > 0
 
 
-def better_batch(question: Question, best: Candidate) -> tuple[int, float] | None:
-    """The nearest batch that suits the slice, and how many more tokens a second it gives.
+def better_batch(question: Question, best: Candidate) -> tuple[int, Candidate] | None:
+    """The nearest batch that suits the slice, and its best layout.
 
-    None where the given batch suits it already or does as well, within 2 %.
+    None where the given batch suits it already or does as well, within 2 %. A layout that nobody
+    measured the like of counts for less, as in the search.
     """
     batch = nearest_batch(question)
     if batch == question.batch:
@@ -125,8 +154,9 @@ def better_batch(question: Question, best: Candidate) -> tuple[int, float] | Non
     other = search_training(replace(question, batch=batch), count=1).candidates
     if not other:
         return None
-    gain = (batch / other[0].step_s) / (question.batch / best.step_s)
-    return (batch, gain) if gain > 1.02 else None
+    counted = [counted_seconds(question, c) for c in (other[0], best)]
+    gain = (batch / counted[0]) / (question.batch / counted[1])
+    return (batch, other[0]) if gain > 1.02 else None
 
 
 def plan_record(

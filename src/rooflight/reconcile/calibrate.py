@@ -56,7 +56,10 @@ def evidence_text(asked: Asked) -> str:
             runs[case.configuration] = {
                 **{name: getattr(case, name) for name in ("id", "chip")},
                 "kind": case.chip_kind,
-                **{name: getattr(case, name) for name in ("engine", "blocks", "chips", "degrees")},
+                **{
+                    name: getattr(case, name)
+                    for name in ("engine", "blocks", "chips", "seq", "degrees")
+                },
                 "reach": sorted(case.reach),
                 "residual": round(residual, 4),
             }

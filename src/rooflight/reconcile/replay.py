@@ -42,6 +42,7 @@ class Case:
     measured_s: float
     assumed: tuple[str, ...]
     chips: int = 1
+    seq: int = 1
     degrees: Mapping[str, int] = field(default_factory=dict[str, int])  # by scheme
     reach: frozenset[str] = frozenset()  # how far each scheme goes: tp@node
 
@@ -151,6 +152,7 @@ def _where(run: TrainingRun) -> dict[str, Any]:
     degrees = degrees_of(run.layout, run.mesh)
     return {
         "chips": run.mesh.slice.num_chips,
+        "seq": run.seq,
         "degrees": {name: degree for name, degree in degrees.items() if degree > 1},
         "reach": reach_of(run.layout, run.mesh),
     }

@@ -1,9 +1,9 @@
 """Which layouts have been measured: how far each scheme reached in published runs.
 
 In: the index that `rooflight calibrate` writes beside the calibrations. Out: for a framework and a
-kind of model, the reaches that were seen (`tp@node`, `dp@far`), and the runs nearest to a layout. A
-layout with a reach that no run had is an extrapolation: its interval is wider, and it is not the
-answer unless it wins by more than that.
+kind of model, the reaches that were seen (`tp@node`, `dp@far`), how few tokens of a sequence
+context parallelism left to a chip, and the runs nearest to a layout. A layout with what no run had
+is an extrapolation: its interval is wider, and it is not the answer unless it wins by more.
 """
 
 import json
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rooflight.algebra import ways
+from rooflight.algebra import Axes, ways
 from rooflight.graph.layout import Layout, scheme_axes
 from rooflight.plan.forecast.basis import ENGINES, engine_family
 from rooflight.specs import calibration
@@ -37,6 +37,7 @@ class MeasuredRun:
     engine: str
     blocks: str
     chips: int
+    seq: int
     degrees: Mapping[str, int]
     reach: frozenset[str]
     residual: float  # log of measured over forecast, held out
@@ -93,6 +94,12 @@ def reach_of(layout: Layout, mesh: Mesh) -> frozenset[str]:
     return frozenset(found)
 
 
+def context_axes(layout: Layout) -> Axes:
+    """The axes that split positions."""
+    schemes = scheme_axes(layout).items()
+    return tuple(a for name, axes in schemes if scheme_name(name) == "cp" for a in axes)
+
+
 def degrees_of(layout: Layout, mesh: Mesh) -> dict[str, int]:
     """How many ways each scheme of a layout splits: `{"dp": 16, "tp": 8}`."""
     schemes = scheme_axes(layout).items()
@@ -105,20 +112,37 @@ def seen_reaches(kind: str, framework: str, blocks: str) -> frozenset[str]:
 
     Empty where nobody measured the framework there: then nothing is near and nothing is far.
     """
+    seen = Counter(reach for run in _runs_of(kind, framework, blocks) for reach in run.reach)
+    return frozenset(reach for reach, count in seen.items() if count >= _TWICE)
+
+
+@lru_cache(maxsize=64)
+def least_context(kind: str, framework: str, blocks: str) -> float:
+    """The fewest tokens of a sequence per chip that context parallelism left in two runs."""
+    runs = _runs_of(kind, framework, blocks)
+    tokens = sorted(run.seq / run.degrees["cp"] for run in runs if "cp" in run.degrees)
+    return tokens[_TWICE - 1] if len(tokens) >= _TWICE else 0.0  # the reach says it all
+
+
+def _runs_of(kind: str, framework: str, blocks: str) -> list[MeasuredRun]:
     engine = ENGINES.get(framework, {}).get(kind, framework)
-    runs = [
+    return [
         r
         for r in evidence().runs
         if r.kind == kind and engine_family(r.engine) == engine and r.blocks in (blocks, "dense")
     ]
-    seen = Counter(reach for run in runs for reach in run.reach)
-    return frozenset(reach for reach, count in seen.items() if count >= _TWICE)
 
 
-def unseen_of(reach: frozenset[str], kind: str, framework: str, blocks: str) -> tuple[str, ...]:
-    """What of a layout's reach no run had; nothing where there are no runs to compare with."""
-    seen = seen_reaches(kind, framework, blocks)
-    return tuple(sorted(reach - seen)) if seen else ()
+def unseen_of(layout: Layout, mesh: Mesh, seq: int, key: tuple[str, str, str]) -> tuple[str, ...]:
+    """What of a layout no run had; nothing where there are no runs to compare with."""
+    seen, least = seen_reaches(*key), least_context(*key)
+    if not seen:
+        return ()
+    unseen = sorted(reach_of(layout, mesh) - seen)
+    context = degrees_of(layout, mesh).get("cp", 1)
+    if context > 1 and seq / context < least:
+        unseen.append(f"cp of {seq / context:g} tokens per chip ({least:g} measured)")
+    return tuple(unseen)
 
 
 def nearest_runs(
