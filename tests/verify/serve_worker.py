@@ -16,8 +16,7 @@ import generate_layout_worker as worker  # sets the devices, so before jax
 from program_cases import MODELS
 
 from rooflight.program.model import Program
-from rooflight.verify.expect_serve import serving_pins, spread_of
-from rooflight.verify.serve_step import ServedStep
+from rooflight.verify.serve_step import ServedStep, serving_pins, spread_of
 
 LAYOUTS = ("tp=8", "tp=8,kv=batch", "tp=8,kv=sequence", "tp=4,dp=2", "tp=4,ws=2")
 

@@ -19,7 +19,6 @@ from rooflight.verify.expect import (
     expected_collectives,
     expected_optimizer,
     expected_weights,
-    setting_of,
 )
 from rooflight.verify.hlo import Collective, CompiledStep
 from rooflight.verify.judge import (
@@ -27,6 +26,7 @@ from rooflight.verify.judge import (
     _stored,  # pyright: ignore[reportPrivateUsage]
 )
 from rooflight.verify.match import Small, match
+from rooflight.verify.setting import setting_of
 from rooflight.verify.state import expected_state, program_job, terms
 
 LAYER = 2 * (1024 * 128 * (8 + 4 + 4 + 8) + 3 * 1024 * 4096)  # bytes of a layer in bf16

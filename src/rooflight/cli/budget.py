@@ -15,11 +15,12 @@ from rooflight.cli.candidate_page import candidate_document
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.run_page import goodput_text
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import ParseError, UsageError
 from rooflight.graph import model_graph
 from rooflight.plan import Budget, Terms, affordable_flops, allocations, run_flops
-from rooflight.plan.run_cost import CONVENTION
+from rooflight.plan.run_cost import CONVENTION, run_cost
 from rooflight.plan.training import plan_training, train_question
 from rooflight.plan.wanted import degrees_text
 from rooflight.specs.presets import load_model
@@ -87,7 +88,7 @@ def _forecast(args: Namespace) -> int:
     batch = whole_sequences(args.batch, seq) if args.batch else _usual_batch(on, seq)
     question = train_question(model_graph(model), on, batch, seq, dtype)
     best = plan_training(question, count=1).candidates[0]
-    terms = _terms(args, best.mfu)
+    terms, cost = _terms(args, best.mfu), run_cost(question, best, tokens)
     budgets = {
         CONVENTION: Budget(run_flops(question.graph, tokens=tokens, seq=seq)[CONVENTION], terms)
     }
@@ -95,6 +96,8 @@ def _forecast(args: Namespace) -> int:
     if args.json:
         head: dict[str, object] = {"model": model.name, "tokens": tokens, "seq": seq}
         head["plan"] = {"batch": batch * seq, **candidate_document(best, question.overlap)}
+        head["goodput"] = cost.goodput
+        head["chip_hours_with_failures"] = cost.chip_hours_with_failures
         print_json("budget", head | run_document(budgets, terms))
         return 0
     print(run_text(f"{model.title} on {short(tokens)} tokens", budgets, terms))
@@ -104,6 +107,7 @@ def _forecast(args: Namespace) -> int:
         f" {short(batch * seq)} tokens, 80 % between {format_seconds(said.low_s)} and"
         f" {format_seconds(said.high_s)}, by {said.basis.text}"
     )
+    print(goodput_text(cost))
     asked = f"rooflight plan train {args.model} --on {args.on} --batch {batch * seq} --seq {seq}"
     suggest(f"{asked} --tokens {args.tokens} --checkpoint-s 60   # failures and goodput")
     return 0

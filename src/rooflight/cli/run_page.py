@@ -18,7 +18,7 @@ def run_cost_text(cost: RunCost) -> str:
             f" {short(budget.petaflop_days)} PF-days, {short(budget.chip_hours)} chip-hours,"
             f" {short(budget.kwh)} kWh, {short(cost.steps)} steps",
             _failures(cost),
-            _goodput(cost, cost.checkpoints),
+            goodput_text(cost),
         ]
     )
 
@@ -34,17 +34,26 @@ def _failures(cost: RunCost) -> str:
     )
 
 
-def _goodput(cost: RunCost, checkpoints: Checkpoints | None) -> str:
-    if checkpoints is None:
-        return "goodput: unknown; give --checkpoint-s, the seconds that a checkpoint stops the run"
-    if checkpoints.goodput is None or cost.days_with_failures is None:
+def goodput_text(cost: RunCost) -> str:
+    """What failures leave of the time, and the run with them."""
+    days, hours = cost.days_with_failures, cost.chip_hours_with_failures
+    if cost.goodput is None or days is None or hours is None:
         return "goodput: failures come too often for checkpoints this slow"
-    started = "" if checkpoints.restart_s is not None else "; restarts are not counted"
     return (
-        f"goodput: {checkpoints.goodput:.1%} with a checkpoint every"
-        f" {short(checkpoints.interval_s / 60)} minutes, {short(cost.days_with_failures)} days"
-        f" in all{started}"
+        f"goodput: {cost.goodput:.1%} {_because(cost, cost.checkpoints)}: {short(days)} days,"
+        f" {short(hours)} chip-hours in all"
     )
+
+
+def _because(cost: RunCost, checkpoints: Checkpoints | None) -> str:
+    if checkpoints is None:
+        rate = cost.failure_rate
+        return (
+            f"(more than {rate.goodput:.0%} was reported on {rate.chips:,} {rate.chip}; losses grow"
+            " with the square root of the chips)"
+        )
+    started = "" if checkpoints.restart_s is not None else ", restarts not counted"
+    return f"with a checkpoint every {short(checkpoints.interval_s / 60)} minutes{started}"
 
 
 def run_cost_document(cost: RunCost) -> dict[str, object]:
@@ -59,6 +68,7 @@ def run_cost_document(cost: RunCost) -> dict[str, object]:
         "is_failure_rate_assumed": cost.is_assumed,
         "between_failures_s": cost.between_failures_s,
         "checkpoint_interval_s": points.interval_s if points else None,
-        "goodput": points.goodput if points else None,
+        "goodput": cost.goodput,
         "days_with_failures": cost.days_with_failures,
+        "chip_hours_with_failures": cost.chip_hours_with_failures,
     }

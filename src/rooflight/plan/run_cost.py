@@ -65,9 +65,19 @@ class RunCost:
         return self.failure_rate.mtbf_hours * _HOUR_S / self.budget.terms.on.num_chips
 
     @property
+    def goodput(self) -> float | None:
+        """Of the checkpoints; where none are given, as the source of the failures reported it."""
+        if self.checkpoints:
+            return self.checkpoints.goodput
+        return self.failure_rate.goodput_on(self.budget.terms.on.num_chips)
+
+    @property
     def days_with_failures(self) -> float | None:
-        goodput = self.checkpoints.goodput if self.checkpoints else None
-        return self.budget.days / goodput if goodput else None
+        return self.budget.days / self.goodput if self.goodput else None
+
+    @property
+    def chip_hours_with_failures(self) -> float | None:
+        return self.budget.chip_hours / self.goodput if self.goodput else None
 
 
 def run_cost(

@@ -3,6 +3,7 @@
 In: `failures.toml`. Out: `FailureRate`s with their source. The file ships with the package.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ class FailureRate:
     interruptions: int
     days: float
     chips: int
+    goodput: float  # the part of the time that made progress, as reported
     source: Source
 
     @property
@@ -32,6 +34,14 @@ class FailureRate:
         50677
         """
         return self.chips * self.days * _DAY_HOURS / self.interruptions
+
+    def goodput_on(self, chips: int) -> float:
+        """That of a slice of other size: what is lost grows with the root of the failures (Young).
+
+        >>> round(load_failure_rates()["h100"].goodput_on(4096), 3)
+        0.95
+        """
+        return max(0.0, 1 - (1 - self.goodput) * math.sqrt(chips / self.chips))
 
 
 @lru_cache(maxsize=1)
@@ -44,6 +54,7 @@ def load_failure_rates() -> dict[str, FailureRate]:
             row["interruptions"],
             row["days"],
             row["chips"],
+            row["goodput"],
             Source("source", **row["source"]),
         )
         for chip, row in table.items()

@@ -17,8 +17,8 @@ from rooflight.plan.recipe import parse_recipe
 from rooflight.program.model import Program
 from rooflight.program.train import abstract_batch, abstract_state, make_train_step
 from rooflight.records import Plan, from_json
-from rooflight.verify.expect import setting_of
 from rooflight.verify.pipeline import schedule_of
+from rooflight.verify.setting import setting_of
 
 _LEARNING_RATE = 1e-3  # any: it decides no collective and no byte
 

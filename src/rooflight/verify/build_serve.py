@@ -20,8 +20,7 @@ from rooflight.program.generate import make_functions
 from rooflight.program.model import Program
 from rooflight.program.params import JAX_DTYPES, Tree, abstract_params
 from rooflight.program.quantized import quantize_weights
-from rooflight.verify.expect_serve import serving_pins, spread_of
-from rooflight.verify.serve_step import ServedStep, read_step
+from rooflight.verify.serve_step import ServedStep, read_step, serving_pins, spread_of
 
 
 def build(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:

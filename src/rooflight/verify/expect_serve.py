@@ -6,43 +6,15 @@ and `Term`s. The steps are those of `plan.serving`: weights and caches stay wher
 
 import math
 
-from rooflight.algebra import Axes, device_bytes
+from rooflight.algebra import device_bytes
 from rooflight.graph.ops import Param
-from rooflight.graph.pins import Pins
-from rooflight.plan.serving.layout import parse_serving_layout
 from rooflight.plan.serving.pins import (
-    generate_dims,
-    generate_pins,
-    generate_setting,
     generate_steps,
-    spread_axes,
 )
-from rooflight.plan.serving.precision import parse_precision
 from rooflight.plan.serving.terms import Setting, sent_dtype
 from rooflight.verify.expect import Expected
-from rooflight.verify.serve_step import WIDE, ServedStep
+from rooflight.verify.serve_step import WIDE, ServedStep, serving_dims, serving_setting
 from rooflight.verify.state import Term
-
-
-def serving_setting(step: ServedStep) -> Setting:
-    """The rules of a served step, as the program follows them."""
-    layout, dtypes = parse_serving_layout(step.layout), parse_precision(step.dtypes)
-    return generate_setting(step.model, layout, step.placed(), dtypes)
-
-
-def serving_dims(step: ServedStep, setting: Setting) -> dict[str, int]:
-    """Sizes of one token a row."""
-    return generate_dims(setting, rows=step.rows, context=step.context)
-
-
-def serving_pins(step: ServedStep) -> Pins:
-    """What the program of a served step follows."""
-    return generate_pins(serving_setting(step), rows=step.rows, context=step.context)
-
-
-def spread_of(step: ServedStep) -> Axes:
-    """The axes that split the positions of a row."""
-    return spread_axes(serving_setting(step))
 
 
 def expected_serving(step: ServedStep) -> list[Expected]:

@@ -22,12 +22,10 @@ from rooflight.plan.serving.terms import Setting as ServingSetting
 from rooflight.records import Plan, plan_hash, to_json
 from rooflight.verify.compile import Compilation, Watch, compile_all, read_compilation
 from rooflight.verify.compiled_time import CompiledTime, compiled_time
-from rooflight.verify.expect import Expected, Setting, expected_collectives, setting_of
+from rooflight.verify.expect import Expected, expected_collectives
 from rooflight.verify.expect_serve import (
     expected_serving,
     expected_stored,
-    serving_dims,
-    serving_setting,
     serving_terms,
 )
 from rooflight.verify.finding import Finding, located, warning_finding
@@ -42,7 +40,14 @@ from rooflight.verify.plan_findings import (
     stored_finding,
 )
 from rooflight.verify.request import CompileRequest, plain_collectives
-from rooflight.verify.serve_step import ServedStep, hash_step, write_step
+from rooflight.verify.serve_step import (
+    ServedStep,
+    hash_step,
+    serving_dims,
+    serving_setting,
+    write_step,
+)
+from rooflight.verify.setting import Setting, setting_of
 from rooflight.verify.state import Term, expected_state, terms
 from rooflight.verify.target import CORE_AXIS
 

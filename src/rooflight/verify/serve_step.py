@@ -8,11 +8,20 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+from rooflight.algebra import Axes
 from rooflight.errors import UsageError
+from rooflight.graph.pins import Pins
 from rooflight.plan.serving.derive_model import serving_model
 from rooflight.plan.serving.layout import mesh_axes, parse_serving_layout
 from rooflight.plan.serving.memory import ServingMemory
+from rooflight.plan.serving.pins import (
+    generate_dims,
+    generate_pins,
+    generate_setting,
+    spread_axes,
+)
 from rooflight.plan.serving.precision import parse_precision
+from rooflight.plan.serving.terms import Setting
 from rooflight.records import Held, Part
 from rooflight.records.codec import dump, load
 from rooflight.records.plan import Time
@@ -133,3 +142,24 @@ def hash_step(step: ServedStep) -> str:
 def read_step(text: str) -> ServedStep:
     """What `write_step` wrote."""
     return load(ServedStep, text, verb="verify", schema=1)
+
+
+def serving_setting(step: ServedStep) -> Setting:
+    """The rules of a served step, as the program follows them."""
+    layout, dtypes = parse_serving_layout(step.layout), parse_precision(step.dtypes)
+    return generate_setting(step.model, layout, step.placed(), dtypes)
+
+
+def serving_dims(step: ServedStep, setting: Setting) -> dict[str, int]:
+    """Sizes of one token a row."""
+    return generate_dims(setting, rows=step.rows, context=step.context)
+
+
+def serving_pins(step: ServedStep) -> Pins:
+    """What the program of a served step follows."""
+    return generate_pins(serving_setting(step), rows=step.rows, context=step.context)
+
+
+def spread_of(step: ServedStep) -> Axes:
+    """The axes that split the positions of a row."""
+    return spread_axes(serving_setting(step))
