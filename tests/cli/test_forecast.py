@@ -41,4 +41,4 @@ def test_a_batch_is_rounded_by_two_percent_or_not_at_all() -> None:
     )
     assert near["forecast"] is not None
     far = run(f"forecast {WHERE} --layout tp=8 --batch 110000 --seq 8192".split())
-    assert far.code == 2 and "write --batch 106496 or --batch 114688" in far.err
+    assert far.code == 2 and "use 106496 or 114688 tokens" in far.err

@@ -115,3 +115,13 @@ def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, 
         assert error.hint
         return
     assert wanted.text == text
+
+
+def test_the_page_says_why_a_slower_row_is_first() -> None:
+    text = run(shlex.split("plan train llama3-8b --on v5p:2x2x4 --batch 256Ki --seq 4096")).out
+    assert "rows 6, 7: forecast faster than row 1, but fewer than two measured runs have" in text
+    assert "dp@torus, cp of 2048 tokens per chip (16384 measured), so 22% is added" in text
+    text = run(shlex.split("plan train llama3-70b --on h100:8x64 --batch 4Mi --seq 8192")).out
+    assert (
+        "row 1 comes before row 2, which is forecast 1.5% faster: of forecasts within 2 %" in text
+    )

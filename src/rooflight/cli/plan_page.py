@@ -1,8 +1,9 @@
 """A plan as a person reads it: the answer, the runners-up, the reasons."""
 
+import math
 from collections.abc import Iterator, Sequence
 
-from rooflight.plan.candidate import Candidate, Question, Rank
+from rooflight.plan.candidate import Candidate, Question, Rank, extrapolation_of
 from rooflight.plan.search import Search
 from rooflight.plan.training import schedule_text
 from rooflight.plan.wanted import degrees_text
@@ -28,7 +29,7 @@ def plan_text(
             _counts(found),
             "",
             _table(question, found, compiled),
-            *_simplest(found),
+            *_order(question, found),
             "",
             _why(question, best),
             *rests_on(best),
@@ -39,16 +40,25 @@ def plan_text(
     )
 
 
-def _simplest(found: Search) -> Iterator[str]:
+def _order(question: Question, found: Search) -> Iterator[str]:
     """Why the first row may be slower than a later one."""
     first, *others = found.candidates
-    faster = [(c.step_s, i) for i, c in enumerate(others, 2) if c.step_s < first.step_s]
-    if faster:
-        least_s, number = min(faster)
+    faster = [(i, c) for i, c in enumerate(others, 2) if c.step_s < first.step_s]
+    near = [(c.step_s, i) for i, c in faster if not c.unseen]
+    if near:
+        least_s, number = min(near)
         yield (
             f"row 1 comes before row {number}, which is forecast {1 - least_s / first.step_s:.1%}"
             " faster: of forecasts within 2 % the layout with the fewest mesh axes is first, then"
             " with tensor parallelism inside a node, then with the most free HBM"
+        )
+    new = {i: c.unseen for i, c in faster if c.unseen}
+    if new:
+        rows = f"row{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}"
+        what = ", ".join(dict.fromkeys(name for names in new.values() for name in names))
+        yield (
+            f"{rows}: forecast faster than row 1, but fewer than two measured runs have {what}, so"
+            f" {math.exp(extrapolation_of(question)) - 1:.0%} is added in the ranking"
         )
 
 
