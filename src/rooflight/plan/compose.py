@@ -1,6 +1,7 @@
 """From layers to steps, for many points at once: stages, microbatches, bubbles.
 
-In: `LayerTimes` of a chunk of points. Out: arrays of expected seconds and of collectives. What
+In: a chunk of points and its contractions, or their `LayerTimes`: for every kind of layer and every
+point the seconds of its parts. Out: arrays of expected seconds and of collectives. What
 `stage_time` and `step_time` do for one layout is done here for all of them.
 """
 
@@ -11,15 +12,22 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.algebra import Tensor
+from rooflight.algebra import Contraction, Tensor
+from rooflight.plan.algorithm import visible_part
 from rooflight.plan.bubble import idle_rounds, seconds_of
+from rooflight.plan.derivation import Derivation, Derived
+from rooflight.plan.derived_layers import derive_again
 from rooflight.plan.job import Microbatching
 from rooflight.plan.remat import Remat
-from rooflight.plan.stage_time import HEAD, Overlap, share_in_step, stage_shares
-from rooflight.plan.sweep import LayerTimes, Points
+from rooflight.plan.stage_time import HEAD, Overlap, Part, share_in_step, stage_shares
+from rooflight.plan.step_time import layer_runs
+from rooflight.plan.sweep import Chooser, Points, combinations_of, placing
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Key = tuple[str, str]  # part, and mesh axes ("" for products)
+LayerTimes = Mapping[Key, Floats]
+Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy does again
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +137,77 @@ def _together(axes: Mapping[str, Floats], overlap: Overlap) -> Floats:
     if overlap == "sum" or not axes:
         return sum(axes.values(), np.zeros(1))
     return np.maximum.reduce(np.broadcast_arrays(*axes.values()))
+
+
+def layer_times(
+    points: Points, asked: Mapping[int, Sequence[Contraction]]
+) -> dict[int, LayerTimes]:
+    """Seconds of one layer of each kind in one microbatch, by part and axes.
+
+    Parts are those of `stage_time`; of what a remat policy does again, `again:NAME`.
+    """
+    graph, chooser = points.sizes.graph, Chooser(points)
+    found: dict[int, LayerTimes] = {}
+    for block, ops in layer_runs(graph):
+        again = tuple(
+            (name, frozenset(op.name for op in kept[block].ops))
+            for name, kept in points.sizes.kept.items()
+        )
+        totals: dict[Key, Floats] = {}
+        for where, chosen in combinations_of(chooser, asked[block]):
+            derivation = derive_again(graph, ops, points.layout, chosen.__getitem__)
+            _add(totals, points, derivation, again, where)
+        found[block] = totals
+    return found
+
+
+def _add(
+    totals: dict[Key, Floats],
+    points: Points,
+    derivation: Derivation,
+    again: Again,
+    where: Ints,
+) -> None:
+    for key, lines in _tally(derivation, again).items():
+        seconds = sum((n * _seconds(points, line) for line, n in lines), np.zeros(1))
+        total = totals.setdefault(key, np.zeros(len(points)))
+        if len(where) == len(points):
+            total += seconds
+        else:
+            total[where] += seconds[where] if len(seconds) > 1 else seconds
+
+
+def _seconds(points: Points, line: Derived) -> Floats:
+    if line.step.op != "einsum":
+        return points.collective(line.step)
+    op = line.op
+    sizes = {d: int(points.dims[d][0]) for d in ("T", "S")} if op.mask else {}
+    return points.product(line.step, visible_part(op, sizes), kernel=op.mask is not None)
+
+
+@lru_cache(maxsize=2048)
+def _tally(derivation: Derivation, again: Again) -> dict[Key, list[tuple[Derived, int]]]:
+    """The lines of every part, those that take the same time once, with how many they are."""
+    found: dict[Key, dict[object, list[Derived]]] = {}
+
+    def add(part: str, line: Derived) -> None:
+        lines = found.setdefault((part, "+".join(sorted(line.step.axes))), {})
+        lines.setdefault(_likeness(line), []).append(line)
+
+    for line in derivation.spent:
+        part: Part = "once" if line.once else line.slot
+        add(part, line)
+    for line in derivation.forward:
+        if line.step.op == "einsum" or line.waits == "critical":
+            for name, names in again:
+                if line.op.name in names:
+                    add(f"again:{name}", line)
+    return {k: [(alike[0], len(alike)) for alike in v.values()] for k, v in found.items()}
+
+
+def _likeness(line: Derived) -> object:
+    """What the time of a line depends on, sizes and axes of a group aside: no names."""
+    step = line.step
+    if step.op == "einsum":
+        return *map(placing, (*step.inputs, step.output)), line.op.mask
+    return step.op, placing(step.larger)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rooflight.errors import ShardingError
 from rooflight.graph.layout import Layout, parse_layout
 from rooflight.plan.candidate import Candidate, Question, step_of
-from rooflight.plan.compose import Steps
+from rooflight.plan.compose import Steps, layer_times
 from rooflight.plan.groundwork import Asked
 from rooflight.plan.job import Microbatching
 from rooflight.plan.options import can_run
@@ -27,7 +27,7 @@ from rooflight.plan.remat import Remat
 from rooflight.plan.search import every_point, ground_of, sizes_of
 from rooflight.plan.stage_time import Overlap
 from rooflight.plan.step_time import StepTime
-from rooflight.plan.sweep import Points, layer_times
+from rooflight.plan.sweep import Points
 from rooflight.specs.mesh import Mesh
 
 # The second pattern is for slices with a factor, such as the 5 and 7 of 8,960 chips, that divides

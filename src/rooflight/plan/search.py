@@ -33,7 +33,7 @@ from rooflight.plan.candidate import (
     price_one,
     question_basis,
 )
-from rooflight.plan.compose import Steps
+from rooflight.plan.compose import Steps, layer_times
 from rooflight.plan.forecast.evidence import context_axes, least_context, seen_reaches
 from rooflight.plan.forecast.sweep import Forecasts, Setting
 from rooflight.plan.groundwork import Asked, Groundwork, Placed, groundwork_of
@@ -50,7 +50,6 @@ from rooflight.plan.sweep import (
     Points,
     Sizes,
     kept_by,
-    layer_times,
 )
 
 Floats = npt.NDArray[np.float64]

@@ -1,9 +1,8 @@
-"""One pattern, every mesh and every number of microbatches: the time of a layer's parts at once.
+"""One pattern, every mesh and every number of microbatches, as arrays.
 
-In: `Points` of a pattern and its contractions. Out: `LayerTimes`: for every kind of layer and every
-point (a mesh with a number of microbatches) the seconds of its parts, the same numbers that
-`stage_time` finds one by one. The steps of a pattern are derived once for each combination of
-strategies that is best on some point; collectives that share a group share its rate.
+In: a pattern on all its meshes. Out: `Points` (a mesh with a number of microbatches each): sizes of
+blocks, seconds of matmuls and collectives, and which strategies win where. The steps of a pattern
+are derived once for each combination that wins on some point; collectives of a group share its rate.
 """
 
 import math
@@ -21,19 +20,16 @@ from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import Dtype
 from rooflight.graph import Graph, dim_sizes
 from rooflight.graph.layout import Layout
-from rooflight.plan.algorithm import is_routed, visible_part
+from rooflight.plan.algorithm import is_routed
 from rooflight.plan.derivation import (
-    Derivation,
-    Derived,
     Split,
     known_options,
     splits_of,
     token_axes,
 )
-from rooflight.plan.derived_layers import contractions_of, derive_again
+from rooflight.plan.derived_layers import contractions_of
 from rooflight.plan.remat import Kept, Remat, keep
 from rooflight.plan.space import Meshes
-from rooflight.plan.stage_time import Part
 from rooflight.plan.step_time import layer_runs
 
 Floats = npt.NDArray[np.float64]
@@ -295,36 +291,9 @@ def kept_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, Kept]]
     return {r.name: {block: keep(ops, r) for block, ops in layer_runs(graph)} for r in remats}
 
 
-Key = tuple[str, str]  # part, and mesh axes ("" for products)
-LayerTimes = Mapping[Key, Floats]
-Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy does again
-
-
 def contractions(graph: Graph, layout: Layout) -> dict[int, tuple[Contraction, ...]]:
     """Every contraction of each kind of layer, each once."""
     return {block: contractions_of(graph, ops, layout) for block, ops in layer_runs(graph)}
-
-
-def layer_times(
-    points: Points, asked: Mapping[int, Sequence[Contraction]]
-) -> dict[int, LayerTimes]:
-    """Seconds of one layer of each kind in one microbatch, by part and axes.
-
-    Parts are those of `stage_time`; of what a remat policy does again, `again:NAME`.
-    """
-    graph, chooser = points.sizes.graph, Chooser(points)
-    found: dict[int, LayerTimes] = {}
-    for block, ops in layer_runs(graph):
-        again = tuple(
-            (name, frozenset(op.name for op in kept[block].ops))
-            for name, kept in points.sizes.kept.items()
-        )
-        totals: dict[Key, Floats] = {}
-        for where, chosen in combinations_of(chooser, asked[block]):
-            derivation = derive_again(graph, ops, points.layout, chosen.__getitem__)
-            _add(totals, points, derivation, again, where)
-        found[block] = totals
-    return found
 
 
 def combinations_of(
@@ -347,58 +316,6 @@ def combinations_of(
         )
         for i, at in enumerate(first)
     ]
-
-
-def _add(
-    totals: dict[Key, Floats],
-    points: Points,
-    derivation: Derivation,
-    again: Again,
-    where: Ints,
-) -> None:
-    for key, lines in _tally(derivation, again).items():
-        seconds = sum((n * _seconds(points, line) for line, n in lines), np.zeros(1))
-        total = totals.setdefault(key, np.zeros(len(points)))
-        if len(where) == len(points):
-            total += seconds
-        else:
-            total[where] += seconds[where] if len(seconds) > 1 else seconds
-
-
-def _seconds(points: Points, line: Derived) -> Floats:
-    if line.step.op != "einsum":
-        return points.collective(line.step)
-    op = line.op
-    sizes = {d: int(points.dims[d][0]) for d in ("T", "S")} if op.mask else {}
-    return points.product(line.step, visible_part(op, sizes), kernel=op.mask is not None)
-
-
-@lru_cache(maxsize=2048)
-def _tally(derivation: Derivation, again: Again) -> dict[Key, list[tuple[Derived, int]]]:
-    """The lines of every part, those that take the same time once, with how many they are."""
-    found: dict[Key, dict[object, list[Derived]]] = {}
-
-    def add(part: str, line: Derived) -> None:
-        lines = found.setdefault((part, "+".join(sorted(line.step.axes))), {})
-        lines.setdefault(_likeness(line), []).append(line)
-
-    for line in derivation.spent:
-        part: Part = "once" if line.once else line.slot
-        add(part, line)
-    for line in derivation.forward:
-        if line.step.op == "einsum" or line.waits == "critical":
-            for name, names in again:
-                if line.op.name in names:
-                    add(f"again:{name}", line)
-    return {k: [(alike[0], len(alike)) for alike in v.values()] for k, v in found.items()}
-
-
-def _likeness(line: Derived) -> object:
-    """What the time of a line depends on, sizes and axes of a group aside: no names."""
-    step = line.step
-    if step.op == "einsum":
-        return *map(placing, (*step.inputs, step.output)), line.op.mask
-    return step.op, placing(step.larger)
 
 
 def placing(tensor: Tensor) -> tuple[tuple[str, ...], frozenset[str]]:
