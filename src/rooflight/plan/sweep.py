@@ -2,7 +2,7 @@
 
 In: a pattern on all its meshes. Out: `Points` (a mesh with a number of microbatches each): sizes of
 blocks, seconds of matmuls and collectives, and which strategies win where. The steps of a pattern
-are derived once for each combination that wins on some point; collectives of a group share its rate.
+are derived once for each combination that wins somewhere; collectives of a group share its rate.
 """
 
 import math
