@@ -19,6 +19,7 @@ from rooflight.specs.mesh import Mesh
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 _BAND = math.log(1.001)  # times in one band are tied
 
 
@@ -69,6 +70,30 @@ class Ranked:
             replace(micro, count=points.count_at(int(self.at[index]))),
             remat,
         )
+
+
+class Placements:
+    """Points that differ in placement alone, with evidence or without: which of them come first.
+
+    No other is ever looked at, and the arrays of all of them would fill a machine's memory.
+    """
+
+    def __init__(self, sizes: Ints, is_new: Bools) -> None:
+        group = 2 * sizes + is_new
+        self._order = np.argsort(group, kind="stable")
+        self._group = group[self._order]
+        self._starts = np.flatnonzero(np.diff(self._group, prepend=-1))
+        self._lengths = np.diff(self._starts, append=len(group))
+
+    def least(self, *columns: Floats) -> Ints:
+        """The points that are the first of their group by some column."""
+        found: list[Ints] = []
+        for column in columns:
+            values = column[self._order]
+            least = np.repeat(np.minimum.reduceat(values, self._starts), self._lengths)
+            at = np.flatnonzero(values == least)
+            found.append(self._order[at[np.diff(self._group[at], prepend=-1) != 0]])
+        return np.unique(np.concatenate(found))
 
 
 def rank(expected_s: Floats, collectives_s: Floats) -> Floats:

@@ -42,7 +42,7 @@ from rooflight.plan.least_memory import LeastMemory
 from rooflight.plan.memory import Memory
 from rooflight.plan.options import allowed_on, options_of, policies_of, schedules_of
 from rooflight.plan.parts import bubble_part
-from rooflight.plan.ranked import Ranked, in_order, rank
+from rooflight.plan.ranked import Placements, Ranked, in_order, rank
 from rooflight.plan.region import or_all
 from rooflight.plan.remat import Remat
 from rooflight.plan.space import Meshes, microbatch_counts
@@ -335,7 +335,8 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int
     is_left = np.logical_or.reduce(may)[of]
     points, of = points.only(is_left), of[is_left]
     price = _pricer(question, points, asked)
-    doubt = _doubt(question, points)
+    doubt = np.broadcast_to(_doubt(question, points), len(points))
+    placements = Placements(of, doubt > 1)
     keys: list[Floats] = []
     expected_s: list[Floats] = []
     counted_s: list[Floats] = []
@@ -343,17 +344,21 @@ def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int
     option: list[Ints] = []
     for i, (micro, remat) in enumerate(options):
         total_s, collectives_s = price(micro, remat)
-        chosen = np.flatnonzero(may[i][of])
-        counted_s.append((total_s * doubt)[chosen])
-        ranked = rank(counted_s[-1], collectives_s[chosen])
-        keys.append(ranked if must_fit else held[i][of[chosen]])
+        whole_s = total_s * doubt
+        ranked = rank(whole_s, collectives_s) if must_fit else held[i][of]
+        chosen = placements.least(ranked, whole_s)
+        chosen = chosen[may[i][of[chosen]]]
+        counted_s.append(whole_s[chosen])
+        keys.append(ranked[chosen])
         expected_s.append(total_s[chosen])
         at.append(chosen)
         option.append(np.full(len(chosen), i))
     keyed, seconds, counted = map(np.concatenate, (keys, expected_s, counted_s))
     where, which = map(np.concatenate, (at, option))
     sized = of[where] * len(options) + which
-    return Ranked(points, options, keyed, seconds, counted, where, which, sized), num, num_too_large
+    used, place = np.unique(where, return_inverse=True)  # points drop what they worked out
+    few = points.only(used)
+    return Ranked(few, options, keyed, seconds, counted, place, which, sized), num, num_too_large
 
 
 def _doubt(question: Question, points: Points) -> Floats:
