@@ -20,19 +20,20 @@ import numpy as np
 from benchmarks.engine import program_for
 from benchmarks.machine import OtherLoad, this_host
 from benchmarks.record import Row
-from rooflight.algebra import parse_contraction
+from rooflight.algebra.notation import parse_contraction
 from rooflight.dtypes import DTYPES
-from rooflight.engine import EngineConfig, Sampling
-from rooflight.engine.device import Device
-from rooflight.plan.serving.derive_model import serving_model
-from rooflight.plan.serving.layout import ServingLayout
-from rooflight.plan.serving.precision import Precision
-from rooflight.plan.serving.step_model import StepModel
-from rooflight.program.decode_form import Unrolled, serving_weights
-from rooflight.program.params import Tree, init_params
-from rooflight.program.products_native import few_rows, few_rows_can
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.model import StepModel
+from rooflight.plan.serving.step.precision import Precision
+from rooflight.program.cpu.products import few_rows, few_rows_can
+from rooflight.program.decode.form import Unrolled, serving_weights
+from rooflight.program.model.params import Tree, init_params
 from rooflight.program.shardings import device_mesh
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.serve.engine.config import EngineConfig
+from rooflight.serve.engine.device import Device
+from rooflight.serve.engine.request import Sampling
 
 BLOCK, ROUNDS, SHORT = 32, 15, 8
 LLAMA = Block(Attention(4, 2, 128), Mlp(1408))

@@ -26,21 +26,24 @@ import numpy as np
 
 from benchmarks.machine import OtherLoad
 from benchmarks.record import Row, ratio_row, row_of
-from rooflight.engine import Engine, EngineConfig, Job
-from rooflight.plan.serving.layout import ServingLayout
-from rooflight.plan.serving.pins import generate_pins, generate_setting
-from rooflight.plan.serving.precision import parse_precision
-from rooflight.program.cache import init_cache
-from rooflight.program.decode_form import serving_weights
-from rooflight.program.generate import make_functions
-from rooflight.program.hf_import import import_huggingface
-from rooflight.program.model import Program
-from rooflight.program.paged_blocks import Rows
-from rooflight.program.params import Tree, abstract_params
-from rooflight.program.sampling import largest
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.huggingface.read import read_hf_config
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.constraints import generate_pins, generate_setting
+from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.program.checkpoint.read import import_huggingface
+from rooflight.program.decode.cache import init_cache
+from rooflight.program.decode.form import serving_weights
+from rooflight.program.decode.generate import make_functions
+from rooflight.program.decode.sampling import largest
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree, abstract_params
+from rooflight.program.paged.blocks import Rows
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import parse_mesh, read_hf_config
-from rooflight.specs.model import ModelSpec
+from rooflight.serve.engine.config import EngineConfig
+from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.run import Engine
 
 PROMPT, TEXT, BLOCK, TILE = 128, 128, 32, 32
 CONFIG: dict[str, Any] = {
@@ -116,7 +119,7 @@ def by_engine(program: Program, params: Tree, most: int) -> Contender:
 
 def by_xla_alone(program: Program, params: Tree, most: int) -> Contender:
     """The engine as it is without a C++ compiler; it compiles everything before it runs."""
-    with patch("rooflight.program.decode_form.has_native", return_value=False):
+    with patch("rooflight.program.decode.form.has_native", return_value=False):
         return by_engine(program, params, most)
 
 

@@ -19,16 +19,17 @@ from jax import lax
 
 from benchmarks.record import Row, ratio_row, row_of
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.cache import init_cache
-from rooflight.program.generate import make_functions
-from rooflight.program.model import Program
-from rooflight.program.params import init_params
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.decode.cache import init_cache
+from rooflight.program.decode.generate import make_functions
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
 
 BATCH, TABLE, SIZE, EPS = 64, 16, 16, 1e-5
 BLOCK = Block(Attention(16, 4, 64), Mlp(2048))

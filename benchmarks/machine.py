@@ -8,11 +8,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rooflight.measure.child import measure
-from rooflight.measure.host_chip import host_of
-from rooflight.specs.catalog import load_chip
-from rooflight.specs.chip import Source
-from rooflight.specs.slice import Slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.chip import Source
+from rooflight.hardware.slice import Slice
+from rooflight.measure.microbench.child import measure
+from rooflight.measure.microbench.host_chip import host_of
 
 ROUNDS = 3
 _TICKS = Path("/proc/stat")

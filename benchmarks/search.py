@@ -15,11 +15,12 @@ import numpy as np
 
 from benchmarks.record import Row, row_of
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.plan import search
-from rooflight.plan.candidate import Question
-from rooflight.plan.search import layouts_of, search_training
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.search import run as search
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.run import layouts_of, search_training
 
 POD = "llama3-70b on v5p:16x20x28"
 SEARCHES = {

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from benchmarks.record import Row
-from rooflight.batching import Limits
-from rooflight.plan.serving.arrivals import Traffic, parse_lengths
-from rooflight.plan.serving.simulate import simulate
+from rooflight.batching.request import Limits
+from rooflight.plan.serving.simulate.arrivals import Traffic, parse_lengths
+from rooflight.plan.serving.simulate.run import simulate
 
 WHOLE, QUICK = 10_000_000, 100_000
 DAY_S = 86_400

@@ -10,11 +10,11 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from benchmarks.record import Row, ratio_row, row_of
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.site import Site
-from rooflight.explore.train_more import VIEW
-from rooflight.explore.view import Files
-from rooflight.explore.views import VIEWS
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.site import Site
+from rooflight.ui.browser.train_more import VIEW
+from rooflight.ui.browser.view import Files
+from rooflight.ui.browser.views import VIEWS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

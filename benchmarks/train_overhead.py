@@ -15,20 +15,19 @@ from pathlib import Path
 import jax
 
 from benchmarks.record import Row, ratio_row, row_of
-from rooflight.program.params import init_params
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.file.record import Plan, from_json
+from rooflight.program.from_plan.train import make_program
+from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import batch_spec, begin_state
-from rooflight.records import Plan, from_json
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
-from rooflight.train.batches import batches
 from rooflight.train.checkpoints import Checkpoints
 from rooflight.train.events import EventLog, read_events
-from rooflight.train.loop import compiled_step, run_steps
+from rooflight.train.loop import batches, compiled_step, run_steps
 from rooflight.train.optimizer import make_optimizer
 from rooflight.train.run import Run
 from rooflight.train.supervisor import free_port
 from rooflight.train.tokens import write_tokens
-from rooflight.verify.build_plan import make_program
 
 STEPS = 40  # of a block
 BLOCK = Block(Attention(8, 4, 32), Mlp(1024))
@@ -93,7 +92,7 @@ def _tokens(folder: Path) -> str:
 
 
 def _plan() -> Plan:
-    example = from_json((files("rooflight.verify") / "example_plan.json").read_text())
+    example = from_json((files("rooflight.compile") / "example_plan.json").read_text())
     return replace(
         example,
         model=MODEL,

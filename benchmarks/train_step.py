@@ -21,15 +21,17 @@ from jax import lax
 
 from benchmarks.record import Row, ratio_row, row_of
 from rooflight.dtypes import DTYPES
-from rooflight.graph import Mask, dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.attention import attend
-from rooflight.program.model import Program
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.graph.ops import Mask
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.attention.kernels import attend
+from rooflight.program.model.forward import Program
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import Batch, init_state, make_train_step
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
 
 BATCH, SEQ, EPS = 4, 128, 1e-5
 BLOCK = Block(Attention(8, 4, 32), Mlp(1024))

@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from benchmarks.record import Row, row_of
-from rooflight.records import Plan, from_json
-from rooflight.specs import load_model
-from rooflight.verify.judge import judge
+from rooflight.compile.findings.judge import judge
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Plan, from_json
 
-_EXAMPLE = from_json((files("rooflight.verify") / "example_plan.json").read_text())
+_EXAMPLE = from_json((files("rooflight.compile") / "example_plan.json").read_text())
 PLANS = (
     _EXAMPLE,
     replace(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import lab
 from rooflight.costs import critical_batch, matmul_time, ridge_point
 from rooflight.dtypes import DTYPES
-from rooflight.measure.timing import fastest
-from rooflight.specs import load_chip
+from rooflight.hardware import load_chip
+from rooflight.measure.microbench.timing import fastest
 
 N = 4096  # a matrix of 64 MB, more than a cache holds
 ROWS = (1, 2, 8, 32, 128, 512)

@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 import lab
 from ring import COLS, ROWS, around, gathered
 from rooflight.algebra import parse_contraction, strategies
+from rooflight.compile import CompileRequest, compile_all, read_compilation
 from rooflight.costs import choose
-from rooflight.specs import parse_mesh
-from rooflight.verify import CompileRequest, compile_all, read_compilation
+from rooflight.hardware import parse_mesh
 
 A, B = (1024, 512), (512, 1024)
 TEXT = "A[I_X,J] * B[J,K_X] -> C[I,K_X]"

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 import lab
 from rooflight.algebra import parse_contraction, strategies
 from rooflight.costs import choose
-from rooflight.specs import parse_mesh
+from rooflight.hardware import parse_mesh
 
 B, D, F, STEPS, RATE = 512, 64, 256, 5, 0.1
 Weights = tuple[jax.Array, jax.Array]

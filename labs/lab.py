@@ -17,14 +17,14 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 
 from rooflight.algebra import parse_contraction, strategies
+from rooflight.compile.hlo import CompiledStep, parse_module, read_step
 from rooflight.costs import Price, choose
 from rooflight.dtypes import DTYPES
-from rooflight.measure.host_chip import Host, host_of
-from rooflight.measure.microbench import host
-from rooflight.report.table import table
-from rooflight.specs import Source, load_chip, parse_mesh
+from rooflight.hardware import Source, load_chip, parse_mesh
+from rooflight.measure.microbench.host_chip import Host, host_of
+from rooflight.measure.microbench.ops import host
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
-from rooflight.verify.hlo import CompiledStep, parse_module, read_step
 
 jax.config.update("jax_platforms", "cpu")
 DEVICES = 8

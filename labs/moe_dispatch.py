@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 import lab
 from rooflight.costs import CollectiveKind, collective_time
-from rooflight.measure.timing import fastest
-from rooflight.specs import parse_mesh
+from rooflight.hardware import parse_mesh
+from rooflight.measure.microbench.timing import fastest
 
 TOKENS, D, F, EXPERTS, CHOSEN = 1024, 64, 256, 8, 1  # of a layer; one expert a device
 LOCAL = TOKENS // 8

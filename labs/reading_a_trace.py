@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import lab
-from rooflight.profile import overlaps, read_trace, step_table
+from rooflight.measure.trace import overlaps, read_trace, step_table
 
 B, D, F, STEPS = 512, 256, 1024, 4
 PRODUCTS = (

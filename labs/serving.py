@@ -10,15 +10,17 @@ import numpy as np
 import lab
 from rooflight.batching import Request, Scheduler
 from rooflight.dtypes import DTYPES
-from rooflight.engine import Engine, EngineConfig, Job
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.model import Program
-from rooflight.program.params import init_params
+from rooflight.hardware import parse_mesh
+from rooflight.models.graph import dim_sizes, model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.serve.engine.config import EngineConfig
+from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.run import Engine
 
 LAYER = Block(Attention(8, 4, 128), Mlp(4096))  # two of them: weights that no cache holds
 MODEL = ModelSpec("small", "Small", 1024, 512, (Repeat((LAYER,), 2),))

@@ -8,9 +8,9 @@ import lab
 from rooflight.algebra import Tensor, parse_contraction, strategies
 from rooflight.costs import choose
 from rooflight.dtypes import DTYPES
-from rooflight.measure.timing import fastest
+from rooflight.hardware import Slice, parse_mesh
+from rooflight.measure.microbench.timing import fastest
 from rooflight.program.execute import execute, input_spec
-from rooflight.specs import Slice, parse_mesh
 
 DIMS = {"I": 1024, "J": 1024, "K": 1024}
 CASES = {

@@ -123,7 +123,9 @@ def test_the_journal_has_a_line_for_each_phase_of_each_test_on_any_number_of_wor
 
 def test_a_diff_touches_the_tests_that_name_its_modules_and_helpers(check: ModuleType) -> None:
     tests = check.ROOT / "tests"
-    (tests / "test_near.py").write_text("from rooflight.plan.space import patterns\n")
+    (tests / "test_near.py").write_text(
+        "from rooflight.plan.training.search.space import patterns\n"
+    )
     (tests / "test_far.py").write_text("from rooflight.plan.spaces import others\n")
     (tests / "test_worker.py").write_text("WORKER = 'some_worker.py'\n")
     names = [f"tests/test_{name}.py" for name in ("near", "far", "worker")]
@@ -131,7 +133,7 @@ def test_a_diff_touches_the_tests_that_name_its_modules_and_helpers(check: Modul
     def touched(*changed: str) -> set[str]:
         return check.touched(changed, names)
 
-    assert touched("src/rooflight/plan/space.py") == {"tests/test_near.py"}
+    assert touched("src/rooflight/plan/training/search/space.py") == {"tests/test_near.py"}
     assert touched("tests/some_worker.py") == {"tests/test_worker.py"}
     assert touched("tests/test_far.py") == {"tests/test_far.py"}
     assert touched("docs/plan.md") == set()

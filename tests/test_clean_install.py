@@ -15,7 +15,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLANNER = ("specs", "algebra", "costs", "costs.mesh_sweep", "netsim", "book", "report", "cli.main")
+PLANNER = (
+    *("hardware", "models", "algebra", "costs", "costs.mesh_sweep", "costs.netsim", "book"),
+    *("ui.text.table", "cli.main"),
+)
 
 
 def environment() -> dict[str, str]:

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import UnknownNameError, near_names
-from rooflight.specs import chip_names, model_names
+from rooflight.hardware.catalog import chip_names
+from rooflight.models.presets import model_names
 
 KNOWN = (*chip_names(), *model_names())
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"

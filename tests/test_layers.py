@@ -9,6 +9,18 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rooflight"
 _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 LINES_A_FILE = 400
+LARGE_FOLDERS = {
+    "book": 32,
+    "cli": 90,
+    "compile/hlo": 19,
+    "interop": 18,
+    "measure/published": 22,
+    "measure/trace": 21,
+    "serve/http": 33,
+    "train": 19,
+    "ui/browser": 30,
+    "ui/svg": 20,
+}
 LINES_IN_ALL = 85_900  # 83,000, doors, the forecast, switched networks, Megatron scripts, offload
 
 
@@ -66,6 +78,27 @@ def modules() -> list[Path]:
 def test_imports_go_down_the_layer_table_only() -> None:
     found = [o for path in modules() for o in offences(path, path.read_text())]
     assert not found, "\n".join(found)
+
+
+def test_rooms_import_only_rooms_below_them() -> None:
+    order = list(layer_table())
+    for room, (below, _) in layer_table().items():
+        assert below <= set(order[order.index(room) + 1 :]), room
+
+
+def test_the_simulator_imports_nothing_of_what_it_judges() -> None:
+    for path in (SOURCE / "costs" / "netsim").glob("*.py"):
+        for _, name in imports(ast.parse(path.read_text())):
+            assert not name.startswith("rooflight.costs") or name.startswith(
+                "rooflight.costs.netsim"
+            )
+
+
+def test_folders_are_small_enough_to_read() -> None:
+    """Those above sixteen files, by name; none may grow, and none be added."""
+    files = {p.parent for p in modules()}
+    sizes = {str(d.relative_to(SOURCE)): len(list(d.glob("*.py"))) for d in files}
+    assert {name: n for name, n in sizes.items() if n > 16} == LARGE_FOLDERS
 
 
 def test_an_offending_import_is_named() -> None:

@@ -9,20 +9,21 @@ import pytest
 @pytest.mark.parametrize(
     "name",
     [
-        "specs",
-        "records",
+        "hardware",
+        "models",
+        "models.graph",
         "algebra",
-        "graph",
         "costs",
+        "costs.netsim",
         "batching",
         "plan",
+        "plan.file",
         "plan.serving",
         "interop",
-        "netsim",
         "book",
-        "verify",
-        "verify.hlo",
-        "profile",
+        "compile",
+        "compile.hlo",
+        "measure.trace",
     ],
 )
 def test_all_lists_exactly_the_re_exported_names(name: str) -> None:

@@ -9,9 +9,9 @@ from docutils.nodes import Node
 from sphinx.util.docutils import SphinxDirective
 
 from handbook.tables import paragraph, section, table
-from rooflight.specs.calibration import Calibration, Constant, calibration_constants
-from rooflight.specs.calibration import shipped_calibrations as shipped_training
-from rooflight.specs.serving_calibration import serving_constants, shipped_serving
+from rooflight.hardware.calibration import Calibration, Constant, calibration_constants
+from rooflight.hardware.calibration import shipped_calibrations as shipped_training
+from rooflight.hardware.serving_calibration import serving_constants, shipped_serving
 
 _SCHEMA = Path(__file__).parents[1] / "plan.schema.json"
 _FITTED = ("chip", "engine", "blocks", "rows", "median error", "80 % within", "made", "sources")

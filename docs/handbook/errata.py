@@ -4,8 +4,8 @@ from docutils.nodes import Node
 from sphinx.util.docutils import SphinxDirective
 
 from handbook.tables import section, table
-from rooflight.book import Chapter, Entry, chapters
-from rooflight.book.entry import Erratum
+from rooflight.book.entry import Chapter, Entry, Erratum
+from rooflight.book.read import chapters
 from rooflight.book.words import show
 
 _HEADER = ("entry", "what", "editions", "printed", "right", "why")

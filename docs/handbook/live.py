@@ -2,9 +2,9 @@
 
 from urllib.parse import parse_qsl
 
-from rooflight.explore.answer import Answer
-from rooflight.explore.view import Files, Question, View
-from rooflight.explore.views import VIEWS
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.view import Files, Question, View
+from rooflight.ui.browser.views import VIEWS
 
 PORT = 8080
 

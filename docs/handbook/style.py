@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from rooflight.report.page_style import dark_picture_rules, picture_rules
+from rooflight.ui.html.style import dark_picture_rules, picture_rules
 
 FILE = "pictures.css"
 _GROUND = """.drawn {

@@ -2,16 +2,10 @@
 
 import pytest
 
-from rooflight.algebra import (
-    Contraction,
-    Strategy,
-    Tensor,
-    backward,
-    local_shape,
-    parse_contraction,
-    parse_tensor,
-    strategies,
-)
+from rooflight.algebra.autodiff import backward
+from rooflight.algebra.contract import Strategy, strategies
+from rooflight.algebra.notation import Contraction, Tensor, parse_contraction, parse_tensor
+from rooflight.algebra.shapes import local_shape
 from rooflight.errors import RooflightError, ShardingError
 
 

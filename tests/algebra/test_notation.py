@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.algebra import Tensor, parse_contraction, parse_tensor
+from rooflight.algebra.notation import Tensor, parse_contraction, parse_tensor
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ParseError, RooflightError, ShardingError
 

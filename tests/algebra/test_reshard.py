@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.algebra import Step, Tensor, parse_tensor, reshard
+from rooflight.algebra.notation import Tensor, parse_tensor
+from rooflight.algebra.reshard import reshard
+from rooflight.algebra.steps import Step
 from rooflight.errors import ShardingError
 
 AXES: tuple[str, ...] = ("X", "Y", "Z")

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from rooflight.batching import Scheduler, SeparatedScheduler
+from rooflight.batching.scheduler import Scheduler
+from rooflight.batching.separated import SeparatedScheduler
 
 
 def check(scheduler: Scheduler) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching import Limits, Policy, Request, Scheduler
+from rooflight.batching.request import Limits, Policy, Request
+from rooflight.batching.scheduler import Scheduler
 
 
 def state(scheduler: Scheduler) -> tuple[object, ...]:

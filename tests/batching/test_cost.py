@@ -5,7 +5,8 @@ from itertools import count
 
 import pytest
 
-from rooflight.batching import Limits, Request, Scheduler
+from rooflight.batching.request import Limits, Request
+from rooflight.batching.scheduler import Scheduler
 
 from ..reference_loop import standard_s
 

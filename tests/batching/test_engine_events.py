@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching import Chunk, Limits, Request, Scheduler
+from rooflight.batching.request import Limits, Request
+from rooflight.batching.scheduler import Scheduler
+from rooflight.batching.step_batch import Chunk
 from rooflight.errors import UsageError
 
 from .invariants import check

@@ -5,8 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching import Key, Limits, Request, Scheduler
 from rooflight.batching.host_tier import Kind
+from rooflight.batching.request import Key, Limits, Request
+from rooflight.batching.scheduler import Scheduler
 
 from .invariants import check
 

@@ -2,7 +2,10 @@
 
 import pytest
 
-from rooflight.batching import BlockPool, KeyChain, Limits, Request, Scheduler
+from rooflight.batching.pool import BlockPool
+from rooflight.batching.prefix import KeyChain
+from rooflight.batching.request import Limits, Request
+from rooflight.batching.scheduler import Scheduler
 
 from .invariants import check
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching import Admission, Limits, Policy, Request, Scheduler
+from rooflight.batching.request import Admission, Limits, Policy, Request
+from rooflight.batching.scheduler import Scheduler
 from rooflight.errors import ModelError, UsageError
 
 from .invariants import check

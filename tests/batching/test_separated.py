@@ -5,7 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching import Limits, Request, SeparatedScheduler
+from rooflight.batching.request import Limits, Request
+from rooflight.batching.separated import SeparatedScheduler
 
 from .invariants import check
 

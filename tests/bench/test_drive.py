@@ -6,11 +6,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rooflight.bench.drive import drive
-from rooflight.bench.target import Target
 from rooflight.errors import RooflightError, UsageError
-from rooflight.plan.serving.arrivals import Arrival, Lengths, Traffic, at_once, with_prefixes
-from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.measure.load.drive import drive
+from rooflight.measure.load.target import Target
+from rooflight.plan.serving.simulate.arrivals import (
+    Arrival,
+    Lengths,
+    Traffic,
+    at_once,
+    with_prefixes,
+)
+from rooflight.plan.serving.simulate.tally import Slo
 
 from .scripted import scripted
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rooflight.bench.machine import Busy, busy, other_load
+from rooflight.measure.load.machine import Busy, busy, other_load
 
 from .scripted import scripted
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.bench.predict import predict
 from rooflight.cli.chip_facts import chip_toml
-from rooflight.plan.serving.arrivals import Lengths, Traffic
-from rooflight.plan.serving.layout import ServingLayout
-from rooflight.plan.serving.precision import parse_precision
-from rooflight.plan.serving.simulate import simulate
-from rooflight.plan.serving.simulate_setup import Setup
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.specs.catalog import load_chip
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.slice import parse_slice
+from rooflight.measure.load.predict import predict
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.arrivals import Lengths, Traffic
+from rooflight.plan.serving.simulate.run import simulate
+from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.precision import parse_precision
 
 TRAFFIC = Traffic(5.0, Lengths("fixed", 512), Lengths("fixed", 64), 60)
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.bench.answer import Answer
-from rooflight.bench.tally import Measured, Tally
-from rooflight.plan.serving.simulate_quantiles import Quantiles
-from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.measure.load.answer import Answer
+from rooflight.measure.load.tally import Measured, Tally
+from rooflight.plan.serving.simulate.quantiles import Quantiles
+from rooflight.plan.serving.simulate.tally import Slo
 
 PERCENTS = np.arange(1, 100)
 SLO = Slo(ttft_s=0.5, tpot_s=0.05)

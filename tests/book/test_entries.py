@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from rooflight.book import Solution, Value, chapters, entries, solve
-from rooflight.book.read import find
-from rooflight.book.solve import RECIPES, agrees
+from rooflight.book.entry import Value
+from rooflight.book.read import chapters, entries, find
+from rooflight.book.solve import RECIPES, Solution, agrees, solve
 
 ENTRIES = {entry.id: entry for entry in entries()}
 REVISED = [e.id for e in ENTRIES.values() if any(x.later is not None for x in e.expected.values())]

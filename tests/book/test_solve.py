@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.book import Entry, Expected, Value
+from rooflight.book.entry import Entry, Expected, Value
 from rooflight.book.facts import look_up
 from rooflight.book.read import entries
 from rooflight.book.solve import agrees
-from rooflight.specs import load_chip, parse_slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.slice import parse_slice
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from rooflight.book import Entry, entries, solve
+from rooflight.book.entry import Entry
 from rooflight.book.mixed import OVERLAPS, Mixed, mixed
+from rooflight.book.read import entries
+from rooflight.book.solve import solve
 from rooflight.costs import network
 from rooflight.errors import ModelError
-from rooflight.plan import Terms
-from rooflight.specs import Fan, load_chip
-from rooflight.specs.mesh import Ring
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.mesh import Fan, Ring
+from rooflight.plan.training.questions.budget import Terms
 
 OFF = 1.05
 PLANS = [e for e in entries() if e.kind == "train_plan"]

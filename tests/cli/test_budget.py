@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from rooflight.graph import model_graph
-from rooflight.plan import Budget, Terms, run_flops
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.questions.budget import Budget, Terms, run_flops
 
 from .command import run
 

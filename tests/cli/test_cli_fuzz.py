@@ -11,17 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.bench.tally import Measured, Tally
-from rooflight.bench.target import Dialect
 from rooflight.cli.traffic_flags import TrafficLoad
 from rooflight.cli.verbs import VERBS, load_verb
 from rooflight.errors import RooflightError
-from rooflight.plan.calibrated import part_table
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.reconcile.replay import Asked
-from rooflight.reconcile.rows import Rows
-from rooflight.specs import Mesh, Slice, parse_mesh, parse_slice
-from rooflight.specs.calibration import Calibration, shipped_calibrations
+from rooflight.hardware.calibration import Calibration, shipped_calibrations
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.hardware.slice import Slice, parse_slice
+from rooflight.measure.load.tally import Measured, Tally
+from rooflight.measure.load.target import Dialect
+from rooflight.measure.published.replay import Asked
+from rooflight.measure.published.rows import Rows
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.training.forecast.calibrated import part_table
 
 from .command import run
 
@@ -71,7 +72,7 @@ _word = st.one_of(
     st.sampled_from(FLAGS), st.sampled_from(VALUES), st.sampled_from(VALUES), _mutated
 )
 TRACE = str(Path(__file__).parent / "traces" / "three.csv")  # short, whatever is spoilt
-PLAN = str(files("rooflight.verify") / "example_plan.json")
+PLAN = str(files("rooflight.compile") / "example_plan.json")
 DUMP = str(Path(__file__).parents[1] / "verify" / "dumps" / "psum")
 # Near enough to right that the verbs really run, then spoilt with a word or two.
 PLAUSIBLE = {
@@ -150,7 +151,7 @@ PLAUSIBLE = {
     "profile": ["--by", "layer", "--step", "1", "--on", "v5e", "--dtype", "int8", "-v"],
     "reconcile": [".", "--on", "this-host:8"],
     "measure": ["--devices", "2"],
-    "intensity": ["rooflight.measure.example:build", "--on", "v5e"],
+    "intensity": ["rooflight.measure.microbench.example:build", "--on", "v5e"],
     "validate": ["--by", "chip"],
     "calibrate": ["shipped", "--chip", "tpu_v4"],
     "doctor": [],

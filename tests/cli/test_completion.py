@@ -14,7 +14,7 @@ import pytest
 from rooflight.cli.completion import candidates
 from rooflight.cli.verbs import VERBS
 from rooflight.dtypes import DTYPES
-from rooflight.specs import chip_names
+from rooflight.hardware.catalog import chip_names
 
 from .command import run
 

@@ -5,10 +5,14 @@ import shlex
 
 import pytest
 
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan import REMATS, Job, fixes, memory
-from rooflight.specs import load_chip, load_model
+from rooflight.hardware.catalog import load_chip
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.memory.count import memory
+from rooflight.plan.training.memory.job import Job
+from rooflight.plan.training.memory.remat import REMATS
+from rooflight.plan.training.questions.fixes import fixes
 from rooflight.units import format_si
 
 from .command import run

@@ -15,7 +15,7 @@ from rooflight import __version__
 from rooflight.cli import main as frame
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verbs import VERBS, load_verb, verb_parser
-from rooflight.records import SCHEMA
+from rooflight.plan.file.record import SCHEMA
 
 from .command import Outcome, run
 

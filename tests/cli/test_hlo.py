@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.verify.hlo.dump import EXAMPLE
+from rooflight.compile.hlo.dump import EXAMPLE
 
 from .command import run
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.graph import count_params, model_graph
-from rooflight.specs import load_model, model_names
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params
+from rooflight.models.presets import load_model, model_names
 
 from .command import run
 

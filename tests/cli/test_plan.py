@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import RooflightError
-from rooflight.graph import model_graph
-from rooflight.plan.wanted import parse_wanted
-from rooflight.specs import load_model
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.search.wanted import parse_wanted
 
 from .command import run
 

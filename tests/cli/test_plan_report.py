@@ -11,16 +11,18 @@ from rooflight.cli import plan_report
 from rooflight.cli.plan_report import report_page, write_report
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.candidate import Question, price_one
-from rooflight.plan.job import Microbatching
-from rooflight.plan.remat import REMATS
-from rooflight.plan.search import Search, search_training
-from rooflight.plan.training import plan_record
-from rooflight.records import Plan, from_json
-from rooflight.report.plan_html import PlanPage, plan_html
-from rooflight.specs import load_model, parse_mesh, parse_slice
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Plan, from_json
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import REMATS
+from rooflight.plan.training.search.candidate import Question, price_one
+from rooflight.plan.training.search.plan import plan_record
+from rooflight.plan.training.search.run import Search, search_training
+from rooflight.ui.html.plan import PlanPage, plan_html
 from rooflight.units import format_count, format_seconds, format_si
 
 MODEL = load_model("llama3-8b")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.profile import EXAMPLE
+from rooflight.measure.trace.read import EXAMPLE
 
 from .command import Outcome
 from .command import run as run_words

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rooflight.reconcile.rows import shipped_rows
+from rooflight.measure.published.rows import shipped_rows
 
 from .command import run
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from rooflight.algebra import parse_contraction, strategies
-from rooflight.costs import best_layouts, choose
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
+from rooflight.costs.best import best_layouts
+from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
 
 BF16 = DTYPES["bf16"]
 FREE = parse_contraction("x[B,D] * W[D,F] -> y[B,F]")

@@ -2,12 +2,13 @@
 
 import pytest
 
-from rooflight.algebra import parse_contraction, strategies
-from rooflight.costs import Choice, choose
-from rooflight.costs import pick as pick_best
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
+from rooflight.costs.choose import Choice, choose
+from rooflight.costs.choose import pick as pick_best
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
 
 BF16 = DTYPES["bf16"]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rooflight.costs.network import KINDS, CollectiveKind, collective_time, permute_time
 from rooflight.errors import UsageError
-from rooflight.specs import Fan, Group, Ring, parse_mesh, parse_slice
+from rooflight.hardware.mesh import Fan, Group, Ring, parse_mesh
+from rooflight.hardware.slice import parse_slice
 
 LINK, HOP = 4.5e10, 1e-6
 BOTH_WAYS = 2 * LINK

@@ -13,6 +13,7 @@ from itertools import product
 
 import pytest
 
+from rooflight.costs.netsim.simulate import simulate, simulate_send
 from rooflight.costs.network import (
     KINDS,
     CollectiveKind,
@@ -20,8 +21,8 @@ from rooflight.costs.network import (
     collective_time,
     permute_time,
 )
-from rooflight.netsim import simulate, simulate_send
-from rooflight.specs import Group, parse_mesh, parse_slice
+from rooflight.hardware.mesh import Group, parse_mesh
+from rooflight.hardware.slice import parse_slice
 
 TOLERANCE = 0.01
 SMALL, MIDDLE, LARGE = 1.0, 2e5, 1e13  # bytes: latency binds, neither, bandwidth binds

@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from rooflight.costs import collective_time
 from rooflight.costs.mesh_sweep import every_mesh
-from rooflight.costs.network import KINDS
+from rooflight.costs.network import KINDS, collective_time
 from rooflight.costs.rates import collective_rate, shift_rate
-from rooflight.specs import parse_slice
+from rooflight.hardware.slice import parse_slice
 
 
 @pytest.mark.parametrize("on", ["h100:8x64", "h100:1x64", "gb200:72x16", "a100:8x40", "2*v5e:4x8"])

@@ -28,8 +28,8 @@ from rooflight.costs.roofline import (
 )
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import ModelError, UsageError
-from rooflight.specs.catalog import load_chip
-from rooflight.specs.chip import Chip
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.chip import Chip
 
 BF16, INT8, INT4, F32 = (DTYPES[name] for name in ("bf16", "int8", "int4", "f32"))
 V5E = load_chip("v5e")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs import collective_time
 from rooflight.costs.mesh_sweep import every_mesh
-from rooflight.costs.network import KINDS, CollectiveKind
+from rooflight.costs.network import KINDS, CollectiveKind, collective_time
 from rooflight.errors import PlacementError
-from rooflight.specs import Mesh, parse_mesh, parse_slice
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.hardware.slice import parse_slice
 
 MB = 2**20
 # Microseconds that NCCL took for arrays of no size on 2, 4 and 8 GPUs: operator tables of

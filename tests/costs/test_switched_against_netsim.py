@@ -12,10 +12,17 @@ from functools import cache
 import pytest
 
 from rooflight.costs.mesh_sweep import every_mesh
+from rooflight.costs.netsim.rails import (
+    Stage,
+    exchange_parts,
+    gather_stages,
+    lines_of,
+    scatter_stages,
+)
+from rooflight.costs.netsim.simulate import simulate, simulate_seconds
 from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime, collective_time
-from rooflight.netsim import simulate, simulate_seconds
-from rooflight.netsim.rails import Stage, exchange_parts, gather_stages, lines_of, scatter_stages
-from rooflight.specs import Group, Mesh, SwitchDim, parse_mesh, parse_slice
+from rooflight.hardware.mesh import Group, Mesh, parse_mesh
+from rooflight.hardware.slice import SwitchDim, parse_slice
 
 TOLERANCE = 0.02
 LARGE = 1e15  # bytes: no hop is felt

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.book import entries, solve
-from rooflight.costs import collective_time, network
-from rooflight.costs.switched import TierTime
-from rooflight.specs import parse_mesh
+from rooflight.book.read import entries
+from rooflight.book.solve import solve
+from rooflight.costs import network
+from rooflight.costs.network import TierTime, collective_time
+from rooflight.hardware.mesh import parse_mesh
 
 Tiers = tuple[TierTime, ...]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.costs.systolic import systolic_cycles
-from rooflight.specs.chip import MatrixUnit
+from rooflight.hardware.chip import MatrixUnit
 
 Matrix = list[list[int]]
 SIZES = {

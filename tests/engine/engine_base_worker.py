@@ -23,16 +23,19 @@ import numpy as np
 from invariants import check  # pyright: ignore[reportMissingImports]
 
 from rooflight.dtypes import DTYPES
-from rooflight.engine import Delta, Engine, EngineConfig, Job
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.model import Program
-from rooflight.program.params import Tree, init_params
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree, init_params
 from rooflight.program.quantized import quantize_weights
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.serve.engine.config import EngineConfig
+from rooflight.serve.engine.request import Delta, Job
+from rooflight.serve.engine.run import Engine
 
 VOCAB = 96
 TINY = ModelSpec("tiny", "Tiny", 32, VOCAB, (Repeat((Block(Attention(4, 2, 8), Mlp(64)),), 2),))

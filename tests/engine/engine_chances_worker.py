@@ -13,7 +13,8 @@ from typing import Any
 import engine_base_worker as cases  # before jax: it sets up the devices
 
 # isort: split
-from rooflight.engine import Engine, Job, Sampling
+from rooflight.serve.engine.request import Job, Sampling
+from rooflight.serve.engine.run import Engine
 
 SEEDS, LENGTH, FEWEST = 500, 4, 16
 

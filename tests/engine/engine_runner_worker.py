@@ -12,9 +12,11 @@ from typing import Any
 import engine_base_worker as cases  # before jax: it sets up the devices
 
 # isort: split
-from rooflight.batching import Admission
-from rooflight.engine import Delta, Engine, Job, Runner
-from rooflight.engine.device import Found
+from rooflight.batching.request import Admission
+from rooflight.serve.engine.device import Found
+from rooflight.serve.engine.request import Delta, Job
+from rooflight.serve.engine.run import Engine
+from rooflight.serve.engine.runner import Runner
 
 LONG, PATIENCE = 50, 600.0
 

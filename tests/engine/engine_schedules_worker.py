@@ -18,7 +18,8 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 import jax
 import numpy as np
 
-from rooflight.engine import Engine, Job, Mask, Sampling
+from rooflight.serve.engine.request import Job, Mask, Sampling
+from rooflight.serve.engine.run import Engine
 
 NUM_TEXTS, MOST_JOBS = 14, 9
 

@@ -17,11 +17,11 @@ from engine_schedules_worker import texts
 # isort: split
 import jax
 
-from rooflight.engine import Delta, Job, TokenLogprobs
-from rooflight.engine.separated import SeparatedEngine
-from rooflight.program.cache_pages import Values
-from rooflight.program.params import init_params
+from rooflight.program.decode.pages import Values
+from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
+from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.engine.request import Delta, Job, TokenLogprobs
 
 LAYOUTS = {
     "one": ("dp=X", "X=1", "v5e:1x1", ()),

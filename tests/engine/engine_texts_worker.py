@@ -17,9 +17,11 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 import hf_models  # pyright: ignore[reportMissingImports]
 import torch
 
-from rooflight.engine import Engine, EngineConfig, Job
-from rooflight.engine.load import Placement, load_engine
-from rooflight.engine.separated import SeparatedEngine
+from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.engine.config import EngineConfig
+from rooflight.serve.engine.load import Placement, load_engine
+from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.run import Engine
 
 # What runs where: a model of `hf_models` with other options, and its placement.
 PLACES: dict[str, tuple[str, dict[str, Any], Placement]] = {

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rooflight.engine.transfer import BytesCarrier, Carrier, JaxCarrier, Parcel
 from rooflight.errors import ModelError
-from rooflight.program.cache_pages import Values
+from rooflight.program.decode.pages import Values
 from rooflight.program.shardings import device_mesh
+from rooflight.serve.disaggregated.transfer import BytesCarrier, Carrier, JaxCarrier, Parcel
 
 LARGE = 1 << 22
 PATIENCE_S = 300.0  # for what must come

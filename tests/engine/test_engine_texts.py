@@ -11,8 +11,8 @@ pytest.importorskip("transformers")
 
 from engine_process import report
 
-from rooflight.engine.load import Placement
 from rooflight.errors import UsageError
+from rooflight.serve.engine.load import Placement
 
 PLAIN, HITS, TIGHT = "plain", "prefix hits", "chunks, preemption and prefix hits"
 

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.site import Site
-from rooflight.explore.view import Files
-from rooflight.explore.views import VIEWS
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.site import Site
+from rooflight.ui.browser.view import Files
+from rooflight.ui.browser.views import VIEWS
 
 if TYPE_CHECKING:  # an oracle of tests: where it is missing, tests of the browser are skipped
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request

@@ -5,14 +5,15 @@ from urllib.request import urlopen
 
 import pytest
 
-from rooflight.book import chapters, entries, find, solve
+from rooflight.book.read import chapters, entries, find
+from rooflight.book.solve import solve
 from rooflight.book.words import show
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.explore.answer import Answer
-from rooflight.explore.book import VIEW
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.view import Files
-from rooflight.explore.views import VIEWS
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.book import VIEW
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.view import Files
+from rooflight.ui.browser.views import VIEWS
 
 from .conftest import OpenVisit
 

@@ -5,15 +5,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from rooflight.costs import matmul_time, systolic_cycles
+from rooflight.costs.roofline import matmul_time
+from rooflight.costs.systolic import systolic_cycles
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.explore.answer import Answer
-from rooflight.explore.chip import VIEW
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.view import Files
-from rooflight.specs.catalog import chip_names, load_chip
-from rooflight.specs.chip import MatrixUnit
+from rooflight.hardware.catalog import chip_names, load_chip
+from rooflight.hardware.chip import MatrixUnit
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.chip import VIEW
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.view import Files
 from rooflight.units import format_count, format_seconds
 
 from .conftest import OpenVisit

@@ -7,16 +7,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from rooflight.costs import collective_time, ragged_share
-from rooflight.costs.network import CollectiveKind
-from rooflight.explore.answer import Answer, Film
-from rooflight.explore.collectives import VIEW
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.view import Files
-from rooflight.netsim import simulate
-from rooflight.specs import parse_mesh
-from rooflight.specs.axes import mesh_of
-from rooflight.specs.slice import parse_slice
+from rooflight.costs.netsim.simulate import simulate
+from rooflight.costs.network import CollectiveKind, collective_time
+from rooflight.costs.ragged import ragged_share
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.ui.browser.answer import Answer, Film
+from rooflight.ui.browser.collectives import VIEW
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds, format_si
 
 from .conftest import OpenVisit

@@ -16,11 +16,11 @@ import pytest
 
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
-from rooflight.explore.answer import Answer
-from rooflight.explore.server import ExploreServer, check_key
-from rooflight.explore.site import Response, Site
-from rooflight.explore.view import Field, Files, Question, View
-from rooflight.explore.views import VIEWS
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.server import ExploreServer, check_key
+from rooflight.ui.browser.site import Response, Site
+from rooflight.ui.browser.view import Field, Files, Question, View
+from rooflight.ui.browser.views import VIEWS
 
 from .conftest import OpenVisit
 

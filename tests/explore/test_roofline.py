@@ -9,10 +9,10 @@ import pytest
 
 from rooflight.costs.roofline import critical_batch, matmul_time, ridge_point
 from rooflight.dtypes import DTYPES
-from rooflight.explore.roofline import VIEW
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.view import Files
-from rooflight.specs.catalog import load_chip
+from rooflight.hardware.catalog import load_chip
+from rooflight.ui.browser.roofline import VIEW
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds
 
 from .conftest import OpenVisit

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import UsageError
-from rooflight.explore.answer import Answer
-from rooflight.explore.run import VIEW
-from rooflight.explore.view import Files
 from rooflight.train.events import EventLog, goodput
 from rooflight.train.run import FILE, Run, run_to_json
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.run import VIEW
+from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds
 
 from ..train.small_run import small_plan

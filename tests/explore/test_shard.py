@@ -6,15 +6,17 @@ from urllib.request import urlopen
 
 import pytest
 
-from rooflight.algebra import device_bytes, parse_contraction, parse_tensor, strategies
-from rooflight.costs import choose
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction, parse_tensor
+from rooflight.algebra.shapes import device_bytes
+from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.explore.answer import Answer
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.shard import VIEW
-from rooflight.explore.view import Files
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.shard import VIEW
+from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds, format_si
 
 from .conftest import OpenVisit

@@ -8,9 +8,9 @@ import pytest
 
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
-from rooflight.explore.server import ExploreServer
-from rooflight.explore.train_more import VIEW
-from rooflight.explore.view import Files
+from rooflight.ui.browser.server import ExploreServer
+from rooflight.ui.browser.train_more import VIEW
+from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds, format_si
 
 from .conftest import OpenVisit

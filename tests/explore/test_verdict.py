@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
+from rooflight.compile.time.step import compiled_time
 from rooflight.errors import UsageError
-from rooflight.explore.answer import Answer
-from rooflight.explore.timeline_chart import binned
-from rooflight.explore.verdict import VIEW
-from rooflight.explore.view import Files
-from rooflight.report.gantt import Bar, Gantt, Row
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.ui.browser.answer import Answer
+from rooflight.ui.browser.timeline_chart import binned
+from rooflight.ui.browser.verdict import VIEW
+from rooflight.ui.browser.view import Files
+from rooflight.ui.svg.gantt import Bar, Gantt, Row
 from rooflight.units import format_seconds, format_si
-from rooflight.verify.compiled_time import compiled_time
-from rooflight.verify.hlo import choose_dump, find_dumps, read_dump
 
 from ..reference_loop import standard_s
 from .conftest import OpenVisit, Visit
@@ -135,7 +135,7 @@ def test_a_long_schedule_is_drawn_with_few_bars() -> None:
 
 
 def test_a_plan_says_what_it_expects(tmp_path: Path) -> None:
-    plan = package_files("rooflight.verify") / "example_plan.json"
+    plan = package_files("rooflight.compile") / "example_plan.json"
     (tmp_path / "plan.json").write_text(plan.read_text())
     answer = ask(tmp_path, file="plan.json")
     assert "are expected; nothing was compiled" in answer.sentences[0]

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from rooflight.algebra import Contraction
+from rooflight.algebra.notation import Contraction
 from rooflight.dtypes import DTYPES
-from rooflight.graph import Graph, count_params, kv_bytes_per_token, model_graph
-from rooflight.specs import Attention, Block, Latent, Mlp, ModelSpec, Repeat, load_model
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, kv_bytes_per_token
+from rooflight.models.graph.ops import Graph
+from rooflight.models.presets import load_model
+from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Repeat
 
 Arrays = dict[str, np.ndarray]
 ATTENTION = Attention(4, 4, 8, latent=Latent(query_rank=None, kv_rank=6, rope_dim=2, value_dim=5))

@@ -4,24 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.algebra import strategies
+from rooflight.algebra.contract import strategies
 from rooflight.dtypes import DTYPES
-from rooflight.graph import (
-    HAS_FLOPS,
-    Mask,
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import (
     activation_elements,
     count_params,
     dim_sizes,
     forward_flops,
     kv_bytes,
     kv_bytes_per_token,
-    model_graph,
     param_bytes,
-    summarize,
     training_flops,
 )
-from rooflight.graph.summary import attention_equals_rest
-from rooflight.specs import Attention, Block, Mlp, ModelSpec, Moe, Repeat, load_model, model_names
+from rooflight.models.graph.ops import HAS_FLOPS, Mask
+from rooflight.models.graph.summary import attention_equals_rest, summarize
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 
 _BF16 = DTYPES["bf16"]
 

@@ -13,8 +13,9 @@ from typing import Any  # JSON
 
 import pytest
 
-from rooflight.graph import forward_flops, model_graph, training_flops
-from rooflight.specs import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import forward_flops, training_flops
+from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat
 
 pytest.importorskip("jax")
 

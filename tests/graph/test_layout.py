@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.algebra import Tensor, parse_tensor
+from rooflight.algebra.notation import Tensor, parse_tensor
 from rooflight.errors import RooflightError, ShardingError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import SCHEMES, Layout, parse_layout
-from rooflight.specs import load_model
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import SCHEMES, Layout, parse_layout
+from rooflight.models.presets import load_model
 
 WEIGHTS = ("W_q[D,K,G,H]", "W_in[D,F]", "W_out[F,D]")
 ACTIVATIONS = ("x[B,T,D]", "q[B,T,K,G,H]", "scores[B,T,S,K,G]", "up[B,T,F]")

@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import ModelError, UnknownNameError, UsageError
-from rooflight.graph import (
-    SCHEDULES,
+from rooflight.models.layout.schedules import SCHEDULES, make_schedule
+from rooflight.models.layout.slots import (
     Schedule,
     Slot,
     SlotKind,
     check_schedule,
-    make_schedule,
+    groups,
     run_order,
 )
-from rooflight.graph.pipeline import groups
 
 ONE_BACKWARD: tuple[SlotKind, ...] = ("F", "BW")
 ONE_WAY = tuple(name for name in SCHEDULES if name != "dualpipe")

@@ -3,9 +3,10 @@
 import pytest
 
 from rooflight.errors import ModelError
-from rooflight.graph import REMATS, count_params, model_graph, training_flops, utilisation
-from rooflight.graph.utilisation import Remat
-from rooflight.specs import load_model, model_names
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, training_flops
+from rooflight.models.graph.utilisation import REMATS, Remat, utilisation
+from rooflight.models.presets import load_model, model_names
 
 _PEAK = 1e18
 

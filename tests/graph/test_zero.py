@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.algebra import Tensor, local_shape, ways
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.zero import data_axes, split_state
+from rooflight.algebra.notation import Tensor
+from rooflight.algebra.shapes import local_shape, ways
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.layout.zero import data_axes, split_state
 
 AXES = {"X": 4, "Y": 2, "Z": 3, "W": 8}
 

@@ -12,19 +12,26 @@ pytest.importorskip("IPython")
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from rooflight.algebra import parse_contraction, strategies
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
 from rooflight.cli.main import main
-from rooflight.costs import choose, collective_time, matmul_time
+from rooflight.compile.aot.program import judge_program
+from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.costs.choose import choose
+from rooflight.costs.network import collective_time
+from rooflight.costs.roofline import matmul_time
 from rooflight.dtypes import DTYPES
+from rooflight.hardware.calibration import shipped_calibrations
+from rooflight.hardware.catalog import chip_names, load_chip
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.measure.reconcile.gap import Compiled, Planned, Timed, Traced, explain_gap
+from rooflight.measure.trace.read import EXAMPLE, read_trace
+from rooflight.measure.trace.table import step_table
+from rooflight.models.presets import load_model, model_names
 from rooflight.notebook import RENDERERS
-from rooflight.profile import EXAMPLE, read_trace, step_table
-from rooflight.reconcile.run_gap import Compiled, Planned, Timed, Traced, explain_gap
-from rooflight.records import read_plan
-from rooflight.specs import chip_names, load_chip, load_model, model_names, parse_mesh, parse_slice
-from rooflight.specs.calibration import shipped_calibrations
+from rooflight.plan.file.record import read_plan
 from rooflight.units import format_seconds
-from rooflight.verify.judge import Verdict, judge
-from rooflight.verify.program import judge_program
 
 from .conftest import ROOT
 
@@ -165,7 +172,7 @@ def test_a_gap_shows_every_cause_and_what_nobody_explains(shell: Any) -> None:
 
 
 def test_a_cell_of_a_notebook_displays_a_record(shell: Any) -> None:
-    cell = "from rooflight.specs import parse_slice; result = parse_slice('v5e:4x4'); result"
+    cell = "from rooflight.hardware import parse_slice; result = parse_slice('v5e:4x4'); result"
     done = shell.run_cell(cell, silent=True)
     assert done.success
     assert "16 chips of TPU v5e" in (html(shell, shell.user_ns["result"]) or "")

@@ -10,16 +10,17 @@ import pytest
 pytest.importorskip("sphinx")
 
 from handbook.names import other_names
-from rooflight.book import entries
+from rooflight.book.read import entries
 from rooflight.cli.verbs import TWO_WORDS, VERBS
-from rooflight.specs.calibration import shipped_calibrations
-from rooflight.specs.serving_calibration import shipped_serving
+from rooflight.hardware.calibration import shipped_calibrations
+from rooflight.hardware.serving_calibration import shipped_serving
 
 from .pages import Page
 
 PACKAGES = (
-    *("specs", "records", "algebra", "graph", "costs", "batching", "plan", "plan.serving"),
-    *("interop", "netsim", "book", "verify", "verify.hlo", "profile"),
+    *("hardware", "models", "models.graph", "algebra", "costs", "costs.netsim", "batching"),
+    *("plan", "plan.file", "plan.serving", "interop", "book", "compile", "compile.hlo"),
+    "measure.trace",
 )
 _URL = re.compile(r"url\(([^)]+)\)|@import[^;]+")
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from rooflight.records import Held, Mfu, Plan, Time
-from rooflight.specs import load_model, parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Held, Mfu, Plan, Time
 
 
 def plan_of(layout: str, mesh: str, *, on: str = "h100:8x16", model: str = "llama3.1-70b") -> Plan:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.cli.main import main
-from rooflight.records import Alternative, Plan, to_json
+from rooflight.plan.file.record import Alternative, Plan, to_json
 
 from .plans import plan_of
 

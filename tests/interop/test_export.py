@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
-from rooflight.graph.layout import SCHEMES
-from rooflight.interop import FRAMEWORKS, Export, export_plan, load_framework
+from rooflight.interop.export import export_plan
+from rooflight.interop.framework import FRAMEWORKS, Export, load_framework
 from rooflight.interop.settings import read_flat_toml, read_flat_yaml
-from rooflight.records import Plan
-from rooflight.specs import load_model, model_from_hf, model_names
+from rooflight.models.huggingface.read import model_from_hf
+from rooflight.models.layout.rules import SCHEMES
+from rooflight.models.presets import load_model, model_names
+from rooflight.plan.file.record import Plan
 
 from .plans import piped, plan_of
 

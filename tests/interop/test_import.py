@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, RooflightError, UsageError
-from rooflight.interop import Imported, export_plan, import_config
+from rooflight.hardware.slice import parse_slice
+from rooflight.interop.export import export_plan
+from rooflight.interop.imported import Imported
+from rooflight.interop.read import import_config
 from rooflight.interop.settings import read_flat_yaml
-from rooflight.records import Plan
-from rooflight.specs import load_model, parse_slice
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Plan
 
 from .plans import piped, plan_of
 

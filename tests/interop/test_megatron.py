@@ -8,10 +8,13 @@ import pytest
 
 from rooflight.cli.main import main
 from rooflight.errors import RooflightError, UsageError
-from rooflight.interop import Imported, guess_framework, import_config, load_framework
+from rooflight.hardware.slice import parse_slice
+from rooflight.interop.framework import load_framework
+from rooflight.interop.imported import Imported
 from rooflight.interop.megatron.stages import stage_settings
 from rooflight.interop.megatron.values import layer_pattern
-from rooflight.specs import load_model, parse_slice
+from rooflight.interop.read import guess_framework, import_config
+from rooflight.models.presets import load_model
 
 LAUNCH = Path(__file__).parent / "launch"
 PARTS = (

@@ -17,17 +17,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import Layout
-from rooflight.interop import Export, Imported, export_plan, import_config, load_framework
-from rooflight.interop.imported import name_of
+from rooflight.hardware.slice import parse_slice
+from rooflight.interop.export import export_plan
+from rooflight.interop.framework import Export, load_framework
+from rooflight.interop.imported import Imported, name_of
 from rooflight.interop.megatron.read_model import shape
+from rooflight.interop.read import import_config
 from rooflight.interop.roles import OUTER, Roles, read_roles
-from rooflight.interop.script import read_script
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.plan.space import Meshes, every_placement, patterns
-from rooflight.records import Plan
-from rooflight.specs import load_model, model_names, parse_slice
+from rooflight.interop.script.run import read_script
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import Layout
+from rooflight.models.presets import load_model, model_names
+from rooflight.plan.file.record import Plan
+from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.plan.training.search.space import Meshes, every_placement, patterns
 
 from .plans import piped, plan_of
 from .test_megatron import CHANGES, LAUNCH, said

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, RooflightError, UsageError
-from rooflight.interop.script import UNKNOWN, read_script
+from rooflight.interop.script.expand import UNKNOWN
+from rooflight.interop.script.run import read_script
 from rooflight.interop.settings import read_nested_yaml
 
 # A script, and the words of the last program it starts.

@@ -9,15 +9,10 @@ import pytest
 import yaml
 
 from rooflight.errors import UsageError
-from rooflight.interop import (
-    HTTP_SERVERS,
-    ServedFleet,
-    export_commands,
-    export_manifest,
-    read_fleet,
-    servers,
-)
-from rooflight.specs import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.interop.kubernetes import export_manifest
+from rooflight.interop.served_fleet import ServedFleet, read_fleet
+from rooflight.interop.serving import HTTP_SERVERS, export_commands, servers
 
 FLEET = ServedFleet(
     model="llama3-8b",

@@ -12,7 +12,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-from rooflight.measure.count import count  # noqa: E402
+from rooflight.measure.microbench.count import count  # noqa: E402
 
 
 def counted(function: Any, *shapes: tuple[int, ...]) -> Any:

@@ -6,29 +6,31 @@ from typing import Any
 
 import pytest
 
-from rooflight.algebra import parse_contraction, strategies
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
 from rooflight.cli.measure import layouts_text
 from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.measure import small_model
-from rooflight.measure.child import measure, measure_between
-from rooflight.measure.host_chip import Host, chip_file, host_of
-from rooflight.measure.strategies import run_choice
-from rooflight.plan.calibrated import part_table
-from rooflight.plan.forecast import basis_of, forecast_run
-from rooflight.plan.parts import training_parts
-from rooflight.reconcile.host import (
+from rooflight.hardware.calibration import host_calibration, typical_values
+from rooflight.hardware.catalog import load_chip, read_chip
+from rooflight.hardware.chip import Source
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import Slice
+from rooflight.measure.microbench import small_model
+from rooflight.measure.microbench.child import measure, measure_between
+from rooflight.measure.microbench.host_chip import Host, chip_file, host_of
+from rooflight.measure.microbench.strategies import run_choice
+from rooflight.measure.reconcile.host import (
     calibrate_host,
     calibrated_chip,
     host_runs,
     measure_layouts,
 )
-from rooflight.specs.calibration import host_calibration, typical_values
-from rooflight.specs.catalog import load_chip, read_chip
-from rooflight.specs.chip import Source
-from rooflight.specs.mesh import parse_mesh
-from rooflight.specs.slice import Slice
+from rooflight.plan.training.forecast.basis import basis_of
+from rooflight.plan.training.forecast.calibrated import part_table
+from rooflight.plan.training.forecast.step import forecast_run
+from rooflight.plan.training.time.parts import training_parts
 
 from ..dated_figure import today, write_figure
 
@@ -44,7 +46,7 @@ def host(rows: dict[str, Any], *, devices: int = DEVICES) -> Host:
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Any]:
-    return measure("microbench:host", devices=2, rounds=3)
+    return measure("ops:host", devices=2, rounds=3)
 
 
 def synthetic(egress: float, launch_s: float) -> dict[str, Any]:
@@ -169,13 +171,13 @@ def test_a_measurement_that_fails_says_why() -> None:
     with pytest.raises(UsageError, match="no_such_module"):
         measure("no_such_module:f", devices=1)
     with pytest.raises(UsageError, match="0 devices"):
-        measure("microbench:host", devices=0, rounds=1)
+        measure("ops:host", devices=0, rounds=1)
 
 
 @pytest.mark.full
 def test_ten_layouts_of_a_small_model_take_what_was_predicted() -> None:
     """Real training steps on eight devices, each predicted by a fit to the other layouts."""
-    rows = measure("microbench:host", devices=small_model.DEVICES, rounds=7)
+    rows = measure("ops:host", devices=small_model.DEVICES, rounds=7)
     found = host(rows, devices=small_model.DEVICES)
     calibrated = calibrate_host(found, measure_layouts(found), made=today())
     write_figure("measure.md", "ten layouts", f"```text\n{layouts_text(calibrated)}\n```")
@@ -186,7 +188,7 @@ def test_ten_layouts_of_a_small_model_take_what_was_predicted() -> None:
 
 @pytest.mark.alone
 def test_processes_are_nodes_with_a_way_out_of_their_own(tmp_path: Path) -> None:
-    rows = measure_between("microbench:between", processes=2, devices=2, rounds=12)
+    rows = measure_between("ops:between", processes=2, devices=2, rounds=12)
     found = host_of(rows, load_chip("this-host"), devices=2, source=SOURCE, processes=2)
     assert {row["kind"] for row in rows["between"]} == {row["kind"] for row in rows["collectives"]}
     assert sum(one.between for one in found.collectives) == len(rows["between"])
@@ -221,6 +223,4 @@ def test_a_way_out_that_obeys_the_formulas_is_found_again() -> None:
 
 def test_a_process_that_fails_ends_its_peers() -> None:
     with pytest.raises(UsageError, match="the measurement failed"):
-        measure_between(
-            "microbench:collective", processes=2, devices=1, kind="x", nbytes=1, rounds=1
-        )
+        measure_between("ops:collective", processes=2, devices=1, kind="x", nbytes=1, rounds=1)

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.costs import collective_time
-from rooflight.costs.network import KINDS, CollectiveKind
+from rooflight.costs.netsim.fabric import Fabric, fabric_of, switched_groups
+from rooflight.costs.netsim.simulate import simulate
+from rooflight.costs.network import KINDS, CollectiveKind, collective_time
 from rooflight.errors import UsageError
-from rooflight.netsim import simulate
-from rooflight.netsim.fabric import Fabric, fabric_of, switched_groups
-from rooflight.specs import Mesh, parse_mesh
+from rooflight.hardware.mesh import Mesh, parse_mesh
 
 NODE = parse_mesh("X=8", on="h100:8")
 TWO_NODES = parse_mesh("X=8", on="h100:4x2")

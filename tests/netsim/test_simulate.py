@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.costs.netsim.check import check_copies, check_links, check_moves, check_sums
+from rooflight.costs.netsim.engine import Flight, mirror, run
+from rooflight.costs.netsim.gather import gather_schedule, own_units
+from rooflight.costs.netsim.shares import gather_shares, one_share
+from rooflight.costs.netsim.simulate import simulate, simulate_send, trace_json
+from rooflight.costs.netsim.torus import torus_of
 from rooflight.errors import ModelError, UnknownNameError, UsageError
-from rooflight.netsim import simulate, simulate_send, trace_json
-from rooflight.netsim.check import check_copies, check_links, check_moves, check_sums
-from rooflight.netsim.engine import Flight, mirror, run
-from rooflight.netsim.gather import gather_schedule, own_units
-from rooflight.netsim.shares import gather_shares, one_share
-from rooflight.netsim.torus import torus_of
-from rooflight.specs import Mesh, Ring, parse_mesh, parse_slice
+from rooflight.hardware.mesh import Mesh, Ring, parse_mesh
+from rooflight.hardware.slice import parse_slice
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 LINE_OF_FOUR = parse_mesh("X=4", on="v5e:4x1")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.costs.netsim.simulate import simulate
+from rooflight.costs.netsim.watch import WATCHED, Watched, watch
 from rooflight.errors import UnknownNameError
-from rooflight.netsim import Watched, simulate, watch
-from rooflight.netsim.watch import WATCHED
-from rooflight.specs import Mesh, parse_mesh
+from rooflight.hardware.mesh import Mesh, parse_mesh
 
 LINE = parse_mesh("X=4", on="v5e:4x1")
 MESHES = (

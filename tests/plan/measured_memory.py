@@ -7,11 +7,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan import RECIPES, Job, Memory, Microbatching, memory_by_stage, parse_remat
-from rooflight.plan.framework import parse_framework
-from rooflight.specs import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat, load_chip
+from rooflight.hardware.catalog import load_chip
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat
+from rooflight.plan.training.memory.count import Memory, memory_by_stage
+from rooflight.plan.training.memory.framework import parse_framework
+from rooflight.plan.training.memory.job import Job, Microbatching
+from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.remat import parse_remat
 
 Row = dict[str, Any]  # as the file has it
 GIB = 2**30

@@ -4,11 +4,12 @@ import pytest
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.count import op_flops
-from rooflight.graph.layout import parse_layout
-from rooflight.plan import Algorithm, Line, derive_algorithm
-from rooflight.specs import load_model, parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes, op_flops
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
 
 # Chapter 5: a feed-forward layer In -> Tmp -> Out. Here In is m, Tmp is up and hidden, Out is fed.
 # Each entry: the collective, what waits for it, and whether the forward pass has it already.

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
-from rooflight.graph import count_params, model_graph, six_nd, training_flops
-from rooflight.plan import (
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, training_flops
+from rooflight.models.graph.utilisation import six_nd
+from rooflight.models.presets import load_model
+from rooflight.models.scaling_laws import ScalingLaw, load_scaling_laws
+from rooflight.plan.training.questions.budget import (
     Budget,
     Terms,
     affordable_flops,
@@ -17,7 +22,6 @@ from rooflight.plan import (
     optimal_params,
     run_flops,
 )
-from rooflight.specs import ScalingLaw, load_model, load_scaling_laws, parse_slice
 
 LAWS = load_scaling_laws().laws
 POD = parse_slice("v5p:16x20x28")

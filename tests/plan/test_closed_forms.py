@@ -13,10 +13,13 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan import Algorithm, Line, derive_algorithm
-from rooflight.specs import load_chip, load_model, parse_mesh
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
 
 SEQ = 512
 GRAPH = model_graph(load_model("gpt3-175b"))

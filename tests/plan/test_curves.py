@@ -6,15 +6,17 @@ import pytest
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.candidate import Candidate, Question, price_one
-from rooflight.plan.curves import Curve, batches_around, time_by_batch
-from rooflight.plan.job import Microbatching
-from rooflight.plan.remat import REMATS
-from rooflight.plan.search import search_training
-from rooflight.plan.space import every_placement
-from rooflight.specs import load_model, parse_mesh, parse_slice
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import REMATS
+from rooflight.plan.training.questions.curves import Curve, batches_around, time_by_batch
+from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.space import every_placement
 
 QUESTION = Question(
     model_graph(load_model("llama3-8b")), parse_slice("v5e:4x2"), 16, 4096, DTYPES["bf16"]

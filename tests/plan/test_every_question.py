@@ -8,10 +8,10 @@ import pytest
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ModelError, RooflightError
-from rooflight.graph import model_graph
-from rooflight.plan.training import plan_training, train_question
-from rooflight.specs import load_model, parse_slice
-from rooflight.specs.presets import model_names
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model, model_names
+from rooflight.plan.training.search.plan import plan_training, train_question
 
 from ..reference_loop import standard_s
 

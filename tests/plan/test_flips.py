@@ -2,16 +2,17 @@
 
 import pytest
 
-from rooflight.algebra import ways
+from rooflight.algebra.shapes import ways
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.plan.candidate import Question
-from rooflight.plan.flips import Flips, Side, flips
-from rooflight.plan.search import search_training
-from rooflight.plan.wanted import Wanted, scheme_axes
-from rooflight.plan.what_if import changed
-from rooflight.plan.why_not import SAME, why_not
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.questions.flips import Flips, Side, flips
+from rooflight.plan.training.questions.what_if import changed
+from rooflight.plan.training.questions.why_not import SAME, why_not
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.wanted import Wanted, scheme_axes
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:

@@ -6,31 +6,35 @@ from dataclasses import replace
 import pytest
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout, scheme_axes
-from rooflight.plan import search
-from rooflight.plan.calibrated import part_table
-from rooflight.plan.candidate import Question, counted_seconds
-from rooflight.plan.forecast import basis_of, forecast_run, step_breakdown
-from rooflight.plan.forecast import evidence as evidence_of
-from rooflight.plan.forecast.evidence import (
+from rooflight.hardware.calibration import typical_values
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout, scheme_axes
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import from_json, to_json
+from rooflight.plan.training.forecast import evidence as evidence_of
+from rooflight.plan.training.forecast.basis import basis_of
+from rooflight.plan.training.forecast.calibrated import part_table
+from rooflight.plan.training.forecast.evidence import (
     degrees_of,
     evidence,
     least_context,
     reach_of,
     seen_reaches,
 )
-from rooflight.plan.job import Microbatching
-from rooflight.plan.options import policies_of
-from rooflight.plan.parts import TrainingRun, training_parts
-from rooflight.plan.remat import parse_remat
-from rooflight.plan.search import search_training
-from rooflight.plan.training import plan_record, train_question
-from rooflight.plan.wanted import parse_wanted, region_of
-from rooflight.plan.why_not import why_not
-from rooflight.records import from_json, to_json
-from rooflight.specs import load_chip, load_model, parse_mesh, parse_slice
-from rooflight.specs.calibration import typical_values
+from rooflight.plan.training.forecast.step import forecast_run, step_breakdown
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import parse_remat
+from rooflight.plan.training.questions.why_not import why_not
+from rooflight.plan.training.search import run as search
+from rooflight.plan.training.search.candidate import Question, counted_seconds
+from rooflight.plan.training.search.options import policies_of
+from rooflight.plan.training.search.plan import plan_record, train_question
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.wanted import parse_wanted, region_of
+from rooflight.plan.training.time.parts import TrainingRun, training_parts
 
 
 def ask(model: str, on: str, tokens: int, seq: int) -> Question:

@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.plan import groundwork
-from rooflight.plan.candidate import Question
-from rooflight.plan.groundwork import Groundwork, groundwork_of
-from rooflight.plan.search import Search, search_training
-from rooflight.plan.stage_time import OVERLAPS, Overlap
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.search import groundwork
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.groundwork import Groundwork, groundwork_of
+from rooflight.plan.training.search.run import Search, search_training
+from rooflight.plan.training.time.stage_time import OVERLAPS, Overlap
 
 _kept = groundwork._kept  # pyright: ignore[reportPrivateUsage]
 

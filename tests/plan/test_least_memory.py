@@ -8,13 +8,14 @@ import pytest
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
-from rooflight.graph import model_graph
-from rooflight.plan.candidate import held_by
-from rooflight.plan.least_memory import LeastMemory
-from rooflight.plan.options import allowed_on, options_of
-from rooflight.plan.search import every_point, ground_of, layouts_of, sizes_of
-from rooflight.plan.training import train_question
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.memory.least import LeastMemory
+from rooflight.plan.training.search.candidate import held_by
+from rooflight.plan.training.search.options import allowed_on, options_of
+from rooflight.plan.training.search.plan import train_question
+from rooflight.plan.training.search.run import every_point, ground_of, layouts_of, sizes_of
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "maxtext", "rooflight"])

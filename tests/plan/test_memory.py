@@ -11,39 +11,20 @@ from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError, UnknownNameError, UsageError
-from rooflight.graph import count_params, model_graph
-from rooflight.graph.count import op_flops
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.ops import Graph
-from rooflight.graph.utilisation import recomputed_flops_per_token
-from rooflight.plan import (
-    RECIPES,
-    REMATS,
-    Job,
-    Memory,
-    Microbatching,
-    fixes,
-    keep,
-    memory,
-    memory_by_stage,
-    parse_framework,
-    parse_recipe,
-    parse_remat,
-    sized,
-    solve,
-    together,
-    usable_hbm_bytes,
-)
-from rooflight.specs import (
-    Attention,
-    Block,
-    Mlp,
-    ModelSpec,
-    Repeat,
-    load_chip,
-    load_model,
-    model_names,
-)
+from rooflight.hardware.catalog import load_chip
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, op_flops
+from rooflight.models.graph.ops import Graph
+from rooflight.models.graph.utilisation import recomputed_flops_per_token
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.memory.count import Memory, memory, memory_by_stage, usable_hbm_bytes
+from rooflight.plan.training.memory.framework import parse_framework
+from rooflight.plan.training.memory.job import Job, Microbatching
+from rooflight.plan.training.memory.recipe import RECIPES, parse_recipe
+from rooflight.plan.training.memory.remat import REMATS, keep, parse_remat
+from rooflight.plan.training.questions.fixes import fixes, sized, solve, together
 
 POLICIES = ("none", "dots", "block", "offload")
 

@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs import collective_time
+from rooflight.costs.network import collective_time
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan import REMATS, Microbatching
-from rooflight.plan.calibrated import ROOF, part_table
-from rooflight.plan.parts import Parts, TrainingRun, training_parts
-from rooflight.plan.step_time import training_step
-from rooflight.plan.traffic import sent_once
-from rooflight.specs import load_model, parse_mesh
-from rooflight.specs.catalog import load_chip
-from rooflight.specs.slice import Slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import Slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.forecast.calibrated import ROOF, part_table
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import REMATS
+from rooflight.plan.training.time.parts import Parts, TrainingRun, training_parts
+from rooflight.plan.training.time.step_time import training_step
+from rooflight.plan.training.time.traffic import sent_once
 
 LAYOUTS = (
     ("fsdp=X", "X=64", "v5e:8x8"),

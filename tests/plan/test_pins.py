@@ -3,13 +3,16 @@
 import pytest
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import HAS_FLOPS, dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.pins import Pins
-from rooflight.plan.algorithm import derive_algorithm
-from rooflight.plan.pins import pins_of
-from rooflight.plan.space import patterns
-from rooflight.specs import load_model, parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.graph.ops import HAS_FLOPS
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.algorithm import derive_algorithm
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.search.space import patterns
 
 BF16 = DTYPES["bf16"]
 

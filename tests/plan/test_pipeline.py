@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
-from rooflight.graph import SCHEDULES, make_schedule
-from rooflight.plan import PipelineRun, SlotTimes, simulate_pipeline
+from rooflight.models.layout.schedules import SCHEDULES, make_schedule
+from rooflight.plan.training.time.pipeline import PipelineRun, SlotTimes, simulate_pipeline
 
 few = st.integers(1, 8)
 many = st.integers(1, 32)

@@ -5,14 +5,17 @@ from math import isclose
 import pytest
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph, training_flops
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.candidate import Candidate, Question, price_one
-from rooflight.plan.candidate_pipeline import run_pipeline
-from rooflight.plan.job import Microbatching
-from rooflight.plan.products import products_of
-from rooflight.plan.remat import REMATS
-from rooflight.specs import load_model, parse_mesh, parse_slice
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import training_flops
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.products import products_of
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import REMATS
+from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.time.candidate_pipeline import run_pipeline
 
 SHAPE = "v5e:4x4"
 

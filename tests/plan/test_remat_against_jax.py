@@ -13,9 +13,10 @@ from typing import Any  # JSON
 
 import pytest
 
-from rooflight.graph import dim_sizes, model_graph, op_flops
-from rooflight.plan import keep, parse_remat
-from rooflight.specs import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes, op_flops
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.memory.remat import keep, parse_remat
 
 pytest.importorskip("jax")
 

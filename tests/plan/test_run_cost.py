@@ -5,13 +5,14 @@ import math
 import pytest
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.plan.candidate import Question
-from rooflight.plan.run_cost import Checkpoints, RunCost, run_cost
-from rooflight.plan.search import search_training
-from rooflight.plan.training import plan_training, train_question
-from rooflight.specs import load_model, parse_slice
-from rooflight.specs.failures import load_failure_rates
+from rooflight.hardware.failures import load_failure_rates
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.questions.run_cost import Checkpoints, RunCost, run_cost
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.plan import plan_training, train_question
+from rooflight.plan.training.search.run import search_training
 
 
 def cost(on: str, write_s: float | None = None) -> RunCost:

@@ -5,13 +5,22 @@ from functools import lru_cache
 import pytest
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.plan.candidate import Question
-from rooflight.plan.scaling import Kind, Scaling, losses, pareto, scale, smallest_slice
-from rooflight.plan.search import search_training
-from rooflight.plan.slices import largest_slice, slices_up_to
-from rooflight.plan.why_not import SAME
-from rooflight.specs import chip_names, load_chip, load_model, parse_slice
+from rooflight.hardware.catalog import chip_names, load_chip
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.questions.scaling import (
+    Kind,
+    Scaling,
+    losses,
+    pareto,
+    scale,
+    smallest_slice,
+)
+from rooflight.plan.training.questions.why_not import SAME
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.slices import largest_slice, slices_up_to
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:

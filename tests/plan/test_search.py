@@ -11,18 +11,26 @@ import pytest
 from rooflight.costs.mesh_sweep import every_mesh
 from rooflight.dtypes import DTYPES
 from rooflight.errors import PlacementError, ShardingError
-from rooflight.graph import model_graph
-from rooflight.plan import search
-from rooflight.plan.candidate import Candidate, Question, Rank, extrapolation_of, price_one
-from rooflight.plan.forecast.evidence import reach_of
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.plan.job import Microbatching
-from rooflight.plan.options import can_run, policies_of, schedules_of
-from rooflight.plan.recipe import RECIPES
-from rooflight.plan.search import Search, layouts_of, search_training
-from rooflight.plan.space import every_placement, microbatch_counts, patterns
-from rooflight.specs import ModelSpec, load_model, parse_mesh, parse_slice
-from rooflight.specs.model import Repeat
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec, Repeat
+from rooflight.plan.training.forecast.evidence import reach_of
+from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.search import run as search
+from rooflight.plan.training.search.candidate import (
+    Candidate,
+    Question,
+    Rank,
+    extrapolation_of,
+    price_one,
+)
+from rooflight.plan.training.search.options import can_run, policies_of, schedules_of
+from rooflight.plan.training.search.run import Search, layouts_of, search_training
+from rooflight.plan.training.search.space import every_placement, microbatch_counts, patterns
 
 from ..reference_loop import standard_s
 

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.graph import make_schedule
-from rooflight.plan import SlotTimes, in_flight, simulate_pipeline, stage_chunks, stage_layers
-from rooflight.plan.stages import chunk_by_flops, chunk_layers
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.plan.training.time.pipeline import SlotTimes, simulate_pipeline
+from rooflight.plan.training.time.stages import (
+    chunk_by_flops,
+    chunk_layers,
+    in_flight,
+    stage_chunks,
+    stage_layers,
+)
 
 SIZES = st.integers(1, 6)
 TABLES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")

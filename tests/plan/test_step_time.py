@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ModelError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.step_time import StepTime, training_step
-from rooflight.specs import load_model, parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.time.stage_time import OVERLAPS
+from rooflight.plan.training.time.step_time import StepTime, training_step
 
 BF16 = DTYPES["bf16"]
 

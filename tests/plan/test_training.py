@@ -6,14 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.algebra import Tensor, local_shape
+from rooflight.algebra.notation import Tensor
+from rooflight.algebra.shapes import local_shape
 from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError, UsageError
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.plan.candidate import Question
-from rooflight.plan.recipe import RECIPES
-from rooflight.plan.training import better_batch, plan_training, rounded_batch, train_question
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.presets import load_model
+from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.plan import (
+    better_batch,
+    plan_training,
+    rounded_batch,
+    train_question,
+)
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:

@@ -9,12 +9,20 @@ from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError, UnknownNameError, UsageError
-from rooflight.graph import model_graph
-from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.search import search_training
-from rooflight.plan.what_if import KNOBS, changed, parse_changes, sensitivity, what_if
-from rooflight.plan.why_not import SAME
-from rooflight.specs import load_chip, load_model, parse_slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.questions.what_if import (
+    KNOBS,
+    changed,
+    parse_changes,
+    sensitivity,
+    what_if,
+)
+from rooflight.plan.training.questions.why_not import SAME
+from rooflight.plan.training.search.candidate import Candidate, Question
+from rooflight.plan.training.search.run import search_training
 
 
 @lru_cache

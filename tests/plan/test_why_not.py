@@ -6,16 +6,17 @@ from functools import lru_cache
 
 import pytest
 
-from rooflight.algebra import ways
+from rooflight.algebra.shapes import ways
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.graph import model_graph
-from rooflight.plan import memory
-from rooflight.plan.candidate import Candidate, Question, price_one
-from rooflight.plan.search import search_training
-from rooflight.plan.wanted import Wanted, parse_wanted, scheme_axes
-from rooflight.plan.why_not import SAME, WhyNot, why_not
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.memory.count import memory
+from rooflight.plan.training.questions.why_not import SAME, WhyNot, why_not
+from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.wanted import Wanted, parse_wanted, scheme_axes
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:

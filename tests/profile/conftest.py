@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.profile import EXAMPLE, Trace, read_trace
+from rooflight.measure.trace.read import EXAMPLE, read_trace
+from rooflight.measure.trace.record import Trace
 
 from .tpu import tpu_trace
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.profile import COLLECTIVES, overlaps, read_trace, step_table
-from rooflight.profile.classify import layer_of, op_class
+from rooflight.measure.trace.classify import COLLECTIVES, layer_of, op_class
+from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.read import read_trace
+from rooflight.measure.trace.table import step_table
 
 from .tpu import US
 from .writer import PlaneWriter, event, space

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.profile import Trace, read_trace, step_table
+from rooflight.measure.trace.read import read_trace
+from rooflight.measure.trace.record import Trace
+from rooflight.measure.trace.table import step_table
 
 from .tpu import US
 from .writer import PlaneWriter, event, message, number, space, text

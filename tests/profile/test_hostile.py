@@ -10,14 +10,11 @@ import pytest
 
 from rooflight.cli.profile_page import answer, tables
 from rooflight.errors import UsageError
-from rooflight.profile import (
-    EXAMPLE,
-    host_gaps,
-    overlaps,
-    perfetto,
-    read_trace,
-    step_table,
-)
+from rooflight.measure.trace.host_gaps import host_gaps
+from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.perfetto import perfetto
+from rooflight.measure.trace.read import EXAMPLE, read_trace
+from rooflight.measure.trace.table import step_table
 
 from ..reference_loop import slowness, standard_s
 from .tpu import US, tpu_trace

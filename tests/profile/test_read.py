@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.profile import EXAMPLE, Trace, find_trace, read_trace
-from rooflight.profile.read import planes_of
+from rooflight.measure.trace.read import EXAMPLE, find_trace, planes_of, read_trace
+from rooflight.measure.trace.record import Trace
 
 from .tpu import tpu_trace
 from .writer import PlaneWriter, event, space

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.profile import overlaps, read_trace, step_table
+from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.read import read_trace
+from rooflight.measure.trace.table import step_table
 
 _PROGRAM = """
 import sys

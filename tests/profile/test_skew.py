@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rooflight.profile.skew import waits_for_last
-from rooflight.profile.trace import Device, Op, Roof, Step, Timeline, Trace
+from rooflight.measure.trace.record import Device, Op, Roof, Step, Timeline, Trace
+from rooflight.measure.trace.skew import waits_for_last
 
 _MS = 10**9  # picoseconds
 _ROOF = Roof(None, None, "")

@@ -8,21 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import UnknownNameError
-from rooflight.profile import (
-    BY,
-    By,
-    HostGap,
-    Overlap,
-    StepTable,
-    Trace,
-    changes,
-    host_gaps,
-    overlaps,
-    read_trace,
-    step_table,
-    under_roof,
-)
-from rooflight.specs import load_chip
+from rooflight.hardware.catalog import load_chip
+from rooflight.measure.trace.diff import changes
+from rooflight.measure.trace.host_gaps import HostGap, host_gaps
+from rooflight.measure.trace.overlap import Overlap, overlaps
+from rooflight.measure.trace.read import read_trace
+from rooflight.measure.trace.record import Trace
+from rooflight.measure.trace.roof import under_roof
+from rooflight.measure.trace.table import BY, By, StepTable, step_table
 
 from .tpu import US, tpu_trace
 from .writer import PlaneWriter, event, space

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.profile.batches import decode, split
-from rooflight.profile.wire import Malformed, fields, numbers, text, varint
+from rooflight.measure.trace.batches import decode, split
+from rooflight.measure.trace.wire import Malformed, fields, numbers, text, varint
 
 from . import writer
 

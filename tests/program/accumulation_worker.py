@@ -15,9 +15,10 @@ import optax  # pyright: ignore[reportMissingTypeStubs]
 from program_cases import BATCH, MODELS, SEQ, STAGES, Case, cases
 from train_worker import device_mesh, make_schedule, make_train_step  # asks for fake devices
 
-from rooflight.program.model import Program
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.step import read_step
+from rooflight.program.model.forward import Program
 from rooflight.program.train import abstract_batch, abstract_state
-from rooflight.verify.hlo import parse_module, read_step
 
 
 def sums(case: Case, microbatches: int) -> list[tuple[int | None, int]]:

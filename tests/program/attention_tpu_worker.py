@@ -13,10 +13,10 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rooflight.graph import Mask
-from rooflight.program.attention import attend
-from rooflight.program.attention_tile import How
-from rooflight.program.ring import ring_attend
+from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.kernels import attend
+from rooflight.program.attention.ring import ring_attend
+from rooflight.program.attention.tile import How
 
 SCALE = 0.125
 

@@ -24,10 +24,10 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.errors import ShardingError, UsageError
-from rooflight.graph import Mask
-from rooflight.program.attention import attend
-from rooflight.program.attention_splash import attend_splash
-from rooflight.program.attention_tile import How, State, merge
+from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.kernels import attend
+from rooflight.program.attention.splash import attend_splash
+from rooflight.program.attention.tile import How, State, merge
 
 Arrays = dict[str, jax.Array]
 P = PartitionSpec

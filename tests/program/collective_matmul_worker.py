@@ -24,12 +24,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from rooflight.errors import ShardingError
-from rooflight.program.block_fused import fused_block
-from rooflight.program.collective_matmul import (
+from rooflight.program.collective_matmul.matmul import (
     all_gather_matmul,
     matmul_all_reduce,
     matmul_reduce_scatter,
 )
+from rooflight.program.model.fused_block import fused_block
 
 Specs = tuple[P, ...]
 FORMS: dict[str, tuple[Callable[..., jax.Array], Specs, P]] = {

@@ -23,7 +23,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from rooflight.algebra import Contraction, Step, Tensor, backward, reshard, strategies
+from rooflight.algebra.autodiff import backward
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import Contraction, Tensor
+from rooflight.algebra.reshard import reshard
+from rooflight.algebra.steps import Step
 from rooflight.program.execute import execute, input_spec
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from rooflight.program.cache import init_cache
-from rooflight.program.generate import make_functions
-from rooflight.program.model import Program
+from rooflight.models.huggingface.read import read_hf_config
+from rooflight.program.decode.cache import init_cache
+from rooflight.program.decode.generate import make_functions
+from rooflight.program.model.forward import Program
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import read_hf_config
 
 LENGTHS = [24, 17, 9, 1, 12, 5, 20, 3]
 PROMPT, TEXT, BLOCK = max(LENGTHS), 64, 4

@@ -26,18 +26,19 @@ from program_cases import MODELS, SLICES, VOCAB, cases
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.pins import Pins
-from rooflight.plan.pins import pins_of
-from rooflight.program.cache import blocks_of_row, check_rows_only, init_cache
-from rooflight.program.generate import Functions, make_functions
-from rooflight.program.loss import logits as whole_logits
-from rooflight.program.model import Program
-from rooflight.program.params import Tree, abstract_params, init_params
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.decode.cache import blocks_of_row, check_rows_only, init_cache
+from rooflight.program.decode.generate import Functions, make_functions
+from rooflight.program.model.forward import Program
+from rooflight.program.model.loss import logits as whole_logits
+from rooflight.program.model.params import Tree, abstract_params, init_params
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import Mesh, parse_mesh
-from rooflight.specs.model import ModelSpec
 
 BATCH, PROMPT, STEPS, BLOCK = 8, 10, 6, 4
 TABLE = -(-(PROMPT + STEPS) // BLOCK)

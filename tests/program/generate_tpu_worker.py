@@ -13,16 +13,17 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.cache import abstract_cache, cache_bytes
-from rooflight.program.generate import make_functions
-from rooflight.program.model import Program
-from rooflight.program.params import abstract_params
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.decode.cache import abstract_cache, cache_bytes
+from rooflight.program.decode.generate import make_functions
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import abstract_params
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import Attention, Block, Latent, Mlp, ModelSpec, Repeat
 
 BATCH, TABLE, NUM_BLOCKS, BLOCK = 16, 16, 1024, 32
 LAYERS = 3

@@ -16,14 +16,14 @@ import numpy as np
 from dataclasses import dataclass
 from typing import Any
 
-from rooflight.program.cache import Layers, cache_bytes, init_cache
-from rooflight.program.generate import Functions, make_functions
-from rooflight.program.model import Program
-from rooflight.program.paged_blocks import Rows
-from rooflight.program.params import Tree
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.program.decode.cache import Layers, cache_bytes, init_cache
+from rooflight.program.decode.generate import Functions, make_functions
+from rooflight.program.decode.sampling import Draws, greedy
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree
+from rooflight.program.paged.blocks import Rows
 from rooflight.program.quantized import quantize_weights
-from rooflight.program.sampling import Draws, greedy
-from rooflight.specs import parse_mesh
 
 BATCH, PROMPT, TEXT, BLOCK, CHUNK, DRAFTS = base.BATCH, base.PROMPT, 20, 4, 4, 3
 TABLE = -(-(PROMPT + TEXT + DRAFTS + 1) // BLOCK)

@@ -22,15 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.pins import Pins
-from rooflight.program.hf_export import export_huggingface
-from rooflight.program.hf_import import import_huggingface
-from rooflight.program.hf_match import published
-from rooflight.program.params import abstract_params, every_spec, tensor_specs
-from rooflight.program.safetensors_write import Made, write_checkpoint
+from rooflight.models.huggingface.read import model_from_hf
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import parse_layout
+from rooflight.program.checkpoint.export import Made, export_huggingface, write_checkpoint
+from rooflight.program.checkpoint.match import published
+from rooflight.program.checkpoint.read import import_huggingface
+from rooflight.program.model.params import abstract_params, every_spec, tensor_specs
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import model_from_hf
 
 FILE_BYTES = 40_000_000
 CONFIG = {

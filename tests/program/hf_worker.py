@@ -27,21 +27,22 @@ import numpy as np
 from hf_configs import CONFIGS  # pyright: ignore[reportMissingImports]
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.pins import Pins
-from rooflight.plan.pins import pins_of
-from rooflight.program.hf_export import export_huggingface
-from rooflight.program.hf_import import Imported, import_huggingface
-from rooflight.program.hf_match import match
-from rooflight.program.hf_quantized import from_mxfp4
-from rooflight.program.loss import logits
-from rooflight.program.model import Program
-from rooflight.program.params import abstract_params, tensor_specs
-from rooflight.program.safetensors_files import open_checkpoint
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.huggingface.read import model_from_hf, read_hf_config
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.checkpoint.export import export_huggingface
+from rooflight.program.checkpoint.files import from_mxfp4, open_checkpoint
+from rooflight.program.checkpoint.match import match
+from rooflight.program.checkpoint.read import Imported, import_huggingface
+from rooflight.program.model.forward import Program
+from rooflight.program.model.loss import logits
+from rooflight.program.model.params import abstract_params, tensor_specs
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import model_from_hf, parse_mesh, read_hf_config
-from rooflight.specs.model import ModelSpec
 
 LENGTHS = [24, 17, 9, 1]  # longer than every window
 LAYOUTS = ("fsdp=X,tp=Y", "ws=X,sp=Y", "fsdp=X,ep=Y")

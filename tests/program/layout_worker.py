@@ -14,10 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from rooflight.algebra import Contraction, Tensor
-from rooflight.graph import HAS_FLOPS, model_graph
-from rooflight.graph.layout import Layout, parse_layout
-from rooflight.specs import load_model
+from rooflight.algebra.notation import Contraction, Tensor
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.ops import HAS_FLOPS
+from rooflight.models.layout.rules import Layout, parse_layout
+from rooflight.models.presets import load_model
 
 GRAPH = model_graph(load_model("llama3-8b"))
 WEIGHTS = {p.tensor.name for p in GRAPH.params}

@@ -20,14 +20,17 @@ import optax  # pyright: ignore[reportMissingTypeStubs]
 
 from reference_loop import slowness
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, make_schedule, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.model import Program
-from rooflight.program.params import every_spec
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import every_spec
 from rooflight.program.shardings import abstract_mesh
 from rooflight.program.train import abstract_batch, abstract_state, make_train_step
-from rooflight.specs import load_model, parse_mesh
 
 
 def _peak_bytes() -> int:

@@ -17,11 +17,11 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rooflight.program.moe import Experts
-from rooflight.program.moe_all_to_all import ASYNC, moe_all_to_all
-from rooflight.program.moe_ragged import moe_ragged
-from rooflight.program.moe_routing import Routed, route
-from rooflight.specs.model import Mlp, Moe
+from rooflight.models.spec import Mlp, Moe
+from rooflight.program.moe.all_to_all import ASYNC, moe_all_to_all
+from rooflight.program.moe.layer import Experts
+from rooflight.program.moe.ragged import moe_ragged
+from rooflight.program.moe.routing import Routed, route
 
 E, K, TOKENS, D, F = 8, 2, 8 * 512, 512, 1024
 MOE = Moe(E, K, Mlp(F))

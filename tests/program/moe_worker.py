@@ -23,12 +23,11 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rooflight.program.moe import Experts, moe_mlp, swiglu
-from rooflight.program.moe_all_to_all import moe_all_to_all
-from rooflight.program.moe_exchange import exchange
-from rooflight.program.moe_ragged import moe_ragged
-from rooflight.program.moe_routing import Routed, route
-from rooflight.specs.model import Mlp, Moe
+from rooflight.models.spec import Mlp, Moe
+from rooflight.program.moe.all_to_all import moe_all_to_all
+from rooflight.program.moe.layer import Experts, moe_mlp, swiglu
+from rooflight.program.moe.ragged import exchange, moe_ragged
+from rooflight.program.moe.routing import Routed, route
 
 Tree = Any  # a pytree of arrays
 ExpertsOf: Any = Experts  # of numpy arrays, specs or shapes

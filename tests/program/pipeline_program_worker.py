@@ -26,8 +26,8 @@ from jax.sharding import PartitionSpec as P
 from stacked_layers import PADDING, cut_layers, join_layers, layer_places, scan_layers
 
 from rooflight.errors import UsageError
-from rooflight.graph import make_schedule
-from rooflight.program.pipeline import run_schedule
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.program.pipeline.run import run_schedule
 
 V, D, F, B, T = 11, 8, 16, 4, 3
 Tree = Any  # a pytree of arrays

@@ -6,13 +6,13 @@ from itertools import combinations, islice
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ShardingError
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import Layout
-from rooflight.graph.pins import Pins
-from rooflight.plan.pins import pins_of
-from rooflight.plan.space import every_placement, patterns
-from rooflight.specs import Mesh, parse_mesh, parse_slice
-from rooflight.specs.model import (
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import Layout
+from rooflight.models.spec import (
     Attention,
     Block,
     Latent,
@@ -24,7 +24,9 @@ from rooflight.specs.model import (
     Repeat,
     RopeScaling,
 )
-from rooflight.specs.model import Rope as Rotary
+from rooflight.models.spec import Rope as Rotary
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.search.space import every_placement, patterns
 
 BATCH, SEQ, VOCAB, D_MODEL = 32, 16, 64, 32
 MICROBATCHES, STAGES = 2, 2

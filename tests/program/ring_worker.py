@@ -18,11 +18,10 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from rooflight.errors import ShardingError
-from rooflight.graph import Mask
-from rooflight.program.attention_tile import How, visible
-from rooflight.program.ring import ring_attend
-from rooflight.program.ring_order import Order, ring_positions, unzigzag, zigzag
-from rooflight.program.ulysses import ulysses_attend
+from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.ring import Order, ring_attend, ring_positions, unzigzag, zigzag
+from rooflight.program.attention.tile import How, visible
+from rooflight.program.attention.ulysses import ulysses_attend
 
 LENGTH, RING = 16, 4
 SPECS = {"q": P("d", "r"), "k": P("d", "r"), "v": P("d", "r"), "sinks": P()}

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-import rooflight.program.model_experts as experts
-from rooflight.program.moe_routing import Routed, route
-from rooflight.specs.model import Moe
+import rooflight.program.model.experts as experts
+from rooflight.models.spec import Moe
+from rooflight.program.moe.routing import Routed, route
 
 
 def margins(moe: Moe, ranked: jax.Array) -> list[jax.Array]:

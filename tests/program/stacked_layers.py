@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from jax import lax
 
-from rooflight.graph.pipeline import Schedule
-from rooflight.program.pipeline_table import stage_order
+from rooflight.models.layout.slots import Schedule
+from rooflight.program.pipeline.table import stage_order
 
 Tree = Any  # a pytree of arrays: jax has no type for it
 Places = npt.NDArray[np.int32]  # [stages, layers a stage]: which layer is there

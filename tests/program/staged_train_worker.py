@@ -20,18 +20,20 @@ import train_worker as plain  # asks for the fake devices, before any is there
 from program_cases import BATCH, D_MODEL, MODELS, SEQ, VOCAB
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import Schedule, dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.pins import Pins
-from rooflight.plan.pins import pins_of
-from rooflight.plan.stages import schedule_table
-from rooflight.program.model import Program
-from rooflight.program.params import Tree, abstract_params, init_params
-from rooflight.program.pipeline_weights import from_stages, to_stages
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.layout.slots import Schedule
+from rooflight.models.spec import ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.time.stages import schedule_table
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree, abstract_params, init_params
+from rooflight.program.pipeline.weights import from_stages, to_stages
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import begin_state, make_train_step
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import ModelSpec, Repeat
 
 MICROBATCHES = 4
 SLICES = {1: "v5e:1x1", 2: "v5e:1x2", 4: "v5e:2x2", 8: "v5e:2x4", 16: "v5e:4x4"}

@@ -62,7 +62,8 @@ sys.path.insert(0, {str(WORKER.parent)!r})
 import derivation_worker as w
 import random, numpy as np, jax
 from jax.sharding import AxisType, Mesh
-from rooflight.algebra import parse_contraction, strategies
+from rooflight.algebra.notation import parse_contraction
+from rooflight.algebra.contract import strategies
 sizes = {{"X": 4}}
 mesh = Mesh(np.array(jax.devices()[:4]), ("X",), axis_types=(AxisType.Auto,))
 case = parse_contraction("A[I,J_X] * B[J_X,K] -> C[I,K]")

@@ -18,20 +18,22 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ref_ragged_pa
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.graph import Mask, dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.graph.pins import Pins
-from rooflight.plan.pins import pins_of
-from rooflight.program import paged_kernel
-from rooflight.program.attention import attend
-from rooflight.program.cache import Layers, abstract_cache, blocks_of_row, check_rows_only
-from rooflight.program.model import Program
-from rooflight.program.paged_blocks import Rows, own_blocks
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.graph.ops import Mask
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.attention.kernels import attend
+from rooflight.program.decode.cache import Layers, abstract_cache, blocks_of_row, check_rows_only
+from rooflight.program.decode.sampling import Draws, greedy, sample
+from rooflight.program.model.forward import Program
+from rooflight.program.paged import attend as paged_kernel
+from rooflight.program.paged.blocks import Rows, own_blocks
 from rooflight.program.quantized import FORMATS, quantize
-from rooflight.program.sampling import Draws, greedy, sample
 from rooflight.program.shardings import abstract_mesh, device_mesh
-from rooflight.specs import parse_mesh
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
 
 DRAWS = 4096
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))

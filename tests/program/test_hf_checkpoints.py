@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import safetensors.numpy
 
 from rooflight.errors import UsageError
-from rooflight.program.hf_import import read_block
-from rooflight.program.hf_match import Stores, match, published
-from rooflight.program.hf_names import PREFIXES
-from rooflight.program.params import Specs, tensor_specs
-from rooflight.program.safetensors_files import INDEX, Entry, open_checkpoint
-from rooflight.program.safetensors_write import Made, write_checkpoint
-from rooflight.specs import model_from_hf
+from rooflight.models.huggingface.read import model_from_hf
+from rooflight.program.checkpoint.export import Made, write_checkpoint
+from rooflight.program.checkpoint.files import INDEX, Entry, open_checkpoint
+from rooflight.program.checkpoint.match import Stores, match, published
+from rooflight.program.checkpoint.names import PREFIXES
+from rooflight.program.checkpoint.read import read_block
+from rooflight.program.model.params import Specs, tensor_specs
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 Config = dict[str, Any]  # JSON

@@ -12,10 +12,10 @@ pytest.importorskip("safetensors")
 import jax.numpy as jnp
 
 from rooflight.errors import UsageError
-from rooflight.program.hf_export import export_huggingface
-from rooflight.program.hf_import import import_huggingface
-from rooflight.program.params import JAX_DTYPES, Specs, Tree, map_specs, tensor_specs
-from rooflight.specs import model_from_hf, read_hf_config
+from rooflight.models.huggingface.read import model_from_hf, read_hf_config
+from rooflight.program.checkpoint.export import export_huggingface
+from rooflight.program.checkpoint.read import import_huggingface
+from rooflight.program.model.params import JAX_DTYPES, Specs, Tree, map_specs, tensor_specs
 
 TEXT: dict[str, Any] = {
     "model_type": "gemma3_text",

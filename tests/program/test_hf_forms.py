@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("jax")
 
-from rooflight.program.hf_forms import Form, Sizes, Span, parse_form
-from rooflight.program.hf_names import FRAME, LAYERS
+from rooflight.program.checkpoint.forms import Form, Sizes, Span, parse_form
+from rooflight.program.checkpoint.names import FRAME, LAYERS
 
 DIMS = ("D", "E", "F", "Fe", "Fs", "G", "H", "Hv", "K", "N", "P", "Q", "R", "V")
 TEXTS = sorted({t for table in (FRAME, *LAYERS.values()) for ts in table.values() for t in ts})

@@ -13,7 +13,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rooflight.program.hf_names import LAYERS
+from rooflight.program.checkpoint.names import LAYERS
 
 WORKER = Path(__file__).with_name("hf_worker.py")
 TOLERANCE = 1e-4  # of logits near 5, in fp32

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from rooflight.graph.layout import SCHEMES, parse_layout
+from rooflight.models.layout.rules import SCHEMES, parse_layout
 
 WORKER = Path(__file__).with_name("layout_worker.py")
 PRODUCTS = 9  # of a dense layer: q, k, v, scores, mix, out, gate, in, out

@@ -13,14 +13,13 @@ import numpy as np
 from program_cases import BATCH, MODELS, SEQ, VOCAB, alone
 
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.program.loss import cross_entropy, logits
-from rooflight.program.model import Program
-from rooflight.program.model_experts import num_places
-from rooflight.program.params import Tree, map_specs
-from rooflight.program.remat import remat_policy
+from rooflight.models.presets import load_model
+from rooflight.models.spec import Attention, Block, Mlp, Moe, Repeat
+from rooflight.program.model.experts import num_places
+from rooflight.program.model.forward import Program, remat_policy
+from rooflight.program.model.loss import cross_entropy, logits
+from rooflight.program.model.params import Tree, map_specs
 from rooflight.program.shardings import device_mesh
-from rooflight.specs import load_model
-from rooflight.specs.model import Attention, Block, Mlp, Moe, Repeat
 
 
 def weights_of(program: Program) -> Tree:

@@ -13,8 +13,8 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
-from rooflight.program.moe_routing import route
-from rooflight.specs.model import Mlp, Moe
+from rooflight.models.spec import Mlp, Moe
+from rooflight.program.moe.routing import route
 
 MODELS = {
     "Mixtral": Moe(8, 2, Mlp(4)),

@@ -17,15 +17,15 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
-from rooflight.algebra import parse_contraction
-from rooflight.graph import Mask
-from rooflight.program import native
-from rooflight.program.attention_tile import How, State
-from rooflight.program.paged_blocks import Blocks, Rows
-from rooflight.program.paged_native import attend_natively, native_can
-from rooflight.program.paged_rows import attend_by_row, read_block
+from rooflight.algebra.notation import parse_contraction
+from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.tile import How, State
+from rooflight.program.cpu import load as native
+from rooflight.program.cpu.products import few_rows, few_rows_can
+from rooflight.program.paged.attend import attend_natively, native_can
+from rooflight.program.paged.blocks import Blocks, Rows
+from rooflight.program.paged.rows import attend_by_row, read_block
 from rooflight.program.products import subscripts
-from rooflight.program.products_native import few_rows, few_rows_can
 from rooflight.program.shardings import device_mesh
 
 SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
@@ -226,8 +226,8 @@ def test_pages_of_few_bits_are_left_to_xla() -> None:
 
 WITHOUT = """
 import sys
-from rooflight.program.native import has_native
-from rooflight.program.decode_form import decode_form
+from rooflight.program.cpu.load import has_native
+from rooflight.program.decode.form import decode_form
 form = decode_form()
 print(has_native(), form.is_by_row, form.is_native)
 """

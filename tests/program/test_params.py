@@ -10,8 +10,10 @@ import numpy as np
 from program_cases import MODELS, alone, cases
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import count_params, model_graph, param_bytes
-from rooflight.program.params import (
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, param_bytes
+from rooflight.models.presets import load_model
+from rooflight.program.model.params import (
     abstract_params,
     every_spec,
     init_params,
@@ -19,7 +21,6 @@ from rooflight.program.params import (
     tensor_specs,
 )
 from rooflight.program.shardings import abstract_mesh, device_mesh
-from rooflight.specs import load_model
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "gemma3-27b", "gpt-oss-20b", "deepseek-v3"])

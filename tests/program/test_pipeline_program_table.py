@@ -13,18 +13,19 @@ pytest.importorskip("jax")
 from program_cases import MODELS
 
 from rooflight.errors import UsageError
-from rooflight.graph import Schedule, Slot, make_schedule
-from rooflight.graph.in_step import in_step
-from rooflight.plan.bubble import idle_seconds
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.plan.job import Microbatching
-from rooflight.plan.options import schedules_of
-from rooflight.plan.stage_time import HEAD, share_in_step
-from rooflight.plan.stages import schedule_table, stage_layers
-from rooflight.program.pipeline_layers import PADDING, staging_of
-from rooflight.program.pipeline_table import NOTHING, encode, stage_order
-from rooflight.program.pipeline_weights import from_stages, to_stages
-from rooflight.specs.model import ModelSpec, Repeat
+from rooflight.models.layout.in_step import in_step
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.models.layout.slots import Schedule, Slot
+from rooflight.models.spec import ModelSpec, Repeat
+from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.search.options import schedules_of
+from rooflight.plan.training.time.bubble import idle_seconds
+from rooflight.plan.training.time.stage_time import HEAD, share_in_step
+from rooflight.plan.training.time.stages import schedule_table, stage_layers
+from rooflight.program.pipeline.layers import PADDING, staging_of
+from rooflight.program.pipeline.table import NOTHING, encode, stage_order
+from rooflight.program.pipeline.weights import from_stages, to_stages
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
 Value = tuple[str, int, int]  # x or g; microbatch; stage

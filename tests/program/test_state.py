@@ -13,14 +13,15 @@ import optax  # pyright: ignore[reportMissingTypeStubs]
 from jax.sharding import PartitionSpec
 
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.pins import pins_of
-from rooflight.program.model import Program
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.program.model.forward import Program
 from rooflight.program.shardings import abstract_mesh
 from rooflight.program.train import State, abstract_state
-from rooflight.specs import load_model
-from rooflight.specs.mesh import parse_mesh
 
 
 def state_of(**changes: object) -> State:

@@ -13,10 +13,10 @@ pytest.importorskip("optax")
 
 from program_cases import MODELS, cases, covering
 
-from rooflight.graph import model_graph
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.plan.options import schedules_of
-from rooflight.plan.space import patterns
+from rooflight.models.graph.build import model_graph
+from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.plan.training.search.options import schedules_of
+from rooflight.plan.training.search.space import patterns
 
 HERE = Path(__file__).parent
 GRADIENT = 1e-5  # of a tensor's largest element

@@ -36,10 +36,10 @@ from program_cases import (
 )
 from router_margin import watch
 
-from rooflight.graph import make_schedule
-from rooflight.program.model import Program
-from rooflight.program.params import Tree, abstract_params, init_params
-from rooflight.program.pipeline_weights import from_stages, to_stages
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree, abstract_params, init_params
+from rooflight.program.pipeline.weights import from_stages, to_stages
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import Batch, batch_spec, begin_state, make_train_step
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any  # JSON
 
-from rooflight.verify.environment import child_environment
+from rooflight.compile.aot.environment import child_environment
 
 HERE = Path(__file__).parent
 

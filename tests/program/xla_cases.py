@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rooflight.algebra import Contraction, Tensor, backward, parse_axes
+from rooflight.algebra.autodiff import backward
+from rooflight.algebra.notation import Contraction, Tensor, parse_axes
 
 TOPOLOGY = "v5e:4x4"
 # Kinds of tensor: x residual, w weights, h what is between two weights, c keys and values as they

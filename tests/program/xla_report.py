@@ -18,11 +18,11 @@ from xla_cases import TOPOLOGY, Case, cases
 from xla_collectives import Collective, collectives
 from xla_partition import partitioned
 
-from rooflight.algebra import strategies
+from rooflight.algebra.contract import strategies
 from rooflight.costs.choose import Price, choose
 from rooflight.costs.network import CollectiveKind, collective_time
 from rooflight.dtypes import DTYPES
-from rooflight.specs import Mesh, parse_mesh
+from rooflight.hardware.mesh import Mesh, parse_mesh
 
 DOC = Path(__file__).parents[2] / "docs" / "xla.md"
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"

@@ -24,8 +24,8 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from xla_cases import TOPOLOGY, Case, cases
 
-from rooflight.algebra import Contraction, Tensor
-from rooflight.specs import parse_mesh
+from rooflight.algebra.notation import Contraction, Tensor
+from rooflight.hardware.mesh import parse_mesh
 
 OPTIONS = {
     "xla_dump_hlo_pass_re": "tpu-spmd-partitioning",

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.errors import RooflightError
-from rooflight.plan.candidate import Candidate
-from rooflight.plan.candidate import Question as Planned
-from rooflight.plan.forecast import blocks_of
-from rooflight.plan.forecast.evidence import degrees_of, nearest_runs
-from rooflight.plan.remat import Remat, parse_remat
-from rooflight.plan.search import search_training
-from rooflight.plan.training import plan_training, train_question
-from rooflight.plan.wanted import Wanted, degrees_text, region_of
-from rooflight.reconcile.measured import measured_seconds
-from rooflight.reconcile.question import Question
+from rooflight.measure.published.question import Question
+from rooflight.measure.published.replay import measured_seconds
+from rooflight.plan.training.forecast.basis import blocks_of
+from rooflight.plan.training.forecast.evidence import degrees_of, nearest_runs
+from rooflight.plan.training.memory.remat import Remat, parse_remat
+from rooflight.plan.training.search.candidate import Candidate
+from rooflight.plan.training.search.candidate import Question as Planned
+from rooflight.plan.training.search.plan import plan_training, train_question
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.wanted import Wanted, degrees_text, region_of
 from rooflight.units import format_si
 
 # The framework whose layouts, memory and schedules are nearest to those of a row's software.

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from rooflight.reconcile.cross_validate import cross_validate
-from rooflight.reconcile.replay import Asked, Case
-from rooflight.reconcile.rows import Row, Rows
+from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.replay import Asked, Case
+from rooflight.measure.published.rows import Row, Rows
 
 _SETTINGS = ("id", "measured", "layout", "remat", "flags", "note", "file", "section", "derived")
 _SPLITS = ("micro", "grad_accum", "num_microbatches", "local")  # of a batch, into pieces

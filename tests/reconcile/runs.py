@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rooflight.measure.small_model import MODEL
-from rooflight.records import Plan, to_json
-from rooflight.specs.model import Block, Mlp, ModelSpec, Moe
+from rooflight.measure.microbench.small_model import MODEL
+from rooflight.models.spec import Block, Mlp, ModelSpec, Moe
+from rooflight.plan.file.record import Plan, to_json
 from rooflight.train.tokens import write_tokens
 
 from ..train.small_run import small_plan, write_text

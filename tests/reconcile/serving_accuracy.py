@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rooflight.reconcile.cross_validate import HELD_OUT, cross_validate
-from rooflight.reconcile.hierarchy import fit_hierarchy, roof_seconds
-from rooflight.reconcile.replay import Asked
-from rooflight.reconcile.rows import FOLDER, read_rows
-from rooflight.reconcile.serving_loop import ServingTable, joined_tables
-from rooflight.reconcile.serving_replay import ask_served, ask_silicon
-from rooflight.reconcile.serving_validation import ACCURACY_FILE, shipped_serving_accuracy
-from rooflight.reconcile.validation import Accuracy, Replay, accuracy
+from rooflight.measure.published.cross_validate import HELD_OUT, cross_validate
+from rooflight.measure.published.hierarchy import fit_hierarchy, roof_seconds
+from rooflight.measure.published.replay import Asked
+from rooflight.measure.published.rows import FOLDER, read_rows
+from rooflight.measure.published.serving_loop import ServingTable, joined_tables
+from rooflight.measure.published.serving_replay import ask_served, ask_silicon
+from rooflight.measure.published.serving_validation import ACCURACY_FILE, shipped_serving_accuracy
+from rooflight.measure.published.validation import Accuracy, Replay, accuracy
 
 
 def main() -> int:

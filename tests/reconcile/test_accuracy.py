@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from rooflight.cli.validate_page import accuracy_markdown
-from rooflight.reconcile.cross_validate import cross_validate, shuffled
-from rooflight.reconcile.replay import Asked, ask_rows
-from rooflight.reconcile.rows import shipped_rows
-from rooflight.reconcile.validation import (
+from rooflight.hardware.calibration import DENSE, EXPERTS
+from rooflight.measure.published.cross_validate import cross_validate, shuffled
+from rooflight.measure.published.replay import Asked, ask_rows
+from rooflight.measure.published.rows import shipped_rows
+from rooflight.measure.published.validation import (
     HELD_OUT_FILE,
     Accuracy,
     Validation,
@@ -28,7 +29,6 @@ from rooflight.reconcile.validation import (
     validate_rows,
     validate_shipped,
 )
-from rooflight.specs.calibration import DENSE, EXPERTS
 
 from ..dated_figure import today, write_figure
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from rooflight.reconcile.rows import shipped_rows
-from rooflight.specs.calibration import (
+from rooflight.hardware.calibration import (
     Calibration,
     calibration_constants,
     calibration_text,
     load_calibration,
     shipped_calibrations,
 )
+from rooflight.measure.published.rows import shipped_rows
 
 SHIPPED = [
     c for c in shipped_calibrations().values() if set(c.values) == set(calibration_constants())

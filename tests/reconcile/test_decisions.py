@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import RooflightError
-from rooflight.reconcile.question import Question, ask
-from rooflight.reconcile.replay import ask_rows
-from rooflight.reconcile.rows import TRAINING, Row, Rows, read_rows, shipped_rows
+from rooflight.measure.published.question import Question, ask
+from rooflight.measure.published.replay import ask_rows
+from rooflight.measure.published.rows import TRAINING, Row, Rows, read_rows, shipped_rows
 from rooflight.units import format_seconds
 
 from ..dated_figure import today, write_figure

@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.calibrated import ROOF, PartTable, part_table
-from rooflight.plan.parts import TrainingRun, training_parts
-from rooflight.reconcile.cross_validate import cross_validate, shuffled
-from rooflight.reconcile.fit import fit_values
-from rooflight.reconcile.hierarchy import fit_hierarchy, places
-from rooflight.reconcile.replay import Asked, Case
-from rooflight.specs import load_model, parse_mesh
-from rooflight.specs.calibration import calibration_constants, typical_values
+from rooflight.hardware.calibration import calibration_constants, typical_values
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.measure.published.cross_validate import cross_validate, shuffled
+from rooflight.measure.published.fit import fit_values
+from rooflight.measure.published.hierarchy import fit_hierarchy, places
+from rooflight.measure.published.replay import Asked, Case
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.forecast.calibrated import ROOF, PartTable, part_table
+from rooflight.plan.training.time.parts import TrainingRun, training_parts
 
 NAMES = sorted(calibration_constants())
 

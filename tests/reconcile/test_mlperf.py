@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.reconcile.replay import ask_rows
-from rooflight.reconcile.rows import Row, read_rows
-from rooflight.reconcile.validation import Replay, accuracy, validate_rows
+from rooflight.measure.published.replay import ask_rows
+from rooflight.measure.published.rows import Row, read_rows
+from rooflight.measure.published.validation import Replay, accuracy, validate_rows
 
 from ..dated_figure import write_figure
 

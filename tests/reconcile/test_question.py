@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from rooflight.errors import UsageError
-from rooflight.graph import training_flops
-from rooflight.reconcile.degrees import Degrees, mesh_axes, read_degrees
-from rooflight.reconcile.measured import convention, measured_seconds
-from rooflight.reconcile.question import Question, ask
-from rooflight.reconcile.replay import ask_rows
-from rooflight.reconcile.rows import Row, Rows, shipped_rows
+from rooflight.measure.published.degrees import Degrees, mesh_axes, read_degrees
+from rooflight.measure.published.question import Question, ask
+from rooflight.measure.published.replay import ask_rows, convention, measured_seconds
+from rooflight.measure.published.rows import Row, Rows, shipped_rows
+from rooflight.models.graph.count import training_flops
 
 BASE: dict[str, Any] = {
     "id": "row",

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.reconcile.chips import measured_chip
-from rooflight.reconcile.model_sizes import sized_model
-from rooflight.reconcile.rows import Row, read_facts, read_rows, shipped_rows
-from rooflight.specs import load_model, model_names
-from rooflight.specs.calibration import measured_chips
+from rooflight.hardware.calibration import measured_chips
+from rooflight.measure.published.chips import measured_chip
+from rooflight.measure.published.model_sizes import sized_model
+from rooflight.measure.published.rows import Row, read_facts, read_rows, shipped_rows
+from rooflight.models.presets import load_model, model_names
 
 ROW = {
     "id": "a",

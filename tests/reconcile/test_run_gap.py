@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.reconcile.run_gap import Compiled, Gap, Planned, Timed, Traced, explain_gap
+from rooflight.measure.reconcile.gap import Compiled, Gap, Planned, Timed, Traced, explain_gap
 
 _S = st.floats(0.0, 10.0)
 

@@ -43,7 +43,7 @@ def test_two_processes_are_reconciled(tmp_path: Path, tokens: Path, chip: Path) 
         assert all(terms[name][k] > 0 for k in ("planned_s", "compiled_s", "measured_s")), name
     # Every FLOP of the plan is in the program; the head's loss, in chunks, is there once more.
     assert 0.95 < terms["products"]["compiled_s"] / terms["products"]["planned_s"] < 1.6
-    # What `plan.traffic.sent_on_a_host` says of CPUs: sums are whole, though devices keep a part.
+    # What `time.traffic.sent_on_a_host` says of CPUs: sums are whole, though devices keep a part.
     program = (run / "step.hlo.txt").read_text()
     assert " all-reduce(" in program and "reduce-scatter(" not in program
     html = page.read_text()

@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rooflight.reconcile.cross_validate import cross_validate, shuffled
-from rooflight.reconcile.replay import Asked
-from rooflight.reconcile.rows import FOLDER, read_rows
-from rooflight.reconcile.serving_calibrate import widened
-from rooflight.reconcile.serving_replay import ask_served
-from rooflight.reconcile.serving_validation import shipped_serving_accuracy, validate_served
-from rooflight.reconcile.validation import Validation, accuracy
-from rooflight.specs.calibration import DENSE, Calibration
-from rooflight.specs.serving_calibration import (
+from rooflight.hardware.calibration import DENSE, Calibration
+from rooflight.hardware.serving_calibration import (
     constants_of,
     load_serving_calibration,
     serving_constants,
     shipped_serving,
 )
+from rooflight.measure.published.cross_validate import cross_validate, shuffled
+from rooflight.measure.published.replay import Asked
+from rooflight.measure.published.rows import FOLDER, read_rows
+from rooflight.measure.published.serving_calibrate import widened
+from rooflight.measure.published.serving_replay import ask_served
+from rooflight.measure.published.serving_validation import shipped_serving_accuracy, validate_served
+from rooflight.measure.published.validation import Validation, accuracy
 
 _ROWS = read_rows(FOLDER / "serving_runs.json")
 

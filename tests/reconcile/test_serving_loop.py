@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.plan.serving import replayed_model
-from rooflight.plan.serving.calibrated import calibrated_generate_s, calibrated_prefill_s
-from rooflight.reconcile.serving_loop import serving_table
-from rooflight.reconcile.serving_parts import parts_of
-from rooflight.reconcile.serving_question import ServingQuestion, ask_serving
-from rooflight.reconcile.serving_rows import ServingRow
-from rooflight.specs.serving_calibration import serving_constants, typical_serving
+from rooflight.hardware.serving_calibration import serving_constants, typical_serving
+from rooflight.measure.published.serving_loop import serving_table
+from rooflight.measure.published.serving_parts import parts_of
+from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
+from rooflight.measure.published.serving_rows import ServingRow
+from rooflight.plan.serving.simulate.replay import replayed_model
+from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
 
 
 def _question(model: str, *, tp: int, ep: int, isl: int = 1024) -> ServingQuestion:

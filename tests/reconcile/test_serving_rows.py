@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.reconcile.serving_question import ServingQuestion, ask_serving
-from rooflight.reconcile.serving_rows import ServingRow, read_serving_rows
+from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
+from rooflight.measure.published.serving_rows import ServingRow, read_serving_rows
 
 _ROW = {
     "id": "a",

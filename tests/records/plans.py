@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from rooflight.records import Alternative, Choice, Held, Mfu, Part, Plan, Time
-from rooflight.specs import load_model, model_names
+from rooflight.models.presets import load_model, model_names
+from rooflight.plan.file.record import Alternative, Choice, Held, Mfu, Part, Plan, Time
 
 
 def sample_plan() -> Plan:

@@ -12,17 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import ModelError, ParseError, RooflightError, UsageError
-from rooflight.records import (
-    SCHEMA,
-    Mfu,
-    Plan,
-    from_json,
-    json_schema,
-    plan_hash,
-    read_plan,
-    to_json,
-)
-from rooflight.specs import load_model, model_names
+from rooflight.models.presets import load_model, model_names
+from rooflight.plan.file.record import SCHEMA, Mfu, Plan, from_json, plan_hash, read_plan, to_json
+from rooflight.plan.file.schema import json_schema
 
 from .plans import plans, sample_plan
 

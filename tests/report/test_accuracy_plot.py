@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from rooflight.report.accuracy_plot import AccuracyPlot, Dot, accuracy_svg
+from rooflight.ui.svg.accuracy import AccuracyPlot, Dot, accuracy_svg
 
 DOTS = (
     Dot(1.0, 1.1, "dense", "a <b>: +10%"),

@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from rooflight.report.chip_picture import chip_svg
-from rooflight.report.stream_picture import StreamStill, stream_svg
-from rooflight.report.systolic_picture import CellView, SystolicStill, systolic_svg
-from rooflight.specs.catalog import chip_names, load_chip
+from rooflight.hardware.catalog import chip_names, load_chip
+from rooflight.ui.svg.chip import chip_svg
+from rooflight.ui.svg.stream import StreamStill, stream_svg
+from rooflight.ui.svg.systolic import CellView, SystolicStill, systolic_svg
 from rooflight.units import format_si
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -3,7 +3,7 @@
 import re
 from itertools import pairwise
 
-from rooflight.report.frontier_plot import FrontierLine, Parts, frontier_svg
+from rooflight.ui.svg.frontier import FrontierLine, Parts, frontier_svg
 
 LINES = tuple(
     FrontierLine(f"way {i}", tuple((0.005 * (1 + b), 10.0 * (b + 1) + i) for b in range(5)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.report.gantt import Bar, Gantt, Row, gantt_svg, gantt_text
+from rooflight.ui.svg.gantt import Bar, Gantt, Row, gantt_svg, gantt_text
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 LEGEND = {"F": "forward", "BW": "backward", "W": "weights"}

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.report.memory_stack import MemoryStacks, Stack, memory_svg
+from rooflight.ui.svg.memory import MemoryStacks, Stack, memory_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PARTS = ("weights", "gradients", "activations")

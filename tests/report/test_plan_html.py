@@ -7,11 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rooflight.report import svg
-from rooflight.report.gantt import Bar, Gantt, Row
-from rooflight.report.html_page import Grid, Link
-from rooflight.report.memory_stack import MemoryStacks, Stack
-from rooflight.report.plan_html import (
+from rooflight.ui.html.page import Grid, Link
+from rooflight.ui.html.plan import (
     Fact,
     MemoryView,
     PipelineView,
@@ -21,8 +18,11 @@ from rooflight.report.plan_html import (
     TimeView,
     plan_html,
 )
-from rooflight.report.roofline_plot import PlotPoint, RoofLine
-from rooflight.report.time_plot import TimeLine, TimePlot
+from rooflight.ui.svg import marks as svg
+from rooflight.ui.svg.gantt import Bar, Gantt, Row
+from rooflight.ui.svg.memory import MemoryStacks, Stack
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine
+from rooflight.ui.svg.time import TimeLine, TimePlot
 
 HOSTILE = """</title><script>alert("1")</script><img src=x onerror='a&b'>"""
 VOID = {"meta", "link", "img", "br", "hr", "input"}

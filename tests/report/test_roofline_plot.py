@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.report.labels import Anchor, Box, place_labels
-from rooflight.report.roofline_plot import PlotPoint, RoofLine, roofline_svg, roofline_text
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
+from rooflight.ui.text.labels import Anchor, Box, place_labels
 
 ROOF = RoofLine("tiny bf16 on HBM", 1e14, 1e12)
 FAST = RoofLine("tiny int8 on HBM", 2e14, 1e12)

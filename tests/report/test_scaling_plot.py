@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from rooflight.report.scaling_plot import Mark, scaling_svg
+from rooflight.ui.svg.scaling import Mark, scaling_svg
 
 MARKS = [
     Mark(8 * 2**i, rate, part, f"h100:8x{2**i}", "collectives, 20%")

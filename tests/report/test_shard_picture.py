@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rooflight.report.shard_picture import ShardPicture, name_holders, shard_svg, shard_text
+from rooflight.ui.svg.shard import ShardPicture, name_holders, shard_svg, shard_text
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

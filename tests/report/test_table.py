@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.report.table import table
+from rooflight.ui.text.table import table
 
 CELL = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.report.log_axis import LogAxis
-from rooflight.report.time_plot import TimeLine, TimePlot, time_svg
+from rooflight.ui.svg.log_axis import LogAxis
+from rooflight.ui.svg.time import TimeLine, TimePlot, time_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOKENS = (1000, 2000, 4000, 8000)

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.report.waterfall import Change, Waterfall, waterfall_svg
+from rooflight.ui.svg.waterfall import Change, Waterfall, waterfall_svg
 
 _SECONDS = st.floats(-1.0, 1.0).filter(lambda s: abs(s) > 1e-3)
 

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.router.affinity import prefix_key
+from rooflight.serve.router.forward import prefix_key
 
 LONG = "You are a helpful assistant. " * 100  # above the bytes that are looked at
 SYSTEM = {"role": "system", "content": LONG}

@@ -6,9 +6,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from rooflight.router import front
-from rooflight.service.keys import make_key
-from rooflight.service.logs import Log
+from rooflight.serve.http.keys import make_key
+from rooflight.serve.http.logs import Log
+from rooflight.serve.router import front
 
 MOST = 1 << 20
 KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("loud", "quiet")}

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from rooflight.cli.main import main
-from rooflight.engine import Delta, Engine
-from rooflight.engine.separated import SeparatedEngine
-from rooflight.program.cache_pages import Values
+from rooflight.program.decode.pages import Values
+from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.engine.request import Delta
+from rooflight.serve.engine.run import Engine
 
 switches = Path(sys.argv[1])
 step, read, now, warm = Engine.step, SeparatedEngine.read, time.time, Engine.warm

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.service.asked import read_chat, read_completion
-from rooflight.service.body import parse_json
-from rooflight.service.bounds import Bounds
-from rooflight.service.fields import Fields
-from rooflight.service.openapi import openapi
-from rooflight.service.problem import Problem
-from rooflight.service.protocol import make_protocol
+from rooflight.serve.http.asked import read_chat, read_completion
+from rooflight.serve.http.body import parse_json
+from rooflight.serve.http.bounds import Bounds
+from rooflight.serve.http.fields import Fields
+from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.protocol import make_protocol
+from rooflight.serve.http.routes import openapi
 
 BOUNDS = Bounds(vocab=8, max_model_tokens=6)
 PROTOCOL = make_protocol(BOUNDS, model="tiny")

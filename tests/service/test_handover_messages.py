@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.engine import Delta, Job, Sampling, TokenLogprobs
-from rooflight.engine.transfer import Parcel
-from rooflight.service.bounds import Bounds
-from rooflight.service.handover_messages import (
+from rooflight.serve.disaggregated.messages import (
     First,
     read_first,
     read_order,
@@ -20,7 +17,10 @@ from rooflight.service.handover_messages import (
     write_parcel,
     write_step,
 )
-from rooflight.service.problem import Problem
+from rooflight.serve.disaggregated.transfer import Parcel
+from rooflight.serve.engine.request import Delta, Job, Sampling, TokenLogprobs
+from rooflight.serve.http.bounds import Bounds
+from rooflight.serve.http.problem import Problem
 
 BOUNDS = Bounds(vocab=100, max_model_tokens=64, max_logprobs=5)
 TOKENS, CHANCES = st.integers(0, 99), st.floats(-1e4, 0)

@@ -7,8 +7,10 @@ from typing import cast
 
 import pytest
 
-from rooflight.engine import Delta, Engine, Runner
-from rooflight.service.health import Health
+from rooflight.serve.engine.request import Delta
+from rooflight.serve.engine.run import Engine
+from rooflight.serve.engine.runner import Runner
+from rooflight.serve.http.service import Health
 
 
 class _Runner:

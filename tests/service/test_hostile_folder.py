@@ -11,12 +11,12 @@ import pytest
 
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
-from rooflight.program.safetensors_files import open_checkpoint
-from rooflight.service.bounded import CPU_S
-from rooflight.service.chat_template import ChatTemplate, load_template
-from rooflight.service.problem import Problem
-from rooflight.service.tokens import load_tokenizer
-from rooflight.specs import read_hf_config
+from rooflight.models.huggingface.read import read_hf_config
+from rooflight.program.checkpoint.files import open_checkpoint
+from rooflight.serve.http.bounded import CPU_S
+from rooflight.serve.http.chat_template import ChatTemplate, load_template
+from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.tokens import load_tokenizer
 
 from .tiny_model import make_folder
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import RooflightError
-from rooflight.service.fairness import FairQueue
-from rooflight.service.keys import Allowance, Bucket, Key, find_key, make_key, read_keys
-from rooflight.service.problem import Problem
+from rooflight.serve.http.fairness import FairQueue
+from rooflight.serve.http.keys import Allowance, Bucket, Key, find_key, make_key, read_keys
+from rooflight.serve.http.problem import Problem
 
 SECRET = "sk-0123456789abcdef"
 ALICE = make_key("alice", SECRET)

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from rooflight.batching import Limits
-from rooflight.engine import Delta
+from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
-from rooflight.service.address import check_address
-from rooflight.service.chat_template import load_template
-from rooflight.service.exchange import Exchange, Inbox
-from rooflight.service.logs import Log
-from rooflight.service.problem import Problem
-from rooflight.service.traces import request_span
-from rooflight.service.waiting_limit import waiting_limit
+from rooflight.serve.engine.request import Delta
+from rooflight.serve.http.address import check_address
+from rooflight.serve.http.chat_template import load_template
+from rooflight.serve.http.exchange import Exchange, Inbox
+from rooflight.serve.http.logs import Log
+from rooflight.serve.http.middleware import request_span
+from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.waiting_limit import waiting_limit
 
 from .tiny_model import make_folder
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rooflight.service.workers import Workers
+from rooflight.serve.http.workers import Workers
 
 
 def test_whoever_comes_late_is_not_behind_the_flood_of_another_key() -> None:

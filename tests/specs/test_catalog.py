@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ParseError, UnknownNameError, UsageError
-from rooflight.specs import Chip, chip_names, load_chip, parse_slice, read_chip
-from rooflight.specs import catalog as catalog_module
+from rooflight.hardware import catalog as catalog_module
+from rooflight.hardware.catalog import chip_names, load_chip, read_chip
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.slice import parse_slice
 
 CATALOG = Path(catalog_module.__file__).parent / "catalog"
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")

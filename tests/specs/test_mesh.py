@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, PlacementError, UnknownNameError
-from rooflight.specs import Mesh, Segment, TorusDim, parse_mesh, parse_slice
+from rooflight.hardware.mesh import Mesh, Segment, parse_mesh
+from rooflight.hardware.slice import TorusDim, parse_slice
 
 SLICES = ("v5e:16x16", "v5e:4x8", "v5p:4x4x8", "v5p:2x2x4", "2*v5e:8x16", "h100:8x64", "gb200:72x4")
 

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.graph import count_params, model_graph
-from rooflight.specs import Attention, Block, Mlp, Moe, load_model, model_from_hf, model_names
-from rooflight.specs.model import NORM_PLACES, ModelSpec, Norm, repeats
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params
+from rooflight.models.huggingface.read import model_from_hf
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import NORM_PLACES, Attention, Block, Mlp, ModelSpec, Moe, Norm, repeats
 
 from .hf_configs import CONFIGS
 

@@ -9,9 +9,10 @@ from typing import Any  # torch and transformers are optional here, and transfor
 import pytest
 
 from rooflight.errors import UsageError
-from rooflight.graph import count_params, model_graph
-from rooflight.specs import load_model, model_from_hf
-from rooflight.specs.huggingface import FAMILIES
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params
+from rooflight.models.huggingface.read import FAMILIES, model_from_hf
+from rooflight.models.presets import load_model
 
 from .hf_configs import CONFIGS, Config
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
-from rooflight.graph import count_params, model_graph
-from rooflight.specs import model_from_hf, read_hf_config
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params
+from rooflight.models.huggingface.read import model_from_hf, read_hf_config
 
 from .hf_configs import CONFIGS
 

@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import ParseError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan.forecast import Forecast, basis_of, forecast_run
-from rooflight.plan.parts import TrainingRun
-from rooflight.specs import load_model, parse_mesh
-from rooflight.specs.calibration import (
+from rooflight.hardware.calibration import (
     DENSE,
     OWN,
     Calibration,
@@ -19,6 +14,13 @@ from rooflight.specs.calibration import (
     own_calibrations,
     typical_values,
 )
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.forecast.basis import basis_of
+from rooflight.plan.training.forecast.step import Forecast, forecast_run
+from rooflight.plan.training.time.parts import TrainingRun
 
 _ONE = Calibration("v5e", OWN, DENSE, typical_values(), 4, ("x",), "2026-11-15", 0.1, 0.1, 0.2)
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, PlacementError, RooflightError, UnknownNameError
-from rooflight.specs import Slice, SwitchDim, load_chip, parse_slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.slice import Slice, SwitchDim, parse_slice
 
 GPUS = ("a100", "h100", "gb200", "gh200", "mi300x", "h200-nvl")
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")

@@ -23,15 +23,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small_run import MODEL, small_plan  # noqa: E402  # pyright: ignore
 
 from rooflight.errors import UsageError  # noqa: E402
-from rooflight.program.params import init_params  # noqa: E402
-from rooflight.program.pipeline_weights import from_stages  # noqa: E402
+from rooflight.program.from_plan.train import make_program  # noqa: E402
+from rooflight.program.model.params import init_params  # noqa: E402
+from rooflight.program.pipeline.weights import from_stages  # noqa: E402
 from rooflight.program.shardings import device_mesh  # noqa: E402
 from rooflight.program.train import abstract_state, begin_state  # noqa: E402
 from rooflight.train.checkpoints import Checkpoints  # noqa: E402
 from rooflight.train.loop import on_devices  # noqa: E402
 from rooflight.train.optimizer import make_optimizer  # noqa: E402
 from rooflight.train.run import Run  # noqa: E402
-from rooflight.verify.build_plan import make_program  # noqa: E402
 
 
 def _run(folder: str, text: str) -> Run:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
-from rooflight.records import Plan, from_json, to_json
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.file.record import Plan, from_json, to_json
 from rooflight.train.tokens import write_tokens
 
 BATCH, SEQ, VOCAB = 16, 32, 300
@@ -15,7 +15,7 @@ STEPS, SAVE_EVERY = 100, 10
 MODEL = ModelSpec(
     "small", "A small model", 64, 320, (Repeat((Block(Attention(4, 2, 16), Mlp(128)),), 4),)
 )
-_EXAMPLE = from_json((files("rooflight.verify") / "example_plan.json").read_text())
+_EXAMPLE = from_json((files("rooflight.compile") / "example_plan.json").read_text())
 
 
 def small_plan(layout: str, mesh: str, on: str, **changes: object) -> Plan:

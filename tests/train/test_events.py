@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.train.events import EventLog, goodput, losses, read_events
-from rooflight.train.tensorboard import SummaryWriter
+from rooflight.train.metrics import SummaryWriter
 
 
 def _write(folder: Path, *events: dict[str, object]) -> None:

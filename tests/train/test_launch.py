@@ -19,7 +19,7 @@ import yaml
 
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
-from rooflight.records import encode
+from rooflight.plan.file.codec import encode
 from rooflight.train.facts import Facts
 from rooflight.train.leader import Leader
 from rooflight.train.lines import Line, Message, meet, run_secret

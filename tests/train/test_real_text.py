@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
 from rooflight.train.events import losses, read_events
 from rooflight.train.tokens import write_tokens
 

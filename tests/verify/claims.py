@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rooflight.program.collective_matmul import all_gather_matmul, matmul_reduce_scatter
+from rooflight.program.collective_matmul.matmul import all_gather_matmul, matmul_reduce_scatter
 
 ROWS, CONTRACT, COLS = 4096, 8192, 8192
 

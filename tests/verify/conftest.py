@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.verify.hlo import CompiledStep, choose_dump, find_dumps, read_dump
+from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
+from rooflight.compile.hlo.step import CompiledStep
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -12,10 +12,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest
+from rooflight.compile.aot.run import Compilation, compile_all
+from rooflight.compile.hlo.dump import EXAMPLE
 from rooflight.errors import MissingExtraError
-from rooflight.specs import parse_mesh
-from rooflight.verify import PLAIN_COLLECTIVES, Compilation, CompileRequest, compile_all
-from rooflight.verify.hlo.dump import EXAMPLE
+from rooflight.hardware.mesh import parse_mesh
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

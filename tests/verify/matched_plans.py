@@ -18,11 +18,11 @@ from typing import Any  # fields of a plan by name
 from plans import EXAMPLE
 from whole_models import WHOLE
 
-from rooflight.records import Plan
-from rooflight.specs import load_model
+from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Plan
+from rooflight.program.from_plan.served_step import ServedStep
 from rooflight.units import format_si
-from rooflight.verify.judge import Verdict, judge
-from rooflight.verify.serve_step import ServedStep
 
 STORE = Path(__file__).parent / "matched_plans.json"
 DOCS = Path(__file__).parents[2] / "docs" / "verify.md"

@@ -12,12 +12,14 @@ from typing import Any
 
 from plans import EXAMPLE
 
-from rooflight.records import Plan, to_json
-from rooflight.specs import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.compile.aot.request import CompileRequest
+from rooflight.compile.aot.run import compile_all, read_compilation
+from rooflight.compile.findings.judge import BUILD
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.compile.time.step import compiled_time
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.plan.file.record import Plan, to_json
 from rooflight.units import format_seconds
-from rooflight.verify import CompiledStep, CompileRequest, compile_all, read_compilation
-from rooflight.verify.compiled_time import compiled_time
-from rooflight.verify.judge import BUILD
 
 Row = dict[str, Any]  # as the file has it
 HEAD_DIM = 128

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from plans import EXAMPLE
 
-from rooflight.plan.memory import memory
-from rooflight.records import Held, Plan, to_json
-from rooflight.specs import load_model
+from rooflight.compile.aot.request import CompileRequest
+from rooflight.compile.aot.run import compile_all, read_compilation
+from rooflight.compile.aot.state import program_job
+from rooflight.compile.findings.judge import BUILD
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Held, Plan, to_json
+from rooflight.plan.training.memory.count import memory
 from rooflight.units import format_si
-from rooflight.verify.compile import compile_all, read_compilation
-from rooflight.verify.judge import BUILD
-from rooflight.verify.request import CompileRequest
-from rooflight.verify.state import program_job
 
 STORE = Path(__file__).parent / "compiled_memory.json"
 DOCS = Path(__file__).parents[2] / "docs" / "verify.md"

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rooflight.records import from_json
-from rooflight.verify import build_serve
-from rooflight.verify.build_plan import build_step, make_program
+from rooflight.plan.file.record import from_json
+from rooflight.program.from_plan import serve as build_serve
+from rooflight.program.from_plan.train import build_step, make_program
 
 Built = tuple[Any, tuple[Any, ...]]
 _W_OUT = "layers[0][0]['mlp.W_out']"

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rooflight.program.moe import Experts
-from rooflight.program.moe_all_to_all import moe_all_to_all
-from rooflight.program.moe_routing import route
-from rooflight.specs.model import Mlp, Moe
+from rooflight.models.spec import Mlp, Moe
+from rooflight.program.moe.all_to_all import moe_all_to_all
+from rooflight.program.moe.layer import Experts
+from rooflight.program.moe.routing import route
 
 ExpertsOf: Any = Experts  # of specs or shapes
 SPLIT = ExpertsOf(P("X"), P("X"), P("X"))

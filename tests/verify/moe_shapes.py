@@ -11,19 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflight.costs import collective_time
-from rooflight.specs import parse_mesh
+from rooflight.compile.aot.environment import compiler_versions
+from rooflight.compile.aot.request import CompileRequest
+from rooflight.compile.aot.run import compile_all, read_compilation
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.compile.time.step import CompiledTime, compiled_time
+from rooflight.costs.network import collective_time
+from rooflight.hardware.mesh import parse_mesh
 from rooflight.units import format_count, format_seconds, format_si
-from rooflight.verify import CompiledStep, CompileRequest, compile_all, read_compilation
-from rooflight.verify.compiled_time import CompiledTime, compiled_time
-from rooflight.verify.environment import compiler_versions
 
 HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs" / "moe.md"
 BEGIN, END = "<!-- compiled: begin -->\n", "<!-- compiled: end -->"
 SLICE = "v5e:2x4"
 MESH = parse_mesh("X=8", on=SLICE)
-ASYNC = {"xla_tpu_enable_async_all_to_all": "true"}  # as `rooflight.program.moe_all_to_all.ASYNC`
+ASYNC = {"xla_tpu_enable_async_all_to_all": "true"}  # as `rooflight.program.moe.all_to_all.ASYNC`
 HEADROOM = 1.25
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from rooflight.program import train_pipeline
-from rooflight.program.model import Program
-from rooflight.program.params import Tree
-from rooflight.records import from_json
-from rooflight.verify.build_plan import build_step, make_program
+from rooflight.plan.file.record import from_json
+from rooflight.program.from_plan.train import build_step, make_program
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree
+from rooflight.program.pipeline import train as train_pipeline
 
 
 def summed_every_tick(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from importlib.resources import files
 
-from rooflight.records import Plan, from_json
-from rooflight.specs import load_model
-from rooflight.specs.model import Mlp, ModelSpec
+from rooflight.models.presets import load_model
+from rooflight.models.spec import Mlp, ModelSpec
+from rooflight.plan.file.record import Plan, from_json
 
-EXAMPLE = from_json((files("rooflight.verify") / "example_plan.json").read_text())
+EXAMPLE = from_json((files("rooflight.compile") / "example_plan.json").read_text())
 
 
 def small_llama() -> ModelSpec:

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "program"))
 import generate_layout_worker as worker  # sets the devices, so before jax
 from program_cases import MODELS
 
-from rooflight.program.model import Program
-from rooflight.verify.serve_step import ServedStep, serving_pins, spread_of
+from rooflight.program.from_plan.served_step import ServedStep, serving_pins, spread_of
+from rooflight.program.model.forward import Program
 
 LAYOUTS = ("tp=8", "tp=8,kv=batch", "tp=8,kv=sequence", "tp=4,dp=2", "tp=4,ws=2")
 

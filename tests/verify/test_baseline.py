@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rooflight.compile.findings.baseline import compare, read_baseline
 from rooflight.errors import UsageError
-from rooflight.verify.baseline import compare, read_baseline
 
 KINDS = ("all_gather", "all_reduce", "permute")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.cli.main import main
-from rooflight.verify.cache import cache_entries, evict, failed, use, work_folder
+from rooflight.compile.aot.cache import cache_entries, evict, failed, use, work_folder
 
 HOUR = 3600.0
 NOW = 1_000_000_000.0

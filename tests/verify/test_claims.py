@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.specs import parse_mesh
-from rooflight.verify import CompiledStep, CompileRequest, compile_all, read_compilation
+from rooflight.compile.aot.request import CompileRequest
+from rooflight.compile.aot.run import compile_all, read_compilation
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.hardware.mesh import parse_mesh
 
 HERE = Path(__file__).parent
 ROWS, COLS = 4096, 8192  # of the result, as in claims.py, which needs jax

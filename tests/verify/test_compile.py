@@ -11,17 +11,12 @@ from typing import get_args
 
 import pytest
 
-from rooflight.specs import parse_mesh
-from rooflight.verify import (
-    PLAIN_COLLECTIVES,
-    Compilation,
-    CompileRequest,
-    compile,
-    compile_all,
-    read_compilation,
-)
-from rooflight.verify.cache import keep
-from rooflight.verify.finding import located, warning_finding
+from rooflight.compile.aot import run as compile
+from rooflight.compile.aot.cache import keep
+from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest
+from rooflight.compile.aot.run import Compilation, compile_all, read_compilation
+from rooflight.compile.findings.finding import located, warning_finding
+from rooflight.hardware.mesh import parse_mesh
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

@@ -5,13 +5,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from rooflight.costs import collective_time
+from rooflight.compile.findings.of_plan import exposed_findings
+from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.step import CompiledStep, read_step
+from rooflight.compile.time.step import CompiledTime, compiled_time
+from rooflight.costs.network import collective_time
 from rooflight.errors import UsageError
-from rooflight.records.plan import Time
-from rooflight.specs import parse_mesh
-from rooflight.verify.compiled_time import CompiledTime, compiled_time
-from rooflight.verify.hlo import CompiledStep, MeshAxes, parse_module, read_step
-from rooflight.verify.plan_findings import exposed_findings
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.plan.file.record import Time
 
 MESH = parse_mesh("X=4,Y=4", on="v5e:4x4")
 CLOCK = 1.5e9

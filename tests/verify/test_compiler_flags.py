@@ -10,11 +10,11 @@ from plans import EXAMPLE, small_plan
 
 from rooflight.cli import plan_flags
 from rooflight.cli.main import main
-from rooflight.records import to_json
-from rooflight.verify.compile import compile_all
-from rooflight.verify.compiler_flags import SETS, Sweep, Tried
-from rooflight.verify.judge import BUILD
-from rooflight.verify.request import CompileRequest, CompilerOption
+from rooflight.compile.aot.flags import SETS, Sweep, Tried
+from rooflight.compile.aot.request import CompileRequest, CompilerOption
+from rooflight.compile.aot.run import compile_all
+from rooflight.compile.findings.judge import BUILD
+from rooflight.plan.file.record import to_json
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

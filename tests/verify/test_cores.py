@@ -8,11 +8,12 @@ import pytest
 from plans import small_plan
 
 from rooflight.cli.verify_program_page import limit_bytes, program_text
-from rooflight.specs import load_chip, parse_mesh
-from rooflight.verify.judge import judge
-from rooflight.verify.program import ProgramVerdict, judge_program
-from rooflight.verify.request import Stage
-from rooflight.verify.target import device_chip
+from rooflight.compile.aot.program import ProgramVerdict, judge_program
+from rooflight.compile.aot.request import Stage
+from rooflight.compile.aot.target import device_chip
+from rooflight.compile.findings.judge import judge
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.mesh import parse_mesh
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

@@ -8,26 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import EXAMPLE, small_plan
 
-from rooflight.graph import model_graph
-from rooflight.graph.zero import split_state
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.plan.memory import memory
-from rooflight.records import Held, Plan
-from rooflight.specs import load_model
-from rooflight.verify.expect import (
+from rooflight.compile.aot.state import expected_state, program_job, terms
+from rooflight.compile.expected.match import Small, match
+from rooflight.compile.expected.train import (
     Expected,
     expected_collectives,
     expected_optimizer,
     expected_weights,
 )
-from rooflight.verify.hlo import Collective, CompiledStep
-from rooflight.verify.judge import (
+from rooflight.compile.findings.judge import (
     _small,  # pyright: ignore[reportPrivateUsage]
     _stored,  # pyright: ignore[reportPrivateUsage]
 )
-from rooflight.verify.match import Small, match
-from rooflight.verify.setting import setting_of
-from rooflight.verify.state import expected_state, program_job, terms
+from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.zero import split_state
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Held, Plan
+from rooflight.plan.training.memory.count import memory
+from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.program.from_plan.setting import setting_of
 
 LAYER = 2 * (1024 * 128 * (8 + 4 + 4 + 8) + 3 * 1024 * 4096)  # bytes of a layer in bf16
 FRAME = 2 * 1024 * 8192  # of the embedding, and of the head

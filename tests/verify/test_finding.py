@@ -2,9 +2,15 @@
 
 import pytest
 
-from rooflight.costs import collective_time
-from rooflight.specs import parse_mesh
-from rooflight.verify.finding import Finding, Scale, merged, network_seconds, warning_finding
+from rooflight.compile.findings.finding import (
+    Finding,
+    Scale,
+    merged,
+    network_seconds,
+    warning_finding,
+)
+from rooflight.costs.network import collective_time
+from rooflight.hardware.mesh import parse_mesh
 
 MESH = parse_mesh("X=4,Y=4", on="v5e:4x4")
 SCALE = Scale(step_s=1.0, hbm_bytes=10**10)

@@ -9,10 +9,10 @@ import pytest
 from rooflight.cli import verify
 from rooflight.cli.main import main
 from rooflight.cli.verify_program_page import program_document, program_text
+from rooflight.compile.aot.program import ProgramVerdict, judge_program, parse_build
+from rooflight.compile.findings.baseline import compare
 from rooflight.errors import UsageError
-from rooflight.specs import parse_mesh
-from rooflight.verify.baseline import compare
-from rooflight.verify.program import ProgramVerdict, judge_program, parse_build
+from rooflight.hardware.mesh import parse_mesh
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

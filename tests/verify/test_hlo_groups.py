@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.verify.hlo.groups import GroupAxes, MeshAxes, axes_of, read_groups
+from rooflight.compile.hlo.groups import GroupAxes, MeshAxes, axes_of, read_groups
 
 AXES = {"X": 4, "Y": 4}
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from rooflight.verify.hlo import CompiledStep, read_live
+from rooflight.compile.hlo.live import read_live
+from rooflight.compile.hlo.step import CompiledStep
 
 ASSIGNMENT = """BufferAssignment:
 allocation 0: size 100, parameter 0:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rooflight.verify.hlo import executions, parse_module
+from rooflight.compile.hlo.loops import executions
+from rooflight.compile.hlo.parse import parse_module
 
 COMPARE = {
     "LT": operator.lt,

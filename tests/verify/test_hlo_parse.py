@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from rooflight.compile.hlo.explain import explain
+from rooflight.compile.hlo.memory import read_memory
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.step import CompiledStep, read_step
 from rooflight.errors import ParseError
-from rooflight.verify.hlo import CompiledStep, explain, parse_module, read_memory, read_step
 
 from ..reference_loop import slowness, standard_s
 

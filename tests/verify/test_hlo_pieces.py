@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.verify.hlo import CompiledStep, MeshAxes, parse_module, read_step
-from rooflight.verify.hlo.pieces import Piece, pieces_of, shifts
-from rooflight.verify.rewrites import explain_rewrites
+from rooflight.compile.findings.rewrites import explain_rewrites
+from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.pieces import Piece, pieces_of, shifts
+from rooflight.compile.hlo.step import CompiledStep, read_step
 
 AXES = MeshAxes({"X": 4}, {})
 # Two gradients joined; of the first, 28 rows are padded to 32 so that each device has 8.

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.verify.hlo import Collective, CompiledStep, MeshAxes, parse_module, read_step
-from rooflight.verify.hlo.memory import read_memory
-from rooflight.verify.hlo.shape import parse_type
-from rooflight.verify.hlo.work import _Window  # pyright: ignore[reportPrivateUsage]
+from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.compile.hlo.memory import read_memory
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.shape import parse_type
+from rooflight.compile.hlo.step import CompiledStep, read_step
+from rooflight.compile.hlo.work import _Window  # pyright: ignore[reportPrivateUsage]
 
 DUMPS = Path(__file__).parent / "dumps"
 MIB = 2**20

@@ -12,11 +12,11 @@ from plans import EXAMPLE, small_plan
 from rooflight.cli import verify
 from rooflight.cli.main import main
 from rooflight.cli.verify_page import answer, document, tables
+from rooflight.compile.aot.run import Watch
+from rooflight.compile.expected.train import expected_weights
+from rooflight.compile.findings.judge import Verdict, expected_of, judge
 from rooflight.errors import ShardingError, UsageError
-from rooflight.records import Plan, to_json
-from rooflight.verify.compile import Watch
-from rooflight.verify.expect import expected_weights
-from rooflight.verify.judge import Verdict, expected_of, judge
+from rooflight.plan.file.record import Plan, to_json
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

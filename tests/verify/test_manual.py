@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.specs import parse_mesh
-from rooflight.verify.program import judge_program
+from rooflight.compile.aot.program import judge_program
+from rooflight.hardware.mesh import parse_mesh
 
 HERE = Path(__file__).parent
 MESH = parse_mesh("X=2,Y=4", on="v5e:2x4")

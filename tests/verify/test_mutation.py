@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.specs import parse_mesh
-from rooflight.verify.program import ProgramVerdict, judge_program
+from rooflight.compile.aot.program import ProgramVerdict, judge_program
+from rooflight.hardware.mesh import parse_mesh
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from plans import EXAMPLE, small_plan
 
-from rooflight.graph import model_graph
-from rooflight.records import Plan
-from rooflight.specs import load_model
-from rooflight.verify.expect import Expected, expected_collectives, expected_weights
-from rooflight.verify.judge import Verdict, judge
-from rooflight.verify.pipeline import rounds_of
+from rooflight.compile.expected.train import Expected, expected_collectives, expected_weights
+from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Plan
+from rooflight.program.from_plan.schedule import rounds_of
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from whole_models import WHOLE, Whole, rewriting
 
-from rooflight.verify.environment import package_version
-from rooflight.verify.hlo import CompiledStep, MeshAxes
-from rooflight.verify.rewrites import Kind, explain_rewrites
+from rooflight.compile.aot.environment import package_version
+from rooflight.compile.findings.rewrites import Kind, explain_rewrites
+from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.compile.hlo.step import CompiledStep
 
 AXES = MeshAxes({"X": 16, "Y": 4}, {})
 HAS_COMPILER = package_version("libtpu") is not None

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from plans import small_llama
 
+from rooflight.compile.expected.serve import expected_serving, expected_stored, serving_terms
+from rooflight.compile.findings.judge import Verdict, judge
 from rooflight.errors import UsageError
-from rooflight.specs import load_model
-from rooflight.verify.expect_serve import expected_serving, expected_stored, serving_terms
-from rooflight.verify.judge import Verdict, judge
-from rooflight.verify.serve_step import (
+from rooflight.models.presets import load_model
+from rooflight.program.from_plan.served_step import (
     ServedStep,
     is_fleet,
     read_step,

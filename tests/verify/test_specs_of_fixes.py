@@ -7,12 +7,15 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.specs import load_chip, parse_mesh
-from rooflight.verify.arguments import Argument, spec_text
-from rooflight.verify.finding import Finding
-from rooflight.verify.hlo import MeshAxes, parse_module, read_step
-from rooflight.verify.surprises import find_surprises
-from rooflight.verify.waste import find_replicated
+from rooflight.compile.aot.arguments import Argument, spec_text
+from rooflight.compile.findings.finding import Finding
+from rooflight.compile.findings.surprises import find_surprises
+from rooflight.compile.findings.waste import find_replicated
+from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.step import read_step
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.mesh import parse_mesh
 
 AXES = {"X": 2, "Y": 4}
 MESH = parse_mesh("X=2,Y=4", on="v5e:2x4")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from rooflight.cli.main import main
+from rooflight.compile.aot import environment
+from rooflight.compile.findings.finding import Finding
+from rooflight.compile.findings.standing import NOT_ASKED, Standing, order
 from rooflight.errors import MissingExtraError
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.records import from_json
-from rooflight.verify import environment
-from rooflight.verify.finding import Finding
-from rooflight.verify.standing import NOT_ASKED, Standing, order
+from rooflight.plan.file.record import from_json
+from rooflight.plan.training.memory.framework import FRAMEWORKS
 
 HAS_COMPILER = all(importlib.util.find_spec(name) for name in ("jax", "libtpu"))
 MODEL = ["plan", "train", "llama3.2-1b", "--on", "v5e:2x4", "--batch", "64Ki", "--seq", "8192"]

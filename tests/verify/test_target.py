@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 from plans import small_plan
 
+from rooflight.compile.aot import environment, program
+from rooflight.compile.aot.environment import require_compiler
+from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest
+from rooflight.compile.aot.target import make_target
+from rooflight.compile.findings import judge
 from rooflight.errors import MissingExtraError, UsageError
-from rooflight.specs import Mesh, parse_mesh
-from rooflight.verify import (
-    PLAIN_COLLECTIVES,
-    CompileRequest,
-    environment,
-    judge,
-    make_target,
-    program,
-    require_compiler,
-)
+from rooflight.hardware.mesh import Mesh, parse_mesh
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="devices are those of jax"
@@ -55,7 +51,7 @@ def _position(mesh: Mesh, place: tuple[int, ...]) -> tuple[int, ...]:
 @needs_jax
 @pytest.mark.parametrize(("text", "on"), MESHES)
 def test_every_chip_stands_where_the_mesh_says(text: str, on: str) -> None:
-    from rooflight.verify.devices import place_devices
+    from rooflight.compile.aot.devices import place_devices
 
     mesh = parse_mesh(text, on=on)
     target = make_target(mesh)

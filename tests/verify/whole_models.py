@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 from plans import EXAMPLE
 
-from rooflight.records import Plan, to_json
-from rooflight.report.table import table
-from rooflight.specs import load_model
-from rooflight.verify import PLAIN_COLLECTIVES, CompileRequest, compile_all, read_compilation
-from rooflight.verify.hlo import MeshAxes
-from rooflight.verify.judge import BUILD
-from rooflight.verify.rewrites import FORMS, REWRITES, Rewriting, explain_rewrites
-from rooflight.verify.target import make_target
+from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest
+from rooflight.compile.aot.run import compile_all, read_compilation
+from rooflight.compile.aot.target import make_target
+from rooflight.compile.findings.judge import BUILD
+from rooflight.compile.findings.rewrites import FORMS, REWRITES, Rewriting, explain_rewrites
+from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.models.presets import load_model
+from rooflight.plan.file.record import Plan, to_json
+from rooflight.ui.text.table import table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The book's worked problems and numbers, each derived again through this library.
 
-from rooflight.book import find, solve
+from rooflight.book.read import find
+from rooflight.book.solve import solve
 solve(find("3.2").entries[0]).answers
 """
 

@@ -14,18 +14,20 @@ from rooflight.book.inference import (
     step_lines,
     totals_of,
 )
-from rooflight.costs import collective_time, contraction_time, hiding_intensity
+from rooflight.costs.network import collective_time
+from rooflight.costs.roofline import contraction_time, hiding_intensity
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.plan.serving import (
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.replay import slice_name
+from rooflight.plan.serving.step.totals import (
     Totals,
     ended_per_step,
     generate_ways,
     requests_per_s,
-    slice_name,
     slices_ratio,
 )
-from rooflight.specs import load_model, parse_slice
 
 
 def _chips_held(e: Entry) -> Derivation:

@@ -19,7 +19,7 @@ from rooflight.costs.roofline import (
     tile_intensity,
     vector_ridge_point,
 )
-from rooflight.specs import Chip
+from rooflight.hardware.chip import Chip
 
 
 def memory_of(entry: Entry) -> Memory:

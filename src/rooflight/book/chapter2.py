@@ -3,14 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rooflight.algebra import parse_contraction, strategies
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
 from rooflight.book.chapter1 import ridge_lines
 from rooflight.book.derivation import Derivation, Line, Recipe, chip_of, rule_seconds, slice_of
 from rooflight.book.entry import Entry
-from rooflight.costs import matmul_time, ridge_point, systolic_cycles
+from rooflight.costs.netsim.torus import torus_of
+from rooflight.costs.roofline import matmul_time, ridge_point
+from rooflight.costs.systolic import systolic_cycles
 from rooflight.dtypes import DTYPES
-from rooflight.netsim.torus import torus_of
-from rooflight.specs import Chip, MatrixUnit, Slice, parse_mesh, parse_slice
+from rooflight.hardware.chip import Chip, MatrixUnit
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import Slice, parse_slice
 
 
 def neighbours(on: Slice) -> int:

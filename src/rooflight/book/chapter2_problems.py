@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rooflight.algebra import device_bytes, parse_contraction, parse_tensor, strategies
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction, parse_tensor
+from rooflight.algebra.shapes import device_bytes
 from rooflight.book.chapter1 import batch_from_which_flops_bind, ridge_lines
 from rooflight.book.derivation import (
     Derivation,
@@ -17,15 +19,16 @@ from rooflight.book.derivation import (
     time_lines,
 )
 from rooflight.book.entry import Entry
-from rooflight.costs import collective_time, contraction_time, permute_time
+from rooflight.costs.network import collective_time, permute_time
 from rooflight.costs.roofline import (
     Memory,
     OpTime,
+    contraction_time,
     critical_batch,
     matmul_time,
     memory_bytes_per_s,
 )
-from rooflight.specs import Chip
+from rooflight.hardware.chip import Chip
 
 
 def _pod(e: Entry) -> Derivation:

@@ -14,11 +14,10 @@ from rooflight.book.derivation import (
     time_lines,
 )
 from rooflight.book.entry import Entry
-from rooflight.costs import (
-    permute_time,
-)
-from rooflight.netsim import simulate
-from rooflight.specs import Slice, parse_mesh
+from rooflight.costs.netsim.simulate import simulate
+from rooflight.costs.network import permute_time
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import Slice
 
 
 def hop_break_even(on: Slice) -> float:

@@ -1,8 +1,12 @@
 """Recipes of the worked problems of chapter 3: reshards, strategies of a matmul, one-way rings."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 
-from rooflight.algebra import Op, device_bytes, parse_contraction, parse_tensor, strategies
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction, parse_tensor
+from rooflight.algebra.shapes import device_bytes
+from rooflight.algebra.steps import Op
 from rooflight.book.derivation import (
     Derivation,
     Line,
@@ -17,16 +21,12 @@ from rooflight.book.derivation import (
     time_lines,
 )
 from rooflight.book.entry import Entry
-from rooflight.book.one_way_ring import all_gather_on_one_way_ring, all_to_all_on_one_way_ring
-from rooflight.costs import (
-    Price,
-    collective_time,
-    contraction_time,
-    critical_contracting_dim,
-    hiding_intensity,
-    permute_time,
-    price,
-)
+from rooflight.costs.choose import Price, price
+from rooflight.costs.netsim.schedule import Cargo, Schedule
+from rooflight.costs.netsim.torus import torus_of
+from rooflight.costs.network import collective_time, permute_time
+from rooflight.costs.roofline import contraction_time, critical_contracting_dim, hiding_intensity
+from rooflight.hardware.slice import Slice
 
 
 def _gather_as_ring(e: Entry) -> Derivation:
@@ -230,3 +230,37 @@ RECIPES: Mapping[str, Recipe] = {
     "sharding.q10_unidir": _one_way_traffic,
     "sharding.q10_bidir_ratio": _both_ways_ratio,
 }
+
+
+# Collectives on a ring whose links go one way, laid out message by message on simulated links.
+
+
+def all_gather_on_one_way_ring(size: float, ring: Slice) -> float:
+    """What crosses the busiest link when every shard goes all the way round."""
+    chips = ring.num_chips
+    schedule = Schedule(torus_of(ring))
+    for chip in range(chips):
+        _send(schedule, chip, size / chips, links=chips - 1)
+    return _busiest_link(schedule)
+
+
+def all_to_all_on_one_way_ring(size: float, ring: Slice) -> float:
+    """What crosses the busiest link when every chip has a chunk for every other."""
+    chips = ring.num_chips
+    schedule = Schedule(torus_of(ring))
+    for chip in range(chips):
+        for distance in range(1, chips):
+            _send(schedule, chip, size / chips**2, links=distance)
+    return _busiest_link(schedule)
+
+
+def _send(schedule: Schedule, source: int, size: float, *, links: int) -> None:
+    cargo = Cargo(size, piece=0, units=1, rank=0)
+    schedule.send(cargo, source=source, dim=0, step=1, links=links, after=())
+
+
+def _busiest_link(schedule: Schedule) -> float:
+    loads: defaultdict[int, float] = defaultdict(float)
+    for message in schedule.messages:
+        loads[message.link] += message.nbytes
+    return max(loads.values())

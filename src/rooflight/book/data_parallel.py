@@ -2,17 +2,10 @@
 
 from collections.abc import Mapping
 
-from rooflight.book.derivation import (
-    Derivation,
-    Line,
-    Recipe,
-    asked,
-    mesh_of,
-    slice_of,
-)
+from rooflight.book.derivation import Derivation, Line, Recipe, asked, mesh_of, slice_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.layer import Layer, tokens_bound
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
 
 
 def data_layer(e: Entry) -> Layer:

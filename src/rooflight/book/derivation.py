@@ -8,27 +8,17 @@ replace the catalog's value, so a problem is solved with the numbers the book pl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from rooflight.algebra import Tensor, parse_tensor, reshard
+from rooflight.algebra.notation import Tensor, parse_tensor
+from rooflight.algebra.reshard import reshard
 from rooflight.book.entry import Entry, Value
-from rooflight.costs import (
-    CollectiveKind,
-    NetworkTime,
-    OpTime,
-    StepPrice,
-    collective_time,
-    price_step,
-)
+from rooflight.costs.choose import StepPrice, price_step
+from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
+from rooflight.costs.roofline import OpTime
 from rooflight.dtypes import DTYPES
-from rooflight.specs import (
-    Chip,
-    Mesh,
-    Slice,
-    SwitchedSpec,
-    TorusSpec,
-    load_chip,
-    parse_mesh,
-    parse_slice,
-)
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.chip import Chip, SwitchedSpec, TorusSpec
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.units import format_si
 
 

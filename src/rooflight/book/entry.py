@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.dtypes import Dtype, parse_dtype
-from rooflight.specs.chip import Source
+from rooflight.hardware.chip import Source
 
 Value = bool | int | float | tuple[float, ...]
 Kind = Literal[

@@ -11,7 +11,8 @@ from typing import cast
 
 from rooflight.book.derivation import Derivation, Line
 from rooflight.book.entry import Entry, Value
-from rooflight.specs import load_chip, parse_slice
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.slice import parse_slice
 
 _UNITS = {
     "bytes_per_s": "B/s",

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from rooflight.algebra import device_bytes, parse_tensor
+from rooflight.algebra.notation import parse_tensor
+from rooflight.algebra.shapes import device_bytes
 from rooflight.book.derivation import (
     Derivation,
     Line,
@@ -18,13 +19,9 @@ from rooflight.book.derivation import (
     time_lines,
 )
 from rooflight.book.entry import Entry
-from rooflight.costs import (
-    NetworkTime,
-    collective_time,
-    ragged_share,
-    ragged_share_bound,
-)
-from rooflight.specs import Group, Mesh
+from rooflight.costs.network import NetworkTime, collective_time
+from rooflight.costs.ragged import ragged_share, ragged_share_bound
+from rooflight.hardware.mesh import Group, Mesh
 
 
 def _in_node(e: Entry) -> Derivation:

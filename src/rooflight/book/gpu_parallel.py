@@ -16,8 +16,10 @@ from rooflight.book.derivation import (
 from rooflight.book.entry import Entry, Value
 from rooflight.book.law import Quantities, Sizes, fit, root
 from rooflight.book.layer import LARGEST, PRODUCTS, By, Layer, by_rule, tokens_bound
-from rooflight.costs import NetworkTime, ragged_share_bound
-from rooflight.specs import Mesh, Slice, parse_mesh
+from rooflight.costs.network import NetworkTime
+from rooflight.costs.ragged import ragged_share_bound
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.hardware.slice import Slice
 
 # Tokens and D cancel. Fifteens let three and five nodes divide D and F, too.
 _TOKENS, _WIDTH, _INNER = 2**20, 15 * 2**12, 15 * 2**16

@@ -2,23 +2,15 @@
 
 from collections.abc import Mapping
 
-from rooflight.book.derivation import (
-    Derivation,
-    Line,
-    Recipe,
-    asked,
-    fan_lines,
-    mesh_of,
-    slice_of,
-)
+from rooflight.book.derivation import Derivation, Line, Recipe, asked, fan_lines, mesh_of, slice_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.gpu_parallel import tokens_per_gpu, whole_slice
 from rooflight.book.layer import Layer, tokens_bound
-from rooflight.costs import collective_time
+from rooflight.costs.network import collective_time
 from rooflight.dtypes import DTYPES
-from rooflight.graph import make_schedule
-from rooflight.plan import SlotTimes, simulate_pipeline
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.plan.training.time.pipeline import SlotTimes, simulate_pipeline
 
 _STEP = 1e-12  # seconds of a slot that takes next to no time
 

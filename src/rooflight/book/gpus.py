@@ -3,16 +3,9 @@
 from collections.abc import Mapping
 
 from rooflight.book.chapter2 import flops_per_cycle, neighbours
-from rooflight.book.derivation import (
-    Derivation,
-    Line,
-    Recipe,
-    chip_of,
-    roof_lines,
-    slice_of,
-)
+from rooflight.book.derivation import Derivation, Line, Recipe, chip_of, roof_lines, slice_of
 from rooflight.book.entry import Entry
-from rooflight.costs import (
+from rooflight.costs.roofline import (
     OpTime,
     matmul_time,
     ridge_point,

@@ -9,11 +9,16 @@ from rooflight.book.entry import Entry, Value
 from rooflight.book.law import root
 from rooflight.book.layer import Layer, on_a_cube
 from rooflight.book.models import model_of
-from rooflight.costs import attention_intensity, critical_batch, hiding_intensity
+from rooflight.costs.roofline import attention_intensity, critical_batch, hiding_intensity
 from rooflight.dtypes import DTYPES
-from rooflight.graph import count_params, kv_bytes_per_token, model_graph
-from rooflight.plan.serving import Speculation, StepTime, Totals, generate_ways, prefill_load
-from rooflight.specs import Slice, load_model
+from rooflight.hardware.slice import Slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, kv_bytes_per_token
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.load import prefill_load
+from rooflight.plan.serving.step.speculative import Speculation
+from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.totals import Totals, generate_ways
 
 _LONGEST = 10**6  # positions; no prompt of the book comes near
 _DTYPES = {  # of weights, activations and products, by the names of the values

@@ -7,7 +7,8 @@ from rooflight.book.entry import Entry, Value
 from rooflight.book.models import model_of
 from rooflight.book.training import hbm_bytes, params_bytes
 from rooflight.dtypes import DTYPES
-from rooflight.graph import kv_bytes, kv_bytes_per_token, model_graph
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import kv_bytes, kv_bytes_per_token
 
 
 def _cache(e: Entry) -> int:

@@ -10,24 +10,18 @@ from dataclasses import dataclass
 
 from rooflight.book.derivation import Line
 from rooflight.book.law import Law, Quantities, Sizes, fit, root
-from rooflight.costs import NetworkTime
+from rooflight.costs.network import NetworkTime
 from rooflight.dtypes import DTYPES, Dtype
-from rooflight.graph import Graph, dim_sizes, model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.plan import Line as Derived
-from rooflight.plan import derive_algorithm
-from rooflight.specs import (
-    Attention,
-    Block,
-    Chip,
-    Mesh,
-    Mlp,
-    ModelSpec,
-    Moe,
-    Repeat,
-    Slice,
-    parse_mesh,
-)
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.hardware.slice import Slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.graph.ops import Graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
+from rooflight.plan.training.derive.algorithm import Line as Derived
+from rooflight.plan.training.derive.algorithm import derive_algorithm
 
 PRODUCTS = "products"
 _WIDE: Sizes = {"B": 2**20, "D": 2**13, "F": 2**15}  # FLOPs bind, and all that divides them divides

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rooflight.book.law import Law, root
 from rooflight.book.layer import LARGEST, PRODUCTS, Layer, on_a_cube
-from rooflight.specs import Chip
+from rooflight.hardware.chip import Chip
 
 OVERLAPS: Mapping[str, Callable[[Iterable[float]], float]] = {
     "sum": sum,  # the collectives of X and Y queue up: the 2025 edition

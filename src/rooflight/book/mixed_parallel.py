@@ -9,7 +9,7 @@ from rooflight.book.entry import Entry, Input, Value
 from rooflight.book.law import root
 from rooflight.book.layer import LARGEST, PRODUCTS, Layer, on_a_cube, tokens_bound
 from rooflight.book.mixed import OVERLAPS, Mixed, mixed
-from rooflight.specs import parse_mesh
+from rooflight.hardware.mesh import parse_mesh
 
 
 def _mixed_of(e: Entry) -> Mixed:

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 
-from rooflight.algebra import parse_contraction, strategies
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
 from rooflight.book.derivation import Derivation, Line, Recipe, chip_of
 from rooflight.book.entry import Entry
 from rooflight.book.models import flops_of, model_of
-from rooflight.costs import contraction_time
-from rooflight.graph import count_params, model_graph, six_nd
-from rooflight.specs import parse_mesh
+from rooflight.costs.roofline import contraction_time
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params
+from rooflight.models.graph.utilisation import six_nd
 
 _QKVO = ("attention.q", "attention.k", "attention.v", "attention.out")
 _PAIRS = ("attention.scores", "attention.mix")

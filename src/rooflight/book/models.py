@@ -8,8 +8,11 @@ from collections.abc import Mapping
 
 from rooflight.book.derivation import Derivation, Line, Recipe
 from rooflight.book.entry import Entry
-from rooflight.graph import Graph, count_params, dim_sizes, model_graph, op_flops
-from rooflight.specs import Attention, Block, Mlp, ModelSpec, Moe, Repeat, load_model
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params, dim_sizes, op_flops
+from rooflight.models.graph.ops import Graph
+from rooflight.models.presets import load_model
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 
 PARTS = {
     "ffw": ("mlp", "experts"),

@@ -6,7 +6,8 @@ A measured value is compared, never reproduced: nothing of ours is fitted to it.
 import math
 from collections.abc import Mapping
 
-from rooflight.algebra import local_shape, parse_contraction
+from rooflight.algebra.notation import parse_contraction
+from rooflight.algebra.shapes import local_shape
 from rooflight.book import gpus
 from rooflight.book.derivation import (
     Derivation,
@@ -25,7 +26,8 @@ from rooflight.book.derivation import (
     time_lines,
 )
 from rooflight.book.entry import Entry
-from rooflight.costs import OpTime, collective_time, matmul_time
+from rooflight.costs.network import collective_time
+from rooflight.costs.roofline import OpTime, matmul_time
 
 
 def _gather(e: Entry) -> Derivation:

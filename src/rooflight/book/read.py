@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from rooflight.book.entry import Chapter, Entry, Erratum, Expected, Input, Problem, Value
 from rooflight.errors import UnknownNameError
-from rooflight.specs.chip import Source
+from rooflight.hardware.chip import Source
 
 _FOLDER = Path(__file__).parent
 _FILES = (

@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 
-from rooflight.algebra import device_bytes, parse_tensor
+from rooflight.algebra.notation import parse_tensor
+from rooflight.algebra.shapes import device_bytes
 from rooflight.book.chapter1 import batch_from_which_flops_bind
 from rooflight.book.chapter3 import hop_break_even
 from rooflight.book.derivation import Derivation, Line, Recipe, dims_of, slice_of
 from rooflight.book.entry import Entry
-from rooflight.costs import (
-    attention_intensity,
-    memory_bytes_per_s,
-    moe_critical_batch,
-    permute_time,
-)
-from rooflight.specs import parse_mesh
+from rooflight.costs.network import permute_time
+from rooflight.costs.roofline import attention_intensity, memory_bytes_per_s, moe_critical_batch
+from rooflight.hardware.mesh import parse_mesh
 
 
 def _attention(e: Entry) -> Derivation:

@@ -4,18 +4,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rooflight.algebra import (
-    device_bytes,
-    local_shape,
-    parse_contraction,
-    parse_tensor,
-    strategies,
-    total_bytes,
-    ways,
-)
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction, parse_tensor
+from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes, ways
 from rooflight.book.derivation import Derivation, Line, Recipe, chip_of, dims_of
 from rooflight.book.entry import Entry, Value
-from rooflight.costs import memory_bytes_per_s, padded_shape
+from rooflight.costs.roofline import memory_bytes_per_s
+from rooflight.costs.tiling import padded_shape
 from rooflight.units import parse_sizes
 
 

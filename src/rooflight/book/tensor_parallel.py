@@ -8,8 +8,9 @@ from rooflight.book.entry import Entry, Value
 from rooflight.book.law import Law, root
 from rooflight.book.layer import LARGEST, PRODUCTS, Layer, cube, on_a_cube
 from rooflight.dtypes import DTYPES
-from rooflight.graph import model_graph
-from rooflight.specs import Chip, load_model
+from rooflight.hardware.chip import Chip
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
 
 _ONE: Mapping[str, float] = dict.fromkeys("BDFXY", 1.0)
 

@@ -6,14 +6,16 @@ State is what the book counts of a parameter in training: its weight and Adam's 
 import math
 from collections.abc import Mapping
 
-from rooflight.algebra import device_bytes, parse_tensor
+from rooflight.algebra.notation import parse_tensor
+from rooflight.algebra.shapes import device_bytes
 from rooflight.book.derivation import Derivation, Line, Recipe, chip_of, slice_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.models import model_of
 from rooflight.dtypes import DTYPES
-from rooflight.graph import dim_sizes, elements, model_graph
-from rooflight.plan import Terms
-from rooflight.specs import Chip
+from rooflight.hardware.chip import Chip
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes, elements
+from rooflight.plan.training.questions.budget import Terms
 
 _MOMENTS = 2
 

@@ -7,8 +7,10 @@ from rooflight.book.derivation import Derivation, Line, Recipe, asked, mesh_of, 
 from rooflight.book.entry import Entry, Value
 from rooflight.book.layer import tokens_bound
 from rooflight.book.mixed_parallel import pods_bounds
-from rooflight.graph import make_schedule, six_nd
-from rooflight.plan import Budget, SlotTimes, Terms, simulate_pipeline
+from rooflight.models.graph.utilisation import six_nd
+from rooflight.models.layout.schedules import make_schedule
+from rooflight.plan.training.questions.budget import Budget, Terms
+from rooflight.plan.training.time.pipeline import SlotTimes, simulate_pipeline
 
 _HOUR_S = 3600
 _DAY_S = 24 * _HOUR_S

@@ -4,10 +4,6 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from rooflight.bench.machine import busy, other_load
-from rooflight.bench.predict import Predicted, predict
-from rooflight.bench.tally import Measured
-from rooflight.bench.target import Dialect, Target
 from rooflight.cli.bench_dry_run import plan_document, plan_text
 from rooflight.cli.bench_page import Page, document, plot, text
 from rooflight.cli.flags import add_plot, whole
@@ -19,8 +15,12 @@ from rooflight.cli.server_address import server_address
 from rooflight.cli.serving_flags import add_engine, engine_of
 from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.report.latency_plot import latency_svg
+from rooflight.measure.load.machine import busy, other_load
+from rooflight.measure.load.predict import Predicted, predict
+from rooflight.measure.load.tally import Measured
+from rooflight.measure.load.target import Dialect, Target
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.ui.svg.latency import latency_svg
 from rooflight.units import parse_seconds
 
 HELP = "open-loop load on an OpenAI-compatible server: latencies beside what is predicted"
@@ -88,7 +88,7 @@ def _drive(
             "driving a server needs aiohttp, which is not installed",
             hint=install("bench"),
         )
-    from rooflight.bench.drive import drive
+    from rooflight.measure.load.drive import drive
 
     count = load.num_requests
     driven = drive(

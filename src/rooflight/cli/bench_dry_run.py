@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from rooflight.bench.predict import Predicted
 from rooflight.cli.bench_page import PREDICTED, of_latency, predicted_fields, rests_on
 from rooflight.cli.traffic_flags import TrafficLoad
-from rooflight.plan.serving.arrivals import Arrival
-from rooflight.report.table import table
+from rooflight.measure.load.predict import Predicted
+from rooflight.plan.serving.simulate.arrivals import Arrival
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds
 
 

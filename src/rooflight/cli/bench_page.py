@@ -4,16 +4,16 @@ import math
 from dataclasses import dataclass
 
 from rooflight import __version__
-from rooflight.bench.machine import HIGH
-from rooflight.bench.predict import Predicted
-from rooflight.bench.tally import Measured
-from rooflight.bench.target import Dialect, Target
 from rooflight.cli.serving_flags import trust
 from rooflight.cli.simulate_page import KEPT, quantiles
-from rooflight.plan.serving.simulate_quantiles import Quantiles
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.report.latency_plot import LatencyLine, LatencyPlot
-from rooflight.report.table import table
+from rooflight.measure.load.machine import HIGH
+from rooflight.measure.load.predict import Predicted
+from rooflight.measure.load.tally import Measured
+from rooflight.measure.load.target import Dialect, Target
+from rooflight.plan.serving.simulate.quantiles import Quantiles
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.ui.svg.latency import LatencyLine, LatencyPlot
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 PREDICTED = ("ttft", "tpot", "e2e")

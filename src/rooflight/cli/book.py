@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rooflight.book import Chapter, Problem, Solution, chapters, count, entries, find, solve
-from rooflight.book.solve import REPRODUCED, STATUSES
+from rooflight.book.entry import Chapter, Problem
+from rooflight.book.read import chapters, entries, find
+from rooflight.book.solve import REPRODUCED, STATUSES, Solution, count, solve
 from rooflight.book.words import agreement
 from rooflight.cli.book_page import page
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.report.table import table
+from rooflight.ui.text.table import table
 
 HELP = "worked problems of the book, line by line, against its printed answers"
 

@@ -6,9 +6,10 @@ In: a `Problem` and its solutions. Out: text without a trailing newline.
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
-from rooflight.book import Answer, Entry, Input, Problem, Solution
+from rooflight.book.entry import Entry, Input, Problem
+from rooflight.book.solve import Answer, Solution
 from rooflight.book.words import agreement, correction, show
-from rooflight.report.table import table
+from rooflight.ui.text.table import table
 
 _WIDTH = 96
 

@@ -18,13 +18,19 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.run_page import goodput_text
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import ParseError, UsageError
-from rooflight.graph import model_graph
-from rooflight.plan import Budget, Terms, affordable_flops, allocations, run_flops
-from rooflight.plan.run_cost import CONVENTION, run_cost
-from rooflight.plan.training import plan_training, train_question
-from rooflight.plan.wanted import degrees_text
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import Slice, parse_slice
+from rooflight.hardware.slice import Slice, parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.plan.training.questions.budget import (
+    Budget,
+    Terms,
+    affordable_flops,
+    allocations,
+    run_flops,
+)
+from rooflight.plan.training.questions.run_cost import CONVENTION, run_cost
+from rooflight.plan.training.search.plan import plan_training, train_question
+from rooflight.plan.training.search.wanted import degrees_text
 from rooflight.units import format_seconds, parse_count
 
 HELP = "FLOPs, days, dollars and kWh of a training run, or the best model for a budget"

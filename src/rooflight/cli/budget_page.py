@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from rooflight.plan import Allocation, Budget, Terms
-from rooflight.report.table import table
-from rooflight.specs import Source, load_scaling_laws
+from rooflight.hardware.chip import Source
+from rooflight.models.scaling_laws import load_scaling_laws
+from rooflight.plan.training.questions.budget import Allocation, Budget, Terms
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
 
 _UNKNOWN = "unknown"

@@ -9,15 +9,15 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.plan.forecast.evidence import EVIDENCE_FILE
-from rooflight.reconcile.calibrate import calibration_files, evidence_text, fit_calibrations
-from rooflight.reconcile.replay import REPLAYED, Asked, ask_rows
-from rooflight.reconcile.rows import Rows, read_rows, shipped_rows
-from rooflight.reconcile.serving_calibrate import fit_serving
-from rooflight.reconcile.serving_replay import ask_silicon
-from rooflight.report.table import table
-from rooflight.specs.calibration import ANY, Calibration, Constant, shipped_calibrations
-from rooflight.specs.serving_calibration import shipped_serving
+from rooflight.hardware.calibration import ANY, Calibration, Constant, shipped_calibrations
+from rooflight.hardware.serving_calibration import shipped_serving
+from rooflight.measure.published.calibrate import calibration_files, evidence_text, fit_calibrations
+from rooflight.measure.published.replay import REPLAYED, Asked, ask_rows
+from rooflight.measure.published.rows import Rows, read_rows, shipped_rows
+from rooflight.measure.published.serving_calibrate import fit_serving
+from rooflight.measure.published.serving_replay import ask_silicon
+from rooflight.plan.training.forecast.evidence import EVIDENCE_FILE
+from rooflight.ui.text.table import table
 
 HELP = "efficiencies, overlaps and overheads of a chip under its software, fitted to measured runs"
 _SHIPPED = "shipped"

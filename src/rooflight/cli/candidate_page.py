@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rooflight.plan.candidate import Candidate
-from rooflight.plan.stage_time import Overlap
-from rooflight.plan.training import schedule_text
-from rooflight.plan.wanted import degrees_text
-from rooflight.plan.why_not import terms
-from rooflight.report.table import table
+from rooflight.plan.training.questions.why_not import terms
+from rooflight.plan.training.search.candidate import Candidate
+from rooflight.plan.training.search.plan import schedule_text
+from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.plan.training.time.stage_time import Overlap
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 

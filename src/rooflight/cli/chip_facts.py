@@ -8,9 +8,9 @@ from typing import cast
 
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace
-from rooflight.report.table import table
-from rooflight.specs.catalog import chip_names, load_chip
-from rooflight.specs.chip import Chip, Source
+from rooflight.hardware.catalog import chip_names, load_chip
+from rooflight.hardware.chip import Chip, Source
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 # End of a fact's name -> its unit.

@@ -14,12 +14,12 @@ from rooflight.cli.flags import add_verbose
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.report.table import table
+from rooflight.ui.text.table import table
 from rooflight.units import format_si
 
 HELP = "the hardware catalog: every chip, or every fact of one chip with its source"
 
-_CATALOG = os.path.join(os.path.dirname(os.path.dirname(__file__)), "specs", "catalog")
+_CATALOG = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hardware", "catalog")
 _FACT = re.compile(r'(\w+) = (?:"(.+)"|\[(.+), "\w+"\])')
 _KINDS = ("tpu", "gpu", "cpu")
 _16_BIT = ("flops.bf16", "flops.f16")

@@ -9,8 +9,8 @@ from rooflight.cli.ckpt_restore import run_restore
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.report.table import table
-from rooflight.specs.slice import Slice, parse_slice
+from rooflight.hardware.slice import Slice, parse_slice
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
 
 if TYPE_CHECKING:

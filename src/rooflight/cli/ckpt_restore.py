@@ -9,7 +9,7 @@ from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace
 from rooflight.cli.run_flags import require_packages
 from rooflight.errors import UsageError
-from rooflight.records import Plan, read_plan
+from rooflight.plan.file.record import Plan, read_plan
 from rooflight.units import format_si
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime, collective_time
 from rooflight.errors import UsageError
-from rooflight.report.table import table
-from rooflight.specs.axes import axes_of, mesh_of
-from rooflight.specs.mesh import Mesh
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.axes import axes_of, mesh_of
+from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
 HELP = "seconds of one collective on a slice, and what binds it"
@@ -90,12 +90,10 @@ def _run_here(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
             hint="measure this machine (`rooflight measure --write this-host.toml`), then"
             " ROOFLIGHT_CHIPS=this-host.toml, --on this-host:8, over all axes",
         )
-    from rooflight.measure.child import measure  # only here: planning starts no process
+    from rooflight.measure.microbench.child import measure  # only here: planning starts no process
 
     kind, devices = _KINDS[args.kind], mesh.slice.num_chips
-    return measure(
-        "microbench:collective", devices=devices, kind=kind, nbytes=args.bytes, rounds=_ROUNDS
-    )
+    return measure("ops:collective", devices=devices, kind=kind, nbytes=args.bytes, rounds=_ROUNDS)
 
 
 def _trace_command(args: Namespace, mesh: Mesh, axes: list[str]) -> str:
@@ -106,7 +104,9 @@ def _trace_command(args: Namespace, mesh: Mesh, axes: list[str]) -> str:
 def _simulate(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
     """The seconds alone."""
     _check_chips(mesh, _SIMULATED if mesh.slice.chip.switched else _TRACEABLE, "--simulate")
-    from rooflight.netsim import simulate_seconds  # only here: a simulator is slow to load
+    from rooflight.costs.netsim.simulate import (
+        simulate_seconds,
+    )  # only here: a simulator is slow to load
 
     return simulate_seconds(_KINDS[args.kind], args.bytes, mesh, axes)
 
@@ -124,7 +124,10 @@ def _check_chips(mesh: Mesh, most: int, flag: str) -> None:
 def _trace(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
     """Writes the hops of the simulated collective and returns the seconds it took."""
     _check_chips(mesh, _TRACEABLE, "--trace")
-    from rooflight.netsim import simulate, trace_json  # only here: a simulator is slow to load
+    from rooflight.costs.netsim.simulate import (
+        simulate,
+        trace_json,
+    )  # only here: a simulator is slow to load
 
     result = simulate(_KINDS[args.kind], args.bytes, mesh, axes)
     write_file(args.trace, json.dumps(trace_json(result), allow_nan=False), flag="--trace")

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from rooflight.verify.compile import Watch
+from rooflight.compile.aot.run import Watch
 
 _PATIENCE_S = 1.0
 

@@ -138,13 +138,13 @@ def _values(dest: str, choices: Iterable[object] | None) -> Iterable[str]:
 
 
 def _chips() -> Iterable[str]:
-    from rooflight.specs.catalog import chip_names
+    from rooflight.hardware.catalog import chip_names
 
     return chip_names()
 
 
 def _models() -> Iterable[str]:
-    from rooflight.specs.presets import model_names
+    from rooflight.models.presets import model_names
 
     return model_names()
 

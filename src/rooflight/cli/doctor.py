@@ -6,11 +6,11 @@ import shlex
 from rooflight import __version__
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.report.table import table
+from rooflight.compile.aot.cache import MOST_BYTES, cache_entries, cache_folder
+from rooflight.compile.aot.environment import Ability, abilities
+from rooflight.compile.aot.target import target_names
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
-from rooflight.verify.cache import MOST_BYTES, cache_entries, cache_folder
-from rooflight.verify.environment import Ability, abilities
-from rooflight.verify.target import target_names
 
 HELP = "what this machine can compile for, with which versions, and how to get the rest"
 

@@ -1,6 +1,6 @@
 """`rooflight explain`: the algorithm of a layer under a layout, in training or serving."""
 
-from rooflight.algebra import ways
+from rooflight.algebra.shapes import ways
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.explain_serving import add_serving, run_serving
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
@@ -10,15 +10,16 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
-from rooflight.graph import dim_sizes, model_graph
-from rooflight.graph.layout import SCHEMES, Layout, parse_layout
-from rooflight.graph.ops import Graph, Op
-from rooflight.plan import Algorithm, Line, derive_algorithm
-from rooflight.report.table import table
-from rooflight.specs.axes import mesh_of
-from rooflight.specs.mesh import Mesh
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.graph.ops import Graph, Op
+from rooflight.models.layout.rules import SCHEMES, Layout, parse_layout
+from rooflight.models.presets import load_model
+from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, parse_count
 
 HELP = "the algorithm of a layer under a layout, in training or serving, in the notation"

@@ -8,12 +8,13 @@ from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import add_dtypes
 from rooflight.errors import UsageError
-from rooflight.graph.ops import Op
-from rooflight.plan.serving import parse_precision, parse_serving_layout
-from rooflight.plan.serving.explain import PHASES, ServedLayer, served_layer
-from rooflight.report.table import table
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.ops import Op
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_layer
+from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, parse_count
 
 _MOST = 10**6

@@ -10,10 +10,10 @@ from rooflight.cli.flags import whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.explore.server import ExploreServer, check_key
-from rooflight.explore.site import Site
-from rooflight.explore.view import Files
-from rooflight.explore.views import VIEWS
+from rooflight.ui.browser.server import ExploreServer, check_key
+from rooflight.ui.browser.site import Site
+from rooflight.ui.browser.view import Files
+from rooflight.ui.browser.views import VIEWS
 
 HELP = "the same answers in a browser, served from this machine: rooflines, layouts, runs"
 _KEY = "ROOFLIGHT_API_KEY"

@@ -7,22 +7,14 @@ from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.interop import (
-    FRAMEWORKS,
-    HTTP_SERVERS,
-    SERVERS,
-    Export,
-    Framework,
-    export_commands,
-    export_manifest,
-    export_plan,
-    load_framework,
-    read_fleet,
-    row_of_plan,
-    servers,
-)
-from rooflight.records import read_plan
-from rooflight.report.table import table
+from rooflight.interop.alternatives import row_of_plan
+from rooflight.interop.export import export_plan
+from rooflight.interop.framework import FRAMEWORKS, Export, Framework, load_framework
+from rooflight.interop.kubernetes import export_manifest
+from rooflight.interop.served_fleet import read_fleet
+from rooflight.interop.serving import HTTP_SERVERS, SERVERS, export_commands, servers
+from rooflight.plan.file.record import read_plan
+from rooflight.ui.text.table import table
 
 HELP = "a plan as settings of MaxText, Megatron-LM, vLLM and more, and what they lack"
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from rooflight.specs import Mesh
+from rooflight.compile.findings.baseline import Comparison
+from rooflight.compile.findings.finding import Finding, collective_seconds
+from rooflight.compile.hlo.collectives import Collective
+from rooflight.hardware.mesh import Mesh
 from rooflight.units import format_seconds, format_si
-from rooflight.verify.baseline import Comparison
-from rooflight.verify.finding import Finding, collective_seconds
-from rooflight.verify.hlo import Collective
 
 _ROWS = 12
 

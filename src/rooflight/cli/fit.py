@@ -13,22 +13,24 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.graph import SCHEDULES, Graph, model_graph
-from rooflight.graph.layout import SCHEMES, Layout, parse_layout
-from rooflight.plan.candidate import job_of
-from rooflight.plan.fixes import UNKNOWNS, fixes, sized, solve, together
-from rooflight.plan.framework import FRAMEWORKS
-from rooflight.plan.job import Job, Microbatching, Zero
-from rooflight.plan.memory import memory_by_stage
-from rooflight.plan.recipe import RECIPES
-from rooflight.plan.remat import REMATS, parse_remat
-from rooflight.plan.search import search_training
-from rooflight.plan.training import plan_training, train_question
-from rooflight.plan.wanted import parse_wanted, region_of
-from rooflight.specs.axes import mesh_of
-from rooflight.specs.mesh import Mesh
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.ops import Graph
+from rooflight.models.layout.rules import SCHEMES, Layout, parse_layout
+from rooflight.models.layout.schedules import SCHEDULES
+from rooflight.models.presets import load_model
+from rooflight.plan.training.memory.count import memory_by_stage
+from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.plan.training.memory.job import Job, Microbatching, Zero
+from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.remat import REMATS, parse_remat
+from rooflight.plan.training.questions.fixes import UNKNOWNS, fixes, sized, solve, together
+from rooflight.plan.training.search.candidate import job_of
+from rooflight.plan.training.search.plan import plan_training, train_question
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.wanted import parse_wanted, region_of
 
 HELP = "whether a training step or a served model fits into a chip's memory, by component"
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from rooflight.plan.fixes import Fix
-from rooflight.plan.job import Job
-from rooflight.plan.memory import Memory
-from rooflight.report.table import table
-from rooflight.specs.mesh import Mesh
+from rooflight.hardware.mesh import Mesh
+from rooflight.plan.training.memory.count import Memory
+from rooflight.plan.training.memory.job import Job
+from rooflight.plan.training.questions.fixes import Fix
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 _NEVER = {

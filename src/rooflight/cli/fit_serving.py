@@ -8,10 +8,12 @@ from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import add_dtypes
 from rooflight.errors import UsageError
-from rooflight.plan.serving import Held, ServingMemory, parse_precision, parse_serving_layout
-from rooflight.report.table import table
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.memory import Held, ServingMemory
+from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.ui.text.table import table
 from rooflight.units import format_si, parse_count
 
 _MOST = 10**9  # sequences

@@ -13,21 +13,22 @@ from rooflight.cli.plan_page import extrapolates, rests_on
 from rooflight.cli.plan_questions import Asked
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
-from rooflight.graph import model_graph
-from rooflight.graph.layout import parse_layout
-from rooflight.interop import Loss, import_config
-from rooflight.plan.candidate import Candidate, Question, price_one
-from rooflight.plan.forecast import blocks_of
-from rooflight.plan.forecast.evidence import nearest_runs
-from rooflight.plan.job import Microbatching
-from rooflight.plan.remat import parse_remat
-from rooflight.plan.training import train_question
-from rooflight.plan.wanted import Wanted, degrees_text, parse_wanted
-from rooflight.plan.why_not import WhyNot, judged, why_not
-from rooflight.records import Choice
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.interop.framework import Loss
+from rooflight.interop.read import import_config
+from rooflight.models.graph.build import model_graph
+from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.record import Choice
+from rooflight.plan.training.forecast.basis import blocks_of
+from rooflight.plan.training.forecast.evidence import nearest_runs
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import parse_remat
+from rooflight.plan.training.questions.why_not import WhyNot, judged, why_not
+from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.search.plan import train_question
+from rooflight.plan.training.search.wanted import Wanted, degrees_text, parse_wanted
 from rooflight.units import format_count, format_seconds, format_si
 
 HELP = "seconds of a training step of your own layout, with interval, beside the planner's best"

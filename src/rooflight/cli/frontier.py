@@ -8,13 +8,13 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, engine_of, trust
 from rooflight.errors import UsageError
-from rooflight.plan.serving.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
-from rooflight.plan.serving.layout import parse_serving_layout
-from rooflight.plan.serving.precision import parse_precision
-from rooflight.report.frontier_plot import FrontierLine, Parts, frontier_svg
-from rooflight.report.table import table
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
+from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.ui.svg.frontier import FrontierLine, Parts, frontier_svg
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si, parse_count, parse_length
 
 HELP = "latency against throughput against cost of a served model, and what binds where"

@@ -8,14 +8,15 @@ from rooflight.cli.hlo_report import ROWS, live_plot, step_page
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.time_page import time_document, time_line, time_table
+from rooflight.compile.hlo.dump import EXAMPLE, STAGES, Dump, choose_dump, find_dumps, read_dump
+from rooflight.compile.hlo.explain import explain
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.compile.time.step import CompiledTime, compiled_time
 from rooflight.errors import UsageError
-from rooflight.report.live_plot import live_svg
-from rooflight.report.step_html import step_html
-from rooflight.specs.mesh import Mesh, parse_mesh
+from rooflight.hardware.mesh import Mesh, parse_mesh
+from rooflight.ui.html.step import step_html
+from rooflight.ui.svg.live import live_svg
 from rooflight.units import parse_sizes
-from rooflight.verify.compiled_time import CompiledTime, compiled_time
-from rooflight.verify.hlo import CompiledStep, Dump, choose_dump, explain, find_dumps, read_dump
-from rooflight.verify.hlo.dump import EXAMPLE, STAGES
 
 HELP = "collectives, loops, matmuls, memory and time of a compiled program, from a dump of XLA"
 

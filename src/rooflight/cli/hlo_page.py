@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rooflight.report.html_page import Grid
-from rooflight.report.table import table
+from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.dump import Dump
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.compile.hlo.work import Work
+from rooflight.ui.html.page import Grid
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
-from rooflight.verify.hlo import Collective, CompiledStep, Dump, Work
 
 _ROWS = 12
 

@@ -2,12 +2,13 @@
 
 from rooflight.cli.hlo_page import Shown
 from rooflight.cli.time_page import basis_line, time_grid, time_line
-from rooflight.explore.timeline_chart import timelines
-from rooflight.records.plan import Time
-from rooflight.report.live_plot import LivePlot
-from rooflight.report.step_html import StepPage
-from rooflight.verify.compiled_time import CompiledTime
-from rooflight.verify.hlo import CompiledStep, LiveBytes
+from rooflight.compile.hlo.live import LiveBytes
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.compile.time.step import CompiledTime
+from rooflight.plan.file.record import Time
+from rooflight.ui.browser.timeline_chart import timelines
+from rooflight.ui.html.step import StepPage
+from rooflight.ui.svg.live import LivePlot
 
 ROWS = 60  # of a table in a page
 

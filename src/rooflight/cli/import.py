@@ -6,10 +6,11 @@ from dataclasses import asdict
 from rooflight.cli.flags import add_choice, add_on
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.interop import READABLE, Imported, import_config
-from rooflight.report.table import table
-from rooflight.specs.presets import load_model, model_names
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.interop.imported import Imported
+from rooflight.interop.read import READABLE, import_config
+from rooflight.models.presets import load_model, model_names
+from rooflight.ui.text.table import table
 from rooflight.units import format_count
 
 FITTED = ("torchtitan", "megatron")  # whose copies the verb fit knows

@@ -10,11 +10,11 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
-from rooflight.measure.child import measure
-from rooflight.report.roofline_plot import PlotPoint, RoofLine, roofline_svg, roofline_text
-from rooflight.report.table import table
-from rooflight.specs.chip import Chip
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.slice import parse_slice
+from rooflight.measure.microbench.child import measure
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 HELP = "FLOPs and bytes of a JAX function of your own, and where it lies under a chip's roof"
@@ -52,7 +52,7 @@ def configure(parser: Parser) -> None:
     add_on(parser)
     add_dtype(parser)
     add_plot(parser)
-    parser.set_examples("rooflight intensity rooflight.measure.example:build --on v5e")
+    parser.set_examples("rooflight intensity rooflight.measure.microbench.example:build --on v5e")
 
 
 def run(args: Namespace) -> int:

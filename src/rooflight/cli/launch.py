@@ -9,7 +9,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.run_flags import FLAGS, TEMPLATE, add_run, cpu_devices, require_packages, run_of
 from rooflight.cli.train_page import Progress
 from rooflight.errors import UsageError
-from rooflight.records import encode
+from rooflight.plan.file.codec import encode
 from rooflight.train.cluster_files import ClusterJob, jobset, slurm
 from rooflight.train.events import goodput
 from rooflight.train.processes import Patience

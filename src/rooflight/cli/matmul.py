@@ -3,7 +3,9 @@
 import shlex
 from dataclasses import asdict
 
-from rooflight.algebra import Contraction, backward, parse_contraction, strategies
+from rooflight.algebra.autodiff import backward
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import Contraction, parse_contraction
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
@@ -11,11 +13,11 @@ from rooflight.costs.best import Layout, best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice, choose
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
-from rooflight.measure.strategies import run_choice
-from rooflight.report.table import table
-from rooflight.specs.axes import mesh_of
-from rooflight.specs.mesh import Mesh
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.slice import parse_slice
+from rooflight.measure.microbench.strategies import run_choice
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si, parse_count, parse_sizes
 
 HELP = "a sharded matmul: derived steps, time of each, and the alternatives that lost"

@@ -8,19 +8,19 @@ from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.measure.child import check_devices, measure, measure_between
-from rooflight.measure.host_chip import Host, Product, chip_file, host_of
-from rooflight.measure.small_model import DEVICES, LAYOUTS, MODEL
-from rooflight.reconcile.host import (
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.chip import Source
+from rooflight.measure.microbench.child import check_devices, measure, measure_between
+from rooflight.measure.microbench.host_chip import Host, Product, chip_file, host_of
+from rooflight.measure.microbench.small_model import DEVICES, LAYOUTS, MODEL
+from rooflight.measure.reconcile.host import (
     HostCalibration,
     calibrate_host,
     calibrated_chip,
     measure_layouts,
 )
-from rooflight.report.roofline_plot import PlotPoint, RoofLine, roofline_svg, roofline_text
-from rooflight.report.table import table
-from rooflight.specs.catalog import load_chip
-from rooflight.specs.chip import Source
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si, parse_count
 
 HELP = "this machine as a chip: matmuls, memory and collectives, run on devices made of its cores"
@@ -83,11 +83,9 @@ def _measured(devices: int, processes: int) -> Host:
             hint=f"give a number of processes that divides {devices}",
         )
     if processes == 1:
-        rows = measure("microbench:host", devices=devices, rounds=_ROUNDS)
+        rows = measure("ops:host", devices=devices, rounds=_ROUNDS)
     else:
-        rows = measure_between(
-            "microbench:between", processes=processes, devices=each, rounds=_ROUNDS
-        )
+        rows = measure_between("ops:between", processes=processes, devices=each, rounds=_ROUNDS)
     source = Source("measured", "rooflight measure, on the machine itself", "", str(date.today()))
     base = load_chip("this-host")
     return host_of(rows, base, devices=each, source=source, processes=processes)

@@ -9,10 +9,11 @@ from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
-from rooflight.graph import REMATS, Utilisation, model_graph, utilisation
-from rooflight.report.table import table
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import Slice, parse_slice
+from rooflight.hardware.slice import Slice, parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.utilisation import REMATS, Utilisation, utilisation
+from rooflight.models.presets import load_model
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si, parse_count
 
 HELP = "utilisation of a training run under each convention, and who uses which"

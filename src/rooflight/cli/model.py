@@ -8,10 +8,12 @@ from rooflight.cli.flags import add_dtype
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import Dtype, parse_dtype
-from rooflight.graph import Component, Summary, count_params, model_graph, summarize
-from rooflight.report.table import table
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model, model_names
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import count_params
+from rooflight.models.graph.summary import Component, Summary, summarize
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import ModelSpec
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
 
 HELP = "a model's parameters, FLOPs and KV cache by component; all presets if left out"

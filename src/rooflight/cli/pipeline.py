@@ -7,10 +7,10 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.pipeline_page import comparison, document
 from rooflight.errors import ParseError, UsageError
-from rooflight.explore.pipeline_chart import chart_of, pipeline_answer
-from rooflight.graph.schedules import SCHEDULES, make_schedule
-from rooflight.plan.pipeline import PipelineRun, SlotTimes, simulate_pipeline
-from rooflight.report.gantt import gantt_svg, gantt_text
+from rooflight.models.layout.schedules import SCHEDULES, make_schedule
+from rooflight.plan.training.time.pipeline import PipelineRun, SlotTimes, simulate_pipeline
+from rooflight.ui.browser.pipeline_chart import chart_of, pipeline_answer
+from rooflight.ui.svg.gantt import gantt_svg, gantt_text
 from rooflight.units import parse_count
 
 HELP = "a pipeline schedule: bubble, activations each device holds, and a Gantt chart"

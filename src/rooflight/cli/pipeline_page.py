@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from rooflight.explore.pipeline_chart import amount, idle
-from rooflight.plan.pipeline import PipelineRun
-from rooflight.report.table import table
+from rooflight.plan.training.time.pipeline import PipelineRun
+from rooflight.ui.browser.pipeline_chart import amount, idle
+from rooflight.ui.text.table import table
 
 
 def comparison(others: dict[str, PipelineRun | str]) -> str:

@@ -12,25 +12,25 @@ from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
 from rooflight.cli.plan_questions import Asked, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
-from rooflight.cli.plan_verify import (
-    Verified,
-    parse_verify,
-    require_verify,
-    verify_search,
-)
+from rooflight.cli.plan_verify import Verified, parse_verify, require_verify, verify_search
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
-from rooflight.graph import model_graph
-from rooflight.plan.candidate import RANKS, Candidate, Question
-from rooflight.plan.framework import PLANNED
-from rooflight.plan.recipe import RECIPES
-from rooflight.plan.search import Search
-from rooflight.plan.stage_time import OVERLAPS
-from rooflight.plan.training import better_batch, plan_record, rounded_batch, train_question
-from rooflight.records import Choice, to_json
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.record import Choice, to_json
+from rooflight.plan.training.memory.framework import PLANNED
+from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
+from rooflight.plan.training.search.plan import (
+    better_batch,
+    plan_record,
+    rounded_batch,
+    train_question,
+)
+from rooflight.plan.training.search.run import Search
+from rooflight.plan.training.time.stage_time import OVERLAPS
 from rooflight.units import parse_count, parse_part
 
 _SHOWN = 8  # layouts

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from rooflight.cli.compile_progress import compile_progress
+from rooflight.compile.aot.flags import Sweep, Tried, sweep_flags
 from rooflight.errors import UsageError
-from rooflight.plan.candidate import Question
-from rooflight.records import Choice, Plan
+from rooflight.plan.file.record import Choice, Plan
+from rooflight.plan.training.search.candidate import Question
 from rooflight.units import format_seconds
-from rooflight.verify.compiler_flags import Sweep, Tried, sweep_flags
 
 
 def require_flags(question: Question) -> None:

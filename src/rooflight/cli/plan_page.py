@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from rooflight.plan.candidate import Candidate, Question, Rank, extrapolation_of
-from rooflight.plan.search import Search
-from rooflight.plan.training import schedule_text
-from rooflight.plan.wanted import degrees_text
-from rooflight.records import Choice
-from rooflight.report.table import table
+from rooflight.plan.file.record import Choice
+from rooflight.plan.training.search.candidate import Candidate, Question, Rank, extrapolation_of
+from rooflight.plan.training.search.plan import schedule_text
+from rooflight.plan.training.search.run import Search
+from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
 

@@ -24,25 +24,20 @@ from rooflight.cli.what_if_page import (
     what_if_document,
     what_if_text,
 )
-from rooflight.cli.why_not_page import (
-    flips_document,
-    flips_text,
-    why_not_document,
-    why_not_text,
-)
+from rooflight.cli.why_not_page import flips_document, flips_text, why_not_document, why_not_text
 from rooflight.errors import ParseError, UsageError
-from rooflight.explore.plan_pictures import scaling_picture
-from rooflight.plan.candidate import Question
-from rooflight.plan.flips import flips
-from rooflight.plan.run_cost import run_cost
-from rooflight.plan.scaling import KINDS, pareto, scale, smallest_slice
-from rooflight.plan.search import Search
-from rooflight.plan.slices import largest_slice
-from rooflight.plan.training import plan_training
-from rooflight.plan.wanted import parse_wanted
-from rooflight.plan.what_if import KNOBS, parse_changes, sensitivity, what_if
-from rooflight.plan.why_not import why_not
-from rooflight.records import Choice
+from rooflight.plan.file.record import Choice
+from rooflight.plan.training.questions.flips import flips
+from rooflight.plan.training.questions.run_cost import run_cost
+from rooflight.plan.training.questions.scaling import KINDS, pareto, scale, smallest_slice
+from rooflight.plan.training.questions.what_if import KNOBS, parse_changes, sensitivity, what_if
+from rooflight.plan.training.questions.why_not import why_not
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.plan import plan_training
+from rooflight.plan.training.search.run import Search
+from rooflight.plan.training.search.slices import largest_slice
+from rooflight.plan.training.search.wanted import parse_wanted
+from rooflight.ui.browser.plan_pictures import scaling_picture
 from rooflight.units import format_count, parse_count
 
 _MOST_TOKENS = 10**18

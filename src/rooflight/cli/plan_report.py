@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from rooflight.cli.chip_facts import fact_text
 from rooflight.cli.output import write_file
 from rooflight.cli.plan_views import memory_view, pipeline_view, roof_view, time_view
-from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.search import Search
-from rooflight.plan.training import schedule_text
-from rooflight.records import Plan, plan_hash, to_json
-from rooflight.report.html_page import Grid, Link
-from rooflight.report.plan_html import Fact, PlanPage, Reason, plan_html
-from rooflight.specs.chip import Chip
-from rooflight.specs.model import ModelSpec
+from rooflight.hardware.chip import Chip
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.record import Plan, plan_hash, to_json
+from rooflight.plan.training.search.candidate import Candidate, Question
+from rooflight.plan.training.search.plan import schedule_text
+from rooflight.plan.training.search.run import Search
+from rooflight.ui.html.page import Grid, Link
+from rooflight.ui.html.plan import Fact, PlanPage, Reason, plan_html
 from rooflight.units import format_count, format_seconds, format_si
 
 _OVERLAP = {

@@ -22,23 +22,18 @@ from rooflight.cli.plan_serve_page import Page, text
 from rooflight.cli.progress import progress
 from rooflight.cli.serving_flags import engine_of
 from rooflight.errors import UsageError
-from rooflight.plan.serving.fleet import Fleet, FleetSearch, cheapest_fleet
-from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_questions import WhyNot, doubled_demands, hourly_fleets, why_not
-from rooflight.plan.serving.fleet_separate import separate_or_not
-from rooflight.plan.serving.fleet_way import (
-    FLEET_POLICIES,
-    FleetPolicy,
-    chip_slices,
-    ways_to_serve,
-)
-from rooflight.plan.serving.layout import ServingLayout, parse_serving_layout
-from rooflight.plan.serving.precision import Precision, parse_precision
-from rooflight.plan.serving.simulate_setup import Sizes
-from rooflight.specs.catalog import chip_names, find_chip, load_chip
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import Slice, parse_slice
+from rooflight.hardware.catalog import chip_names, find_chip, load_chip
+from rooflight.hardware.slice import Slice, parse_slice
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, cheapest_fleet
+from rooflight.plan.serving.fleet.questions import WhyNot, doubled_demands, hourly_fleets, why_not
+from rooflight.plan.serving.fleet.separate import separate_or_not
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_slices, ways_to_serve
+from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.precision import Precision, parse_precision
 
 HELP = "the cheapest fleet that serves a model's traffic as promised, and what a token costs"
 

@@ -8,13 +8,13 @@ from rooflight.cli.flags import add_choice, positive, whole
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import ParseError
-from rooflight.plan.serving.arrivals import parse_lengths
-from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_way import FLEET_POLICIES
-from rooflight.plan.serving.simulate_setup import Sizes
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.plan.serving.trace import Trace, hourly_rates
-from rooflight.specs.catalog import load_chip
+from rooflight.hardware.catalog import load_chip
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES
+from rooflight.plan.serving.simulate.arrivals import parse_lengths
+from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.simulate.trace import Trace, hourly_rates
 from rooflight.units import parse_seconds
 
 _MOST_SPARES = 1000

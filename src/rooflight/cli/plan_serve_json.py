@@ -4,10 +4,10 @@ import math
 from dataclasses import asdict
 
 from rooflight.cli.plan_serve_page import Page, standing
-from rooflight.plan.serving.fleet import Fleet
-from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_questions import saving
-from rooflight.plan.serving.simulate_quantiles import Quantiles
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet
+from rooflight.plan.serving.fleet.questions import saving
+from rooflight.plan.serving.simulate.quantiles import Quantiles
 
 
 def document(page: Page) -> dict[str, object]:

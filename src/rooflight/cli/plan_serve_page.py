@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
-from rooflight.plan.serving.fleet import Fleet, FleetSearch
-from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_questions import Doubled, Hour, WhyNot, saving
-from rooflight.plan.serving.fleet_separate import Verdict
-from rooflight.report.table import table
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch
+from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNot, saving
+from rooflight.plan.serving.fleet.separate import Verdict
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 
 from rooflight.cli.compile_progress import compile_progress
+from rooflight.compile.aot.environment import compiler_versions, require_compiler
+from rooflight.compile.aot.run import Watch
+from rooflight.compile.findings.standing import NOT_ASKED, Standing, order, stand
 from rooflight.errors import ParseError
-from rooflight.plan.candidate import Question
-from rooflight.plan.search import Search
-from rooflight.plan.training import plan_record
-from rooflight.records import Choice, Plan
-from rooflight.specs.model import ModelSpec
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.record import Choice, Plan
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.plan import plan_record
+from rooflight.plan.training.search.run import Search
 from rooflight.units import format_si
-from rooflight.verify.compile import Watch
-from rooflight.verify.environment import compiler_versions, require_compiler
-from rooflight.verify.standing import NOT_ASKED, Standing, order, stand
 
 
 @dataclass(frozen=True, slots=True)

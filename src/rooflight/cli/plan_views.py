@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.explore.plan_pictures import (
+from rooflight.plan.training.derive.products import Product, products_of
+from rooflight.plan.training.questions.curves import Curve, time_by_batch
+from rooflight.plan.training.search.candidate import Candidate, Question
+from rooflight.plan.training.search.run import Search
+from rooflight.ui.browser.plan_pictures import (
     drawn_pipeline,
     memory_stacks,
     pipeline_chart,
     time_plot,
 )
-from rooflight.plan.candidate import Candidate, Question
-from rooflight.plan.curves import Curve, time_by_batch
-from rooflight.plan.products import Product, products_of
-from rooflight.plan.search import Search
-from rooflight.report.html_page import Grid
-from rooflight.report.plan_html import MemoryView, PipelineView, RoofView, TimeView
-from rooflight.report.roofline_plot import PlotPoint, RoofLine
-from rooflight.report.time_plot import TimeLine
+from rooflight.ui.html.page import Grid
+from rooflight.ui.html.plan import MemoryView, PipelineView, RoofView, TimeView
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine
+from rooflight.ui.svg.time import TimeLine
 from rooflight.units import format_count, format_seconds, format_si
 
 _MOST_PRODUCTS = 6

@@ -8,20 +8,15 @@ from rooflight.cli.output import print_json, suggest, write_file, write_pieces
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.profile_page import answer, csv_text, diff_page, document, tables
 from rooflight.dtypes import parse_dtype
-from rooflight.profile import (
-    BY,
-    EXAMPLE,
-    By,
-    Trace,
-    changes,
-    host_gaps,
-    overlaps,
-    perfetto,
-    read_trace,
-    step_table,
-    under_roof,
-)
-from rooflight.specs import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.measure.trace.diff import changes
+from rooflight.measure.trace.host_gaps import host_gaps
+from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.perfetto import perfetto
+from rooflight.measure.trace.read import EXAMPLE, read_trace
+from rooflight.measure.trace.record import Trace
+from rooflight.measure.trace.roof import under_roof
+from rooflight.measure.trace.table import BY, By, step_table
 
 HELP = "where the time of a step went, from a trace of JAX's profiler: ops, overlap, host gaps"
 

@@ -5,8 +5,12 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rooflight.profile import Change, HostGap, Overlap, Row, StepTable, Trace
-from rooflight.report.table import table as text_table
+from rooflight.measure.trace.diff import Change
+from rooflight.measure.trace.host_gaps import HostGap
+from rooflight.measure.trace.overlap import Overlap
+from rooflight.measure.trace.record import Trace
+from rooflight.measure.trace.table import Row, StepTable
+from rooflight.ui.text.table import table as text_table
 from rooflight.units import format_count, format_seconds, format_si
 
 _ROWS = 12

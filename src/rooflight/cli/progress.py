@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from rooflight.plan.search import Watch
+from rooflight.plan.training.search.run import Watch
 from rooflight.units import format_count
 
 _PATIENCE_S = 1.0

@@ -7,9 +7,9 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.reconcile_page import calibration_page, document, html_text, run_page
 from rooflight.errors import UsageError
-from rooflight.reconcile.run_calibrate import calibrate_runs, calibration_file
-from rooflight.reconcile.run_reconcile import reconcile_run
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.measure.reconcile.calibrate import calibrate_runs, calibration_file
+from rooflight.measure.reconcile.run import reconcile_run
 
 HELP = "a run's plan, program and measured steps, term by term: the gap as a waterfall of causes"
 _FORM = """rooflight reconcile RUN...                planned, compiled, measured; causes of the gap

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from rooflight.explore.run_gap_picture import gap_picture, merged
-from rooflight.reconcile.run_calibrate import RunCalibration
-from rooflight.reconcile.run_gap import Gap
-from rooflight.reconcile.run_reconcile import Reconciled
-from rooflight.records import encode
-from rooflight.report.html_page import Grid, Section, figure, grid, page, paragraph
-from rooflight.report.table import table
+from rooflight.measure.reconcile.calibrate import RunCalibration
+from rooflight.measure.reconcile.gap import Gap
+from rooflight.measure.reconcile.run import Reconciled
+from rooflight.plan.file.codec import encode
+from rooflight.ui.browser.run_gap_picture import gap_picture, merged
+from rooflight.ui.html.page import Grid, Section, figure, grid, page, paragraph
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds
 
 _SCOPES = 8

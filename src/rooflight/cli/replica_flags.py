@@ -4,11 +4,11 @@ from rooflight.cli.flags import whole
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
-from rooflight.plan.serving.layout import ServingLayout, parse_serving_layout
-from rooflight.plan.serving.precision import parse_precision
-from rooflight.plan.serving.simulate_setup import Setup, Sizes
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.precision import parse_precision
 
 MOST_REPLICAS = 10_000
 _MOST_WAITING = 10**9

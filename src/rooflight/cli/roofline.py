@@ -16,10 +16,10 @@ from rooflight.costs.roofline import (
 )
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import ParseError, UsageError
-from rooflight.report.roofline_plot import PlotPoint, RoofLine, roofline_svg, roofline_text
-from rooflight.report.table import table
-from rooflight.specs.chip import Chip
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.slice import parse_slice
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si, parse_count
 
 HELP = "ridge point, critical batch and log-log plot of a chip; matmuls as points on it"

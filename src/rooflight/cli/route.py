@@ -10,8 +10,8 @@ from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.report.table import table
-from rooflight.router.ring import Ring
+from rooflight.serve.router.ring import Ring
+from rooflight.ui.text.table import table
 from rooflight.units import parse_seconds
 
 HELP = "one address for several servers: requests go by shared prefixes and load"
@@ -67,10 +67,10 @@ def _route(
     timeout_s: float,
     drain_s: float,
 ) -> int:
-    from rooflight.router.front import Settings
-    from rooflight.router.route import route
-    from rooflight.service.keys import environment_key, read_keys
-    from rooflight.service.logs import Log
+    from rooflight.serve.http.keys import environment_key, read_keys
+    from rooflight.serve.http.logs import Log
+    from rooflight.serve.router.front import Settings
+    from rooflight.serve.router.route import route
 
     keys = read_keys(Path(args.keys)) if args.keys else environment_key()
     settings = Settings(

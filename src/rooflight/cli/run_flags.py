@@ -7,7 +7,7 @@ from pathlib import Path
 from rooflight.cli.flags import whole
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, RooflightError, UsageError, install
-from rooflight.records import read_plan
+from rooflight.plan.file.record import read_plan
 from rooflight.train.run import AdamW, Run
 
 _PACKAGES = ("jax", "optax", "orbax.checkpoint", "grain")
@@ -17,7 +17,7 @@ FLAGS = (*_NEEDED, "save_every", "learning_rate", "seed", "profile_at")
 
 TEMPLATE = '''"""A training run, for `rooflight train` or, on several hosts, `rooflight launch`."""
 
-from rooflight.records import read_plan
+from rooflight.plan.file.record import read_plan
 from rooflight.train.run import AdamW, Run
 
 run = Run(

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from rooflight.cli.budget_page import run_document, short
-from rooflight.plan.run_cost import CONVENTION, Checkpoints, RunCost
+from rooflight.plan.training.questions.run_cost import CONVENTION, Checkpoints, RunCost
 
 _HOUR_S = 3600.0
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from rooflight.cli.candidate_page import candidate_document, short_text
-from rooflight.explore.plan_pictures import lost
-from rooflight.plan.scaling import BENDS, Point, Scaling, Smallest
-from rooflight.plan.wanted import degrees_text
-from rooflight.report.table import table
+from rooflight.plan.training.questions.scaling import BENDS, Point, Scaling, Smallest
+from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.ui.browser.plan_pictures import lost
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
 _BILLION = 1e9

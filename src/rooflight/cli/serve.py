@@ -8,7 +8,7 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, NamedTuple
 
-from rooflight.batching import Limits
+from rooflight.batching.request import Limits
 from rooflight.cli.flags import add_choice, whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
@@ -16,20 +16,20 @@ from rooflight.cli.serve_page import Page, document, text
 from rooflight.cli.serve_placement import Placed, add_placement, placed
 from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.plan.serving.fleet_cost import fleet_cost
-from rooflight.plan.serving.simulate_setup import Setup, Sizes
-from rooflight.plan.serving.step_cost import StepCost
-from rooflight.service.address import bind, check_address
-from rooflight.service.keys import Key, environment_key, read_keys
-from rooflight.service.waiting_limit import waiting_limit
-from rooflight.specs.calibration import ANY
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model
+from rooflight.hardware.calibration import ANY
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.fleet.cost import fleet_cost
+from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.serve.http.address import bind, check_address
+from rooflight.serve.http.keys import Key, environment_key, read_keys
+from rooflight.serve.http.waiting_limit import waiting_limit
 from rooflight.units import parse_seconds
 
 if TYPE_CHECKING:
-    from rooflight.engine import EngineConfig
-    from rooflight.engine.load import Placement
+    from rooflight.serve.engine.config import EngineConfig
+    from rooflight.serve.engine.load import Placement
 
 HELP = "a model of a Hugging Face folder behind OpenAI's API, with limits from the plan"
 _PACKAGES = ("jax", "aiohttp", "tokenizers", "prometheus_client", "jinja2", "safetensors")
@@ -138,9 +138,9 @@ def _check(args: Namespace, page: Page, where: Placed, folder: Path) -> None:
     if not folder.is_dir():
         return
     _require_packages()
-    from rooflight.engine.load import check_folder
-    from rooflight.service.chat_template import load_template
-    from rooflight.service.tokens import load_tokenizer
+    from rooflight.serve.engine.load import check_folder
+    from rooflight.serve.http.chat_template import load_template
+    from rooflight.serve.http.tokens import load_tokenizer
 
     load_tokenizer(folder)
     if (template := load_template(folder)) is not None:
@@ -173,10 +173,10 @@ def _serve_on(
     prefill_from: str | None,
 ) -> int:
     # Only now: these bring jax, which takes seconds.
-    from rooflight.service.fingerprint import fingerprint
-    from rooflight.service.separation import Separation
-    from rooflight.service.serve import Deployment, serve
-    from rooflight.service.service import Settings
+    from rooflight.serve.disaggregated.separation import Separation
+    from rooflight.serve.http.fingerprint import fingerprint
+    from rooflight.serve.http.run import Deployment, serve
+    from rooflight.serve.http.service import Settings
 
     is_separated = args.prefill_only or prefill_from is not None
     config = _config(args, page, is_separated=is_separated)
@@ -202,7 +202,7 @@ def _serve_on(
 
 
 def _config(args: Namespace, page: Page, *, is_separated: bool) -> "EngineConfig":
-    from rooflight.engine import EngineConfig
+    from rooflight.serve.engine.config import EngineConfig
 
     limits = page.limits
     return EngineConfig(
@@ -220,7 +220,7 @@ def _config(args: Namespace, page: Page, *, is_separated: bool) -> "EngineConfig
 
 
 def _placement(args: Namespace, where: Placed) -> "Placement":
-    from rooflight.engine.load import ONE_DEVICE, Placement
+    from rooflight.serve.engine.load import ONE_DEVICE, Placement
 
     on = str(where.on or ONE_DEVICE.on)
     return Placement(on, str(where.layout), where.dtypes, args.draft_model)

@@ -2,9 +2,9 @@
 
 from dataclasses import asdict, dataclass
 
-from rooflight.batching import Limits
-from rooflight.report.table import table
-from rooflight.service.waiting_limit import WaitingLimit
+from rooflight.batching.request import Limits
+from rooflight.serve.http.waiting_limit import WaitingLimit
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.errors import UsageError
-from rooflight.plan.serving.layout import ServingLayout, check_one_engine, parse_serving_layout
-from rooflight.plan.serving.precision import Precision, parse_precision
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.slice import Slice, parse_slice
-from rooflight.verify.serve_step import step_of_fleet
+from rooflight.hardware.slice import Slice, parse_slice
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.layout import ServingLayout, check_one_engine, parse_serving_layout
+from rooflight.plan.serving.step.precision import Precision, parse_precision
+from rooflight.program.from_plan.served_step import step_of_fleet
 
 _DTYPES = "f32"
 _FLAGS = ("on", "layout", "dtypes")

@@ -4,8 +4,8 @@ import math
 
 from rooflight.cli.flags import add_choice
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.specs.calibration import ANY, Calibration
-from rooflight.specs.serving_calibration import shipped_serving
+from rooflight.hardware.calibration import ANY, Calibration
+from rooflight.hardware.serving_calibration import shipped_serving
 
 _ROOFS = "none"  # no engine: what the roofs allow
 

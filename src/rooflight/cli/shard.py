@@ -2,15 +2,17 @@
 
 import shlex
 
-from rooflight.algebra import Tensor, device_bytes, holders, local_shape, parse_tensor, total_bytes
-from rooflight.algebra import ways as shards_of
+from rooflight.algebra.blocks import holders
+from rooflight.algebra.notation import Tensor, parse_tensor
+from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes
+from rooflight.algebra.shapes import ways as shards_of
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_plot
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
-from rooflight.report.shard_picture import ShardPicture, shard_svg, shard_text
-from rooflight.specs.axes import mesh_of
-from rooflight.specs.slice import parse_slice
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.slice import parse_slice
+from rooflight.ui.svg.shard import ShardPicture, shard_svg, shard_text
 from rooflight.units import format_si, parse_sizes
 
 HELP = "a picture of which device holds what of an array"

@@ -1,6 +1,6 @@
 """`rooflight simulate`: requests through the real scheduler under a virtual clock."""
 
-from rooflight.batching import Policy
+from rooflight.batching.request import Policy
 from rooflight.cli.flags import add_choice, add_on, add_plot, whole
 from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
@@ -10,13 +10,13 @@ from rooflight.cli.serving_flags import add_engine, engine_of
 from rooflight.cli.simulate_page import Page, comparison, document, plot, text
 from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
 from rooflight.errors import UsageError
-from rooflight.plan.serving.fleet_cost import fleet_cost
-from rooflight.plan.serving.simulate import Separation, Simulation, simulate
-from rooflight.plan.serving.simulate_setup import Setup
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.plan.serving.step_cost import StepCost
-from rooflight.report.latency_plot import latency_svg
-from rooflight.specs.calibration import Calibration
+from rooflight.hardware.calibration import Calibration
+from rooflight.plan.serving.fleet.cost import fleet_cost
+from rooflight.plan.serving.simulate.run import Separation, Simulation, simulate
+from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.ui.svg.latency import latency_svg
 
 HELP = "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput"
 

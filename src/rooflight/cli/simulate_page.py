@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
-from rooflight.plan.serving.simulate import Simulation
-from rooflight.plan.serving.simulate_quantiles import EXACT_UP_TO, RELATIVE_ERROR, Quantiles
-from rooflight.plan.serving.simulate_setup import Setup
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.report.latency_plot import LatencyLine, LatencyPlot
-from rooflight.report.table import table
-from rooflight.specs.calibration import Calibration
+from rooflight.hardware.calibration import Calibration
+from rooflight.plan.serving.simulate.quantiles import EXACT_UP_TO, RELATIVE_ERROR, Quantiles
+from rooflight.plan.serving.simulate.run import Simulation
+from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.ui.svg.latency import LatencyLine, LatencyPlot
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 KEPT = 0.99  # of all requests; less is a finding

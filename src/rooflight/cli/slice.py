@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from rooflight.cli.flags import add_mesh
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.report.table import table
-from rooflight.specs.mesh import Fan, Mesh, Ring, parse_mesh
-from rooflight.specs.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse_slice
+from rooflight.hardware.mesh import Fan, Mesh, Ring, parse_mesh
+from rooflight.hardware.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse_slice
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
 
 HELP = "a slice of chips: hosts, wraparound, totals, and how a mesh lies on it"

@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 
-from rooflight.records.plan import Time
-from rooflight.report.html_page import Grid
-from rooflight.report.table import table
+from rooflight.compile.time.op import UNITS
+from rooflight.compile.time.step import CompiledTime, Network
+from rooflight.plan.file.record import Time
+from rooflight.ui.html.page import Grid
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds
-from rooflight.verify.compiled_time import CompiledTime, Network
-from rooflight.verify.op_time import UNITS
 
 _WORDS = {
     "matrix": "products",

@@ -7,7 +7,7 @@ from rooflight.cli.flags import whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.records import encode
+from rooflight.plan.file.codec import encode
 from rooflight.units import format_count
 
 HELP = "text files as a folder of tokens for `train`, with a tokenizer of yours or one made of them"

@@ -9,9 +9,15 @@ from pathlib import Path
 from rooflight.cli.flags import positive, whole
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.plan.serving.arrivals import Arrival, Traffic, at_once, parse_lengths, with_prefixes
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.plan.serving.trace import Trace
+from rooflight.plan.serving.simulate.arrivals import (
+    Arrival,
+    Traffic,
+    at_once,
+    parse_lengths,
+    with_prefixes,
+)
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.simulate.trace import Trace
 from rooflight.units import parse_seconds
 
 _MOST_SEED = 10**9

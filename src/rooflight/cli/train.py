@@ -6,7 +6,8 @@ from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.run_flags import TEMPLATE, add_run, cpu_devices, require_packages, run_of
 from rooflight.cli.train_page import Progress
-from rooflight.records import encode, plan_hash
+from rooflight.plan.file.codec import encode
+from rooflight.plan.file.record import plan_hash
 from rooflight.train.events import goodput, losses, read_events
 from rooflight.train.run import Run, claim, run_hash
 from rooflight.units import format_count, format_seconds

@@ -8,15 +8,15 @@ from rooflight.cli.output import print_json, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.validate_page import validation_page, validation_report
-from rooflight.reconcile.replay import REPLAYED, ask_rows
-from rooflight.reconcile.rows import read_rows
-from rooflight.reconcile.serving_replay import KIND as SERVE
-from rooflight.reconcile.serving_validation import (
+from rooflight.measure.published.replay import REPLAYED, ask_rows
+from rooflight.measure.published.rows import read_rows
+from rooflight.measure.published.serving_replay import KIND as SERVE
+from rooflight.measure.published.serving_validation import (
     shipped_serving_accuracy,
     validate_served,
     validate_silicon,
 )
-from rooflight.reconcile.validation import (
+from rooflight.measure.published.validation import (
     GROUPS,
     Validation,
     accuracies,

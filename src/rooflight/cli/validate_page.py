@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from rooflight.reconcile.validation import (
+from rooflight.measure.published.validation import (
     GROUPS,
     Accuracy,
     Replay,
@@ -11,9 +11,9 @@ from rooflight.reconcile.validation import (
     accuracies,
     accuracy,
 )
-from rooflight.report.accuracy_plot import AccuracyPlot, Dot, accuracy_svg
-from rooflight.report.html_page import Grid, Section, bullets, figure, grid, page, paragraph
-from rooflight.report.table import table
+from rooflight.ui.html.page import Grid, Section, bullets, figure, grid, page, paragraph
+from rooflight.ui.svg.accuracy import AccuracyPlot, Dot, accuracy_svg
+from rooflight.ui.text.table import table
 from rooflight.units import format_seconds
 
 _TITLES = {"train": "training", "micro": "microbenchmarks", "serve": "serving"}

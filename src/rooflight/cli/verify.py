@@ -12,18 +12,18 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verify_page import answer, document, expectation, expectation_document, tables
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
 from rooflight.cli.verify_report import write_verdict
+from rooflight.compile.aot.program import judge_program, parse_build
+from rooflight.compile.findings.baseline import compare, read_baseline
+from rooflight.compile.findings.judge import STAGES, expected_of, judge
 from rooflight.errors import UsageError
-from rooflight.records import Plan, from_json, read_text
-from rooflight.specs import parse_slice
-from rooflight.specs.axes import mesh_of
-from rooflight.verify.baseline import compare, read_baseline
-from rooflight.verify.judge import STAGES, expected_of, judge
-from rooflight.verify.program import judge_program, parse_build
-from rooflight.verify.serve_step import ServedStep, is_fleet, step_of_fleet
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.slice import parse_slice
+from rooflight.plan.file.record import Plan, from_json, read_text
+from rooflight.program.from_plan.served_step import ServedStep, is_fleet, step_of_fleet
 
 HELP = "a plan or your own function, compiled for its slice without a chip: what is odd"
 
-_EXAMPLE = files("rooflight.verify") / "example_plan.json"
+_EXAMPLE = files("rooflight.compile") / "example_plan.json"
 
 
 def configure(parser: Parser) -> None:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rooflight.algebra import Axes
+from rooflight.algebra.notation import Axes
 from rooflight.cli.findings_page import collectives_document, findings_document, findings_text
 from rooflight.cli.time_page import time_document, time_line, time_table
-from rooflight.records import Plan
-from rooflight.report.table import table
+from rooflight.compile.expected.match import Matching, Surplus
+from rooflight.compile.expected.train import Expected
+from rooflight.compile.findings.judge import Verdict, terms_of
+from rooflight.plan.file.record import Plan
+from rooflight.program.from_plan.served_step import ServedStep
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
-from rooflight.verify.expect import Expected
-from rooflight.verify.judge import Verdict, terms_of
-from rooflight.verify.match import Matching, Surplus
-from rooflight.verify.serve_step import ServedStep
 
 _ROWS = 12
 

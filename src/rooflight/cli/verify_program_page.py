@@ -8,13 +8,13 @@ from rooflight.cli.hlo_page import grids
 from rooflight.cli.hlo_report import ROWS, step_page
 from rooflight.cli.output import write_file
 from rooflight.cli.time_page import time_document, time_line, time_table
+from rooflight.compile.aot.program import ProgramVerdict
+from rooflight.compile.aot.target import device_chip
+from rooflight.compile.findings.finding import network_seconds
 from rooflight.errors import UsageError
-from rooflight.report.step_html import step_html
-from rooflight.report.table import table
+from rooflight.ui.html.step import step_html
+from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si
-from rooflight.verify.finding import network_seconds
-from rooflight.verify.program import ProgramVerdict
-from rooflight.verify.target import device_chip
 
 _ROWS = 12
 _Key = tuple[str, tuple[str, ...] | None, str, int, str]

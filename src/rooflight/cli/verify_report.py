@@ -4,10 +4,10 @@ from rooflight.cli.hlo_page import grids
 from rooflight.cli.hlo_report import ROWS, step_page
 from rooflight.cli.output import write_file
 from rooflight.cli.time_page import time_line
-from rooflight.report.step_html import StepPage, step_html
-from rooflight.verify import read_compilation
-from rooflight.verify.judge import Verdict
-from rooflight.verify.target import device_chip
+from rooflight.compile.aot.run import read_compilation
+from rooflight.compile.aot.target import device_chip
+from rooflight.compile.findings.judge import Verdict
+from rooflight.ui.html.step import StepPage, step_html
 
 
 def write_verdict(path: str, verdict: Verdict, answer: str, tables: list[str]) -> None:

@@ -1,16 +1,7 @@
 """Seconds and bytes: rooflines of local ops, network time of collectives, choice of strategies."""
 
 from rooflight.costs.best import Layout, best_layouts
-from rooflight.costs.choose import (
-    Choice,
-    Price,
-    Pricer,
-    StepPrice,
-    choose,
-    pick,
-    price,
-    price_step,
-)
+from rooflight.costs.choose import Choice, Price, Pricer, StepPrice, choose, pick, price, price_step
 from rooflight.costs.network import (
     KINDS,
     CollectiveKind,

@@ -10,20 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from rooflight.algebra import (
-    Axes,
-    Contraction,
-    Step,
-    Strategy,
-    Tensor,
-    device_bytes,
-    local_shape,
-    reshard,
-)
+from rooflight.algebra.contract import Strategy
+from rooflight.algebra.notation import Axes, Contraction, Tensor
+from rooflight.algebra.reshard import reshard
+from rooflight.algebra.shapes import device_bytes, local_shape
+from rooflight.algebra.steps import Step
 from rooflight.costs.choose import Price, StepPrice, price_step
 from rooflight.dtypes import Dtype
 from rooflight.errors import ShardingError
-from rooflight.specs.mesh import Mesh
+from rooflight.hardware.mesh import Mesh
 from rooflight.units import format_si
 
 
@@ -71,9 +66,9 @@ def best_layouts(
 ) -> tuple[Layout, ...]:
     """The fastest layouts whose stored shards fit `memory_bytes` a device, best first.
 
-    >>> from rooflight.algebra import parse_contraction
+    >>> from rooflight.algebra.notation import parse_contraction
     >>> from rooflight.dtypes import DTYPES
-    >>> from rooflight.specs import parse_mesh
+    >>> from rooflight.hardware.mesh import parse_mesh
     >>> free = parse_contraction("A[I,J] * B[J,K] -> C[I,K]")
     >>> best = best_layouts(free, dims={"I": 4096, "J": 4096, "K": 4096}, dtype=DTYPES["bf16"],
     ...     mesh=parse_mesh("X=2,Y=2", on="v5e:2x2"), memory_bytes=10**9)[0]

@@ -9,12 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rooflight.algebra import Axes, Step, Strategy, Tensor, device_bytes, local_shape, ways
+from rooflight.algebra.contract import Strategy
+from rooflight.algebra.notation import Axes, Tensor
+from rooflight.algebra.shapes import device_bytes, local_shape, ways
+from rooflight.algebra.steps import Step
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.costs.roofline import OpTime, contraction_time
 from rooflight.dtypes import Dtype
 from rooflight.errors import ShardingError
-from rooflight.specs.mesh import Group, Mesh
+from rooflight.hardware.mesh import Group, Mesh
 
 TIE = 1e-9  # times that differ by less, relatively, differ by rounding
 
@@ -117,9 +120,10 @@ def choose(
     A reroute may be faster still. It stays among the losers and `because` names it: XLA seldom
     takes it unless the program spells it out (docs/xla.md), so a plan must not count on it.
 
-    >>> from rooflight.algebra import parse_contraction, strategies
+    >>> from rooflight.algebra.notation import parse_contraction
+    >>> from rooflight.algebra.contract import strategies
     >>> from rooflight.dtypes import DTYPES
-    >>> from rooflight.specs import parse_mesh
+    >>> from rooflight.hardware.mesh import parse_mesh
     >>> mesh = parse_mesh("X=4,Y=4", on="v5e:4x4")
     >>> fsdp = parse_contraction("A[I_X,J] * B[J_X,K_Y] -> C[I_X,K_Y]")
     >>> sizes = {"I": 8192, "J": 8192, "K": 32768}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.specs.mesh import Mesh, Segment
-from rooflight.specs.slice import Slice
+from rooflight.hardware.mesh import Mesh, Segment
+from rooflight.hardware.slice import Slice
 
 Ints = npt.NDArray[np.int64]
 
@@ -85,7 +85,7 @@ class MeshSweep:
 def every_mesh(axes: Sequence[str], on: Slice) -> MeshSweep:
     """Every way to share out each physical dim among the axes, outer axes first.
 
-    >>> from rooflight.specs import parse_slice
+    >>> from rooflight.hardware.slice import parse_slice
     >>> every_mesh(("X", "Y", "Z"), parse_slice("v5p:16x20x28")).count
     4860
     """
@@ -113,7 +113,7 @@ def ranked_meshes(order: Sequence[str], on: Slice, degrees: Ints, axes: Sequence
     the next tier only when that is full; where degrees do not allow it there is no mesh. Beyond the
     node an axis takes what fits of a tier, and the rest further out.
 
-    >>> from rooflight.specs import parse_slice
+    >>> from rooflight.hardware.slice import parse_slice
     >>> names = ("Z", "Y")
     >>> found = ranked_meshes(names, parse_slice("h100:8x4"), every_degree(names, 32), names)
     >>> [str(found.mesh(i)) for i in (1, 2)]

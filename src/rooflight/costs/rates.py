@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.costs.mesh_sweep import MeshSweep
-from rooflight.specs.mesh import FAR
-from rooflight.specs.slice import PhysicalDim, SwitchDim, TorusDim
+from rooflight.hardware.mesh import FAR
+from rooflight.hardware.slice import PhysicalDim, SwitchDim, TorusDim
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ from typing import Literal
 from rooflight.costs.tiling import padded_shape
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import ModelError, UsageError
-from rooflight.specs.chip import Chip
+from rooflight.hardware.chip import Chip
 
 Memory = Literal["hbm", "vmem", "pcie"]
 
@@ -105,7 +105,7 @@ def contraction_time(
     lower = max(flops / C, bytes / W), upper = their sum (book ch. 1). It stops holding for ops too
     short to fill the pipelines, and when tiles do not fill the matrix unit (see `matmul_time`).
 
-    >>> from rooflight.specs.catalog import load_chip
+    >>> from rooflight.hardware.catalog import load_chip
     >>> op = contraction_time(load_chip("h100"), flops=1e12, bytes_moved=0, compute="bf16")
     >>> round(op.lower_s, 5)
     0.00101
@@ -151,7 +151,7 @@ def matmul_time(
     vector registers' sublanes (book ch. 2). Bytes stay unpadded: the layout in memory is the
     compiler's choice. It stops holding where the compiler packs several small matmuls in a tile.
 
-    >>> from rooflight.specs.catalog import load_chip
+    >>> from rooflight.hardware.catalog import load_chip
     >>> int8 = DTYPES["int8"]
     >>> op = matmul_time(load_chip("v5e"), m=256, k=4096, n=16384, lhs=int8, rhs=int8, out=int8)
     >>> op.binds, round(op.utilisation, 3)
@@ -196,7 +196,7 @@ def vector_time(chip: Chip, *, flops: float, bytes_moved: float) -> OpTime:
 def hiding_intensity(chip: Chip, dtype: str, *, bytes_per_s: float) -> float:
     """FLOPs the matrix unit does while one byte arrives over any link: C / W (book ch. 1, 5).
 
-    >>> from rooflight.specs.catalog import load_chip
+    >>> from rooflight.hardware.catalog import load_chip
     >>> chip = load_chip("v5p")
     >>> hiding_intensity(chip, "bf16", bytes_per_s=2 * chip.torus.link_bytes_per_s)
     2550.0
@@ -207,7 +207,7 @@ def hiding_intensity(chip: Chip, dtype: str, *, bytes_per_s: float) -> float:
 def ridge_point(chip: Chip, dtype: str, memory: Memory = "hbm") -> float:
     """The intensity in FLOP/byte where the matrix unit and a memory take equally long: C / W.
 
-    >>> from rooflight.specs.catalog import load_chip
+    >>> from rooflight.hardware.catalog import load_chip
     >>> round(ridge_point(load_chip("v5e"), "bf16"))
     240
     """
@@ -243,7 +243,7 @@ def critical_batch(
     `d` and `f` it is the limit of B << D, F: B = C/W * w/2 (book ch. 1). It stops holding when
     weights are read more or less often than once a step (MoE: see `moe_critical_batch`).
 
-    >>> from rooflight.specs.catalog import load_chip
+    >>> from rooflight.hardware.catalog import load_chip
     >>> bf16, int8 = DTYPES["bf16"], DTYPES["int8"]
     >>> v5e = load_chip("v5e")
     >>> round(critical_batch(v5e, weight=bf16, activation=bf16, compute="bf16"))
@@ -285,7 +285,7 @@ def critical_contracting_dim(
     (book ch. 1). Two chips that swap sums take one pass at the one-way rate of a link; an
     AllReduce takes two at the rate of a ring (ch. 3). It stops holding under latency.
 
-    >>> from rooflight.specs.catalog import load_chip
+    >>> from rooflight.hardware.catalog import load_chip
     >>> v5e, bf16 = load_chip("v5e"), DTYPES["bf16"]
     >>> link = v5e.torus.link_bytes_per_s
     >>> round(critical_contracting_dim(

@@ -8,7 +8,7 @@ activation reaches it.
 
 from dataclasses import dataclass
 
-from rooflight.specs.chip import MatrixUnit
+from rooflight.hardware.chip import MatrixUnit
 
 
 @dataclass(frozen=True, slots=True)

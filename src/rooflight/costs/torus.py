@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from rooflight.specs.mesh import Ring
+from rooflight.hardware.mesh import Ring
 
 
 @dataclass(frozen=True, slots=True)

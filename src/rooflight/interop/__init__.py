@@ -1,6 +1,7 @@
 """Plans in the words of other frameworks, and their configurations as parts of a plan.
 
-from rooflight.interop import export_plan, import_config
+from rooflight.interop.export import export_plan
+from rooflight.interop.read import import_config
 export_plan(plan, to="megatron").text
 import_config(["train.sh"], on=parse_slice("h100:8x16")).layout
 """

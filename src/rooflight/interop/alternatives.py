@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.records import Plan
+from rooflight.plan.file.record import Plan
 
 _SCHEDULE = re.compile(
     r"(?:([\w-]+), (\d{1,6})(?: x (\d{1,6}))? stages, )?(?:(\d{1,9}) microbatches)?"

@@ -2,9 +2,9 @@
 
 from rooflight.interop.framework import Export, load_framework
 from rooflight.interop.maxtext import export_maxtext
-from rooflight.interop.megatron import export_megatron
+from rooflight.interop.megatron.export import export_megatron
 from rooflight.interop.torchtitan import export_torchtitan
-from rooflight.records import Plan
+from rooflight.plan.file.record import Plan
 
 _EXPORTERS = {
     "maxtext": export_maxtext,

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.errors import UnknownNameError
+from rooflight.hardware.mesh import Mesh, parse_mesh, place
+from rooflight.hardware.slice import Slice
 from rooflight.interop.framework import Framework, Loss
 from rooflight.interop.roles import OUTER
-from rooflight.specs.mesh import Mesh, parse_mesh, place
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model
-from rooflight.specs.slice import Slice
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
 
 _ORDER = ("dp", "fsdp", "cp", "ulysses", "tp", "sp", "mp", "ep", "pp")  # as layouts are written
 _TENSOR = {"tp", "sp", "mp"}

@@ -4,15 +4,15 @@ An axis is `ici_..._parallelism` inside a slice or node times `dcn_..._paralleli
 MaxText lays the axes of a slice on its torus itself, so where they lie is not written.
 """
 
-from rooflight.algebra import Axes
+from rooflight.algebra.notation import Axes
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
 from rooflight.interop.policies import policies, their_model, title
 from rooflight.interop.read_maxtext import KEYS, experts_again, import_maxtext
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
 from rooflight.interop.round_trip import unstated
 from rooflight.interop.sizes import Sizes, plain_sizes
-from rooflight.records import Plan
-from rooflight.specs.model import Mlp, ModelSpec, Moe
+from rooflight.models.spec import Mlp, ModelSpec, Moe
+from rooflight.plan.file.record import Plan
 
 
 def export_maxtext(plan: Plan) -> Export:

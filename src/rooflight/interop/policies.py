@@ -2,9 +2,9 @@
 
 from rooflight.interop.framework import Framework, Loss, Settings, settings_of
 from rooflight.interop.roles import Roles
-from rooflight.records import Plan, plan_hash
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.presets import load_model, model_names
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.record import Plan, plan_hash
 
 
 def policies(framework: Framework, plan: Plan, roles: Roles) -> tuple[Settings, list[Loss]]:

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rooflight.errors import UnknownNameError, UsageError
+from rooflight.hardware.slice import Slice
 from rooflight.interop.framework import FRAMEWORKS, load_framework
 from rooflight.interop.imported import Imported
-from rooflight.interop.megatron import import_megatron, is_megatron_yaml, read_arguments
+from rooflight.interop.megatron.arguments import is_megatron_yaml, read_arguments
+from rooflight.interop.megatron.read import import_megatron
 from rooflight.interop.read_maxtext import import_maxtext
 from rooflight.interop.read_torchtitan import import_torchtitan
 from rooflight.interop.settings import read_settings
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.slice import Slice
+from rooflight.models.spec import ModelSpec
 
 READABLE = FRAMEWORKS
 _SUFFIXES = {".sh": "megatron", ".bash": "megatron", ".slurm": "megatron", ".toml": "torchtitan"}
@@ -28,7 +29,7 @@ def import_config(
 
     Without a framework the name of the first file says whose it is.
 
-    >>> from rooflight.specs import parse_slice
+    >>> from rooflight.hardware.slice import parse_slice
     >>> words = ["model_name=llama3-8b", "ici_tensor_sequence_parallelism=4"]
     >>> found = import_config(words, framework="maxtext", on=parse_slice("v5e:4x4"))
     >>> found.layout, str(found.mesh), found.batch

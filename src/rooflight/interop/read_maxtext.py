@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.errors import UsageError
+from rooflight.hardware.slice import Slice
 from rooflight.interop.framework import Framework, Loss, load_framework
 from rooflight.interop.imported import (
     Degree,
@@ -18,8 +19,7 @@ from rooflight.interop.imported import (
     name_of,
 )
 from rooflight.interop.settings import Flat, text, whole
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Moe, Repeat
-from rooflight.specs.slice import Slice
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 
 # Every axis that a plan can use, in the order of MaxText's mesh.
 KEYS = ("data", "pipeline", "fsdp", "context", "tensor", "tensor_sequence", "expert")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from rooflight.errors import UsageError
+from rooflight.hardware.slice import Slice
 from rooflight.interop.framework import Framework, Loss, load_framework
 from rooflight.interop.imported import (
     Degree,
@@ -15,8 +16,7 @@ from rooflight.interop.imported import (
     straddles,
 )
 from rooflight.interop.settings import Flat, text, whole
-from rooflight.specs.model import ModelSpec
-from rooflight.specs.slice import Slice
+from rooflight.models.spec import ModelSpec
 
 LOOPED = ("interleaved", "zb-v", "dualpipe")  # schedules with several stages a rank
 _P = "parallelism."

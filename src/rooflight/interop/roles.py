@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rooflight.algebra import Axes, parse_axes
-from rooflight.graph.layout import parse_layout
+from rooflight.algebra.notation import Axes, parse_axes
+from rooflight.hardware.mesh import Mesh
 from rooflight.interop.framework import Framework, Loss
-from rooflight.specs.mesh import Mesh
+from rooflight.models.layout.rules import parse_layout
 
 OUTER = ("dcn", "spine", "leaf")  # physical dims between slices or nodes, outermost first
 _COMMA = re.compile(r",(?![^{}]*\})")  # not those inside {data,model}
@@ -41,7 +41,7 @@ class Roles:
 def read_roles(layout: str, mesh: Mesh) -> Roles:
     """The schemes of each axis.
 
-    >>> from rooflight.specs import parse_mesh
+    >>> from rooflight.hardware.mesh import parse_mesh
     >>> roles = read_roles("fsdp=X,sp=Y,ep=X", parse_mesh("X=4,Y=4", on="v5e:4x4"))
     >>> sorted(roles.schemes["X"]), roles.serving("sp", "tp")
     (['ep', 'fsdp'], ('Y',))

@@ -7,11 +7,11 @@ chip is as near as any other, so of an axis only how much of each tier it takes 
 from collections.abc import Callable, Mapping, Sequence
 
 from rooflight.errors import UsageError
+from rooflight.hardware.mesh import Mesh
 from rooflight.interop.framework import Loss
 from rooflight.interop.imported import Imported, straddles
 from rooflight.interop.roles import OUTER, read_roles
-from rooflight.records import Plan
-from rooflight.specs.mesh import Mesh
+from rooflight.plan.file.record import Plan
 
 _PARTS = (
     *("batch", "seq", "dtype", "remat", "stages", "schedule", "microbatches", "virtual"),
@@ -28,7 +28,7 @@ def spread(
 ) -> Spread:
     """How the axes that do the same lie; a part of `kinds` stands for its value.
 
-    >>> from rooflight.specs import parse_mesh
+    >>> from rooflight.hardware.mesh import parse_mesh
     >>> spread("fsdp=X,sp=Y", parse_mesh("X=4,Y=4", on="h100:8x2"))[frozenset({"fsdp"})]
     {'leaf': 2, 'node': 2}
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rooflight.errors import UsageError
-from rooflight.specs.slice import Slice, parse_slice
+from rooflight.hardware.slice import Slice, parse_slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ model such numbers do not say.
 from dataclasses import dataclass
 
 from rooflight.interop.framework import Loss
-from rooflight.specs.model import Attention, Block, Mlp, ModelSpec, Moe, Rope
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Rope
 
 _PRE_NORMS = ("attention_in", "mlp_in")
 

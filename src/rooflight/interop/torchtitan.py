@@ -5,7 +5,7 @@ from rooflight.interop.policies import policies, their_model, title
 from rooflight.interop.read_torchtitan import LOOPED, import_torchtitan
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
 from rooflight.interop.round_trip import unstated
-from rooflight.records import Plan
+from rooflight.plan.file.record import Plan
 
 _DEGREES = (
     *("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree"),

@@ -1,1 +1,1 @@
-"""What a machine really does: microbenchmarks, and derived steps that are run and timed."""
+"""What happened: microbenchmarks, profiler traces, load, published runs, reconciliation."""

@@ -1,7 +1,12 @@
 """From a model, a layout and a mesh to what will run. Records in, records out."""
 
-from rooflight.plan.algorithm import Algorithm, Line, derive_algorithm
-from rooflight.plan.budget import (
+from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.training.memory.count import Memory, memory, memory_by_stage, usable_hbm_bytes
+from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework, parse_framework
+from rooflight.plan.training.memory.job import Job, Microbatching
+from rooflight.plan.training.memory.recipe import RECIPES, Recipe, parse_recipe
+from rooflight.plan.training.memory.remat import REMATS, Kept, Remat, keep, parse_remat
+from rooflight.plan.training.questions.budget import (
     Allocation,
     Budget,
     Terms,
@@ -11,14 +16,14 @@ from rooflight.plan.budget import (
     petaflop_days,
     run_flops,
 )
-from rooflight.plan.fixes import UNKNOWNS, Fix, fixes, sized, solve, together
-from rooflight.plan.framework import FRAMEWORKS, Framework, parse_framework
-from rooflight.plan.job import Job, Microbatching
-from rooflight.plan.memory import Memory, memory, memory_by_stage, usable_hbm_bytes
-from rooflight.plan.pipeline import PipelineRun, SlotTimes, TimedGroup, simulate_pipeline
-from rooflight.plan.recipe import RECIPES, Recipe, parse_recipe
-from rooflight.plan.remat import REMATS, Kept, Remat, keep, parse_remat
-from rooflight.plan.stages import in_flight, stage_chunks, stage_layers
+from rooflight.plan.training.questions.fixes import UNKNOWNS, Fix, fixes, sized, solve, together
+from rooflight.plan.training.time.pipeline import (
+    PipelineRun,
+    SlotTimes,
+    TimedGroup,
+    simulate_pipeline,
+)
+from rooflight.plan.training.time.stages import in_flight, stage_chunks, stage_layers
 
 __all__ = [
     "FRAMEWORKS",

@@ -13,7 +13,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from rooflight.algebra import Axes, Step, Tensor, block_moves
+from rooflight.algebra.blocks import block_moves
+from rooflight.algebra.notation import Axes, Tensor
+from rooflight.algebra.steps import Step
 
 Blocks = jax.Array  # [every mesh axis..., *local shape]
 

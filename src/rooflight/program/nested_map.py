@@ -18,7 +18,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec
 
-from rooflight.algebra import Axes
+from rooflight.algebra.notation import Axes
 from rooflight.program.varying import vary, varying_axes
 
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from rooflight.algebra import Axes, Contraction, Tensor
-from rooflight.graph import Op
-from rooflight.graph.pins import Path, Pin, Pins
-from rooflight.program.layers import normalize
-from rooflight.program.params import TensorSpec
-from rooflight.program.products_native import few_rows, few_rows_can
+from rooflight.algebra.notation import Axes, Contraction, Tensor
+from rooflight.models.graph.ops import Op
+from rooflight.models.layout.constraints import Path, Pin, Pins
+from rooflight.models.spec import Norm
+from rooflight.program.cpu.products import few_rows, few_rows_can
+from rooflight.program.model.layers import normalize
+from rooflight.program.model.params import TensorSpec
 from rooflight.program.shardings import spec_of
 from rooflight.program.vectors import scaled, shifted
-from rooflight.specs.model import Norm
 
 Moved = tuple[jax.Array, jax.Array]  # where it came from, which keeps its id taken, and where it is
 
@@ -119,7 +119,7 @@ class Scope:
 def subscripts(contraction: Contraction) -> str:
     """The contraction in the letters of einsum.
 
-    >>> from rooflight.algebra import parse_contraction
+    >>> from rooflight.algebra.notation import parse_contraction
     >>> subscripts(parse_contraction("h[B,T,D] * W_q[D,K,G,H] -> q[B,T,K,G,H]"))
     'abc,cdef->abdef'
     """

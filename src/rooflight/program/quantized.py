@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from rooflight.errors import UnknownNameError
-from rooflight.graph import model_graph
-from rooflight.program.params import Tree
-from rooflight.specs.model import ModelSpec
+from rooflight.models.graph.build import model_graph
+from rooflight.models.spec import ModelSpec
+from rooflight.program.model.params import Tree
 
 FORMATS = {
     "int8": (jnp.int8, 127.0),

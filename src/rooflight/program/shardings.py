@@ -10,7 +10,7 @@ from typing import Any  # pytrees, and devices of real or described topologies
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from rooflight.algebra import Axes, Tensor
+from rooflight.algebra.notation import Axes, Tensor
 from rooflight.program.nested_map import nested_map
 
 
@@ -22,7 +22,7 @@ def spec_of(
     `reduced` names axes along which the tensor is the same everywhere and its gradient is to be
     left a pending sum: jax then types the gradient `{U_X}` and takes the sum where we say so.
 
-    >>> from rooflight.algebra import parse_tensor
+    >>> from rooflight.algebra.notation import parse_tensor
     >>> found = spec_of(parse_tensor("A[I_XY,J]{U_Z}"))
     >>> found == PartitionSpec(("X", "Y"), None, unreduced={"Z"})
     True

@@ -18,11 +18,11 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from rooflight.algebra import reshard
+from rooflight.algebra.reshard import reshard
 from rooflight.errors import UsageError
-from rooflight.program.loss import cross_entropy
-from rooflight.program.model import Program, with_pending_gradients
-from rooflight.program.params import (
+from rooflight.program.model.forward import Program, with_pending_gradients
+from rooflight.program.model.loss import cross_entropy
+from rooflight.program.model.params import (
     JAX_DTYPES,
     TensorSpec,
     Tree,
@@ -30,7 +30,7 @@ from rooflight.program.params import (
     init_params,
     map_specs,
 )
-from rooflight.program.train_pipeline import Rows, pipelined
+from rooflight.program.pipeline.train import Rows, pipelined
 
 
 @jax.tree_util.register_dataclass

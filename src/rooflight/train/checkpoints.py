@@ -21,9 +21,9 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from rooflight.errors import RooflightError
-from rooflight.program.model import Program
+from rooflight.plan.file.codec import encode
+from rooflight.program.model.forward import Program
 from rooflight.program.train import State
-from rooflight.records import encode
 from rooflight.train.restore import about, check_same_run, named, read_state
 from rooflight.train.run import Run
 from rooflight.train.seal import damage, is_sealed, write_seal

@@ -8,7 +8,7 @@ import json
 import shlex
 from dataclasses import dataclass
 
-from rooflight.specs.slice import Slice
+from rooflight.hardware.slice import Slice
 
 
 @dataclass(frozen=True, slots=True)

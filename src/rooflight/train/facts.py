@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
 
-from rooflight.records import plan_hash
+from rooflight.plan.file.record import plan_hash
 from rooflight.train.run import Run, run_hash
 from rooflight.train.tokens import data_digest
 

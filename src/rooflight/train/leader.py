@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rooflight.errors import ParseError
-from rooflight.records import decode
+from rooflight.plan.file.codec import decode
 from rooflight.train.facts import Facts
 from rooflight.train.lines import Line, Message, meet
 

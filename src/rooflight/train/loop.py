@@ -9,20 +9,30 @@ later steps run. All processes stop after the same step, at the end or when one 
 
 import contextlib
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
+import grain
 import jax
+import numpy as np
+import numpy.typing as npt
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from rooflight.compile.aot.devices import placed_mesh
+from rooflight.compile.aot.target import make_target
 from rooflight.errors import RooflightError
-from rooflight.program.model import Program
-from rooflight.program.params import init_params
+from rooflight.plan.file.record import Plan
+from rooflight.program.from_plan.train import make_program
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import (
+    Batch,
     State,
     abstract_batch,
     abstract_state,
@@ -30,15 +40,10 @@ from rooflight.program.train import (
     begin_state,
     make_train_step,
 )
-from rooflight.records import Plan
-from rooflight.train.batches import batches
 from rooflight.train.checkpoints import Checkpoints
 from rooflight.train.optimizer import make_optimizer
 from rooflight.train.run import COMPILED_STEP, Run
-from rooflight.train.window import Window
-from rooflight.verify.build_plan import make_program
-from rooflight.verify.devices import placed_mesh
-from rooflight.verify.target import make_target
+from rooflight.train.tokens import Records
 
 Tell = Callable[..., None]
 
@@ -195,3 +200,100 @@ def _tell_step(done: _Done, clock: float, tell: Tell) -> float:
         rows=done.checksum,
     )
     return now
+
+
+# The steps of a run that the profiler records: `traces/process-I`, read by `rooflight profile`.
+
+FOLDER = "traces"
+
+
+class Window:
+    """Opens and closes the profiler at the steps that `Run` names."""
+
+    def __init__(self, run: Run, tell: Callable[..., None]) -> None:
+        self._run, self._tell = run, tell
+        self._open = False
+
+    def turns(self, step: int) -> bool:
+        """Does it open or close before this step?"""
+        first = self._run.profile_at
+        if first is None:
+            return False
+        return step == first + self._run.profile_steps if self._open else step == first
+
+    def turn(self, step: int) -> None:
+        folder = self._run.folder / FOLDER / f"process-{jax.process_index()}"
+        if self._open:
+            jax.profiler.stop_trace()
+            self._tell("profiled", step=step, folder=str(folder))
+        else:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # each call of Python: slow, and names no gap better
+            jax.profiler.start_trace(str(folder), profiler_options=options)
+        self._open = not self._open
+
+
+# Batches: which records a step reads, and the rows of them that this process needs.
+
+Row = npt.NDArray[np.int32]
+_AHEAD = 4  # steps that are read before they are needed
+
+
+class Given(NamedTuple):
+    """A batch, and a checksum of the rows that this process read for it."""
+
+    batch: Batch
+    checksum: int
+
+
+class _StepRows:
+    """Element s is what this process reads for step s; grain reads several ahead."""
+
+    def __init__(self, run: Run, rows: npt.NDArray[np.int64]) -> None:
+        records = grain.MapDataset.source(Records(Path(run.data), run.plan.seq))
+        self._records = records.seed(run.seed).shuffle().repeat()
+        self._run, self._rows = run, rows
+
+    def __len__(self) -> int:
+        return self._run.steps
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
+        first = index * self._run.plan.batch
+        return np.stack([cast(Row, self._records[first + int(row)]) for row in self._rows])
+
+
+def batches(run: Run, sharding: NamedSharding, start: int) -> Iterator[Given]:
+    """The batches of steps from `start` on, laid out as `sharding` says."""
+    shape = (run.plan.batch, run.plan.seq)
+    mine = sorted({r for at in _local_rows(sharding, shape) for r in range(at.start, at.stop)})
+    rows = np.array(mine, np.int64)
+    ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
+    read = iter(grain.MapDataset.source(_StepRows(run, rows)).to_iter_dataset(ahead))
+    read.set_state({"next_index": start})
+    for found in read:
+        yield Given(_laid_out(found, rows, sharding, shape), zlib.crc32(found.tobytes()))
+
+
+def _local_rows(sharding: NamedSharding, shape: tuple[int, int]) -> Iterator[slice]:
+    for at in sharding.addressable_devices_indices_map(shape).values():
+        assert at is not None
+        yield slice(*at[0].indices(shape[0]))
+
+
+def _laid_out(
+    found: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int64],
+    sharding: NamedSharding,
+    shape: tuple[int, int],
+) -> Batch:
+    def array(values: npt.NDArray[Any]) -> jax.Array:
+        def part(at: tuple[slice, ...] | None) -> npt.NDArray[Any]:
+            assert at is not None
+            first, stop, _ = at[0].indices(shape[0])
+            begin = int(np.searchsorted(rows, first))
+            return values[begin : begin + stop - first]
+
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    ones = np.ones((len(found), shape[1]), np.float32)
+    return Batch(array(found[:, :-1]), array(found[:, 1:]), array(ones))

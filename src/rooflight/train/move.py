@@ -15,11 +15,12 @@ from pathlib import Path
 import jax
 
 from rooflight.errors import RooflightError, UsageError
-from rooflight.program.model import Program
-from rooflight.program.pipeline_layers import whole
+from rooflight.plan.file.record import Plan
+from rooflight.program.from_plan.train import make_program
+from rooflight.program.model.forward import Program
+from rooflight.program.pipeline.layers import whole
 from rooflight.program.shardings import abstract_mesh, device_mesh
 from rooflight.program.train import abstract_state
-from rooflight.records import Plan
 from rooflight.train.checkpoints import Checkpoints
 from rooflight.train.loop import Tell, on_devices
 from rooflight.train.optimizer import make_optimizer
@@ -27,7 +28,6 @@ from rooflight.train.restore import check_same_run, named, read_about, read_stat
 from rooflight.train.run import FILE, Run, claim, read_run
 from rooflight.train.seal import damage, is_sealed
 from rooflight.train.tokens import check_data
-from rooflight.verify.build_plan import make_program
 
 _MOST = 1.5  # times what is kept, at the peak: held by `tests/train/test_restore.py`
 _COPIES = 3  # of a stack whose rows are picked anew: as saved, joined, picked

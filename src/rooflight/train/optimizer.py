@@ -6,8 +6,8 @@ from typing import Any
 
 import optax
 
-from rooflight.program.model import Program
-from rooflight.program.params import TensorSpec, Tree, map_specs
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import TensorSpec, Tree, map_specs
 from rooflight.train.run import Run
 
 

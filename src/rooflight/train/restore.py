@@ -23,12 +23,13 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.plan.stages import schedule_table
-from rooflight.program.model import Program
-from rooflight.program.pipeline_layers import PADDING, Staging, staging_of, whole
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.codec import decode
+from rooflight.plan.file.record import plan_hash
+from rooflight.plan.training.time.stages import schedule_table
+from rooflight.program.model.forward import Program
+from rooflight.program.pipeline.layers import PADDING, Staging, staging_of, whole
 from rooflight.program.train import State
-from rooflight.records import decode, plan_hash
-from rooflight.specs.model import ModelSpec
 from rooflight.train.run import Run, identity
 
 STATE, ABOUT = "state", "about"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.records import Plan, dump, encode, load, read_text
+from rooflight.plan.file.codec import dump, encode, load
+from rooflight.plan.file.record import Plan, read_text
 from rooflight.train.tokens import check_data, data_digest
 
 SCHEMA = 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.errors import ParseError
-from rooflight.records import decode, encode
+from rooflight.plan.file.codec import decode, encode
 
 _SEAL = re.compile(r"seal\.(\d+)-of-(\d+)\.json")
 _CHUNK = 1 << 22

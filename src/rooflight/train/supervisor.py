@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from rooflight.errors import UsageError
-from rooflight.records import encode
+from rooflight.plan.file.codec import encode
 from rooflight.train.events import EventLog, read_events
 from rooflight.train.facts import facts_of
 from rooflight.train.leader import Leader

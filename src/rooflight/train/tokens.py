@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.records import decode, encode
+from rooflight.plan.file.codec import decode, encode
 
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 _END = "<|endoftext|>"  # after each file

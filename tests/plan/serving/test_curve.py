@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.plan.serving import (
-    StepCurve,
-    StepModel,
-    parse_precision,
-    parse_serving_layout,
-    serving_model,
-    step_curve,
-)
-from rooflight.plan.serving.load import Load, chunk_load, even_load
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.load import Load, chunk_load, even_load
+from rooflight.plan.serving.step.curve import StepCurve, step_curve
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.model import StepModel
+from rooflight.plan.serving.step.precision import parse_precision
 
 CASES = (
     ("llama3-70b", "v5e:4x4", "tp=16,kv=batch", "int8"),

@@ -6,22 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.plan.serving.arrivals import Lengths
-from rooflight.plan.serving.calibrated import calibrated_generate_s, calibrated_prefill_s
-from rooflight.plan.serving.derive_model import serving_model
-from rooflight.plan.serving.fleet import Fleet, Trials, cheapest_fleet, fewest_replicas
-from rooflight.plan.serving.fleet_cost import calibrated_cost, fleet_cost
-from rooflight.plan.serving.fleet_demand import Demand
-from rooflight.plan.serving.fleet_questions import hourly_fleets, saving
-from rooflight.plan.serving.fleet_separate import separate_or_not
-from rooflight.plan.serving.fleet_way import Way, chip_slices, ways_to_serve
-from rooflight.plan.serving.layout import parse_serving_layout
-from rooflight.plan.serving.precision import parse_precision
-from rooflight.plan.serving.simulate import simulate
-from rooflight.plan.serving.simulate_setup import Setup
-from rooflight.plan.serving.simulate_tally import Slo
-from rooflight.specs import load_chip, load_model, parse_slice
-from rooflight.specs.serving_calibration import typical_serving
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.serving_calibration import typical_serving
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.fleet.cost import calibrated_cost, fleet_cost
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet, Trials, cheapest_fleet, fewest_replicas
+from rooflight.plan.serving.fleet.questions import hourly_fleets, saving
+from rooflight.plan.serving.fleet.separate import separate_or_not
+from rooflight.plan.serving.fleet.way import Way, chip_slices, ways_to_serve
+from rooflight.plan.serving.simulate.arrivals import Lengths
+from rooflight.plan.serving.simulate.run import simulate
+from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.precision import parse_precision
 
 TINY = load_model("llama3.2-1b")
 INT8 = parse_precision("int8")

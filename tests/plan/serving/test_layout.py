@@ -6,11 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.algebra import parse_tensor
+from rooflight.algebra.notation import parse_tensor
 from rooflight.errors import ParseError, ShardingError, UnknownNameError
-from rooflight.plan.serving import KV_SPLITS, ServingLayout, parse_serving_layout
-from rooflight.plan.serving.layout import mesh_axes, rules
-from rooflight.specs import ModelSpec, load_model
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.layout import (
+    KV_SPLITS,
+    ServingLayout,
+    mesh_axes,
+    parse_serving_layout,
+    rules,
+)
 
 LLAMA, DEEPSEEK = load_model("llama3-70b"), load_model("deepseek-v3")
 WAYS = st.sampled_from([1, 2, 4, 8])

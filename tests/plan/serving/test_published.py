@@ -2,10 +2,10 @@
 
 import pytest
 
-from rooflight.plan.serving import generate_time, parse_precision, prefill_time
-from rooflight.plan.serving.published import PublishedStep, published_steps
-from rooflight.plan.serving.replay import slice_name
-from rooflight.specs import load_model
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.fleet.published import PublishedStep, published_steps
+from rooflight.plan.serving.simulate.replay import generate_time, prefill_time, slice_name
+from rooflight.plan.serving.step.precision import parse_precision
 
 from ...reference_loop import standard_s
 

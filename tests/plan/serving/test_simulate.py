@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rooflight.batching import Limits, Policy
+from rooflight.batching.request import Limits, Policy
 from rooflight.errors import UsageError
-from rooflight.plan.serving.arrivals import Arrival, Lengths, Traffic, parse_lengths
-from rooflight.plan.serving.simulate import Separation, Simulation, simulate
-from rooflight.plan.serving.simulate_clock import StepClock
-from rooflight.plan.serving.simulate_fleet import Transfer
-from rooflight.plan.serving.simulate_tally import Slo
+from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, Traffic, parse_lengths
+from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.fleet import Transfer
+from rooflight.plan.serving.simulate.run import Separation, Simulation, simulate
+from rooflight.plan.serving.simulate.tally import Slo
 
 ONE = Lengths("fixed", 1.0)
 

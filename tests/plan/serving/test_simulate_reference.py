@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from rooflight.batching import Admission, Limits, Policy
-from rooflight.plan.serving.arrivals import Arrival
-from rooflight.plan.serving.simulate_clock import StepClock
-from rooflight.plan.serving.simulate_fleet import SeparatedFleet, Transfer
-from rooflight.plan.serving.simulate_replica import Replica, Ticket, segment_keys
-from rooflight.plan.serving.simulate_tally import Slo, Tally
+from rooflight.batching.request import Admission, Limits, Policy
+from rooflight.plan.serving.simulate.arrivals import Arrival
+from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.fleet import SeparatedFleet, Transfer
+from rooflight.plan.serving.simulate.replica import Replica, Ticket, segment_keys
+from rooflight.plan.serving.simulate.tally import Slo, Tally
 
 from .reference_simulator import Job, Server
 

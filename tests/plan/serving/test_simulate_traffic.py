@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.plan.serving.arrivals import Traffic, parse_lengths
-from rooflight.plan.serving.simulate_quantiles import (
-    EXACT_UP_TO,
-    RELATIVE_ERROR,
-    QuantileSketch,
-)
-from rooflight.plan.serving.trace import Trace, hourly_rates
+from rooflight.plan.serving.simulate.arrivals import Traffic, parse_lengths
+from rooflight.plan.serving.simulate.quantiles import EXACT_UP_TO, RELATIVE_ERROR, QuantileSketch
+from rooflight.plan.serving.simulate.trace import Trace, hourly_rates
 
 
 @pytest.mark.parametrize(

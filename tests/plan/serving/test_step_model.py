@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ModelError, PlacementError, UsageError
-from rooflight.graph import forward_flops, kv_bytes, model_graph, param_count
-from rooflight.plan.serving import (
-    ServingLayout,
-    StepModel,
-    StepTime,
-    parse_precision,
-    parse_serving_layout,
-    serving_model,
-)
-from rooflight.plan.serving.terms import Experts, Message
-from rooflight.specs import load_model, parse_slice
+from rooflight.hardware.slice import parse_slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import forward_flops, kv_bytes, param_count
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.model import StepModel
+from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.terms import Experts, Message
+from rooflight.plan.serving.step.time import StepTime
 
 DENSE = ("llama3-8b", "llama2-13b", "gemma3-4b", "qwen3-8b", "mpt-7b")
 LAYOUTS = (

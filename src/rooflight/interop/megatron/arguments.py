@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.interop.framework import Framework, Loss, load_framework
-from rooflight.interop.script import UNKNOWN, Script, read_script
+from rooflight.interop.script.expand import UNKNOWN
+from rooflight.interop.script.run import Script, read_script
 from rooflight.interop.settings import Flat, read_nested_yaml, read_text, scalar
 
 _WORD = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)

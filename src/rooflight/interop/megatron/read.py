@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.errors import UsageError
+from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.interop.framework import Framework, Loss, load_framework
 from rooflight.interop.imported import (
     Degree,
@@ -22,8 +23,7 @@ from rooflight.interop.megatron.arguments import Arguments, flag_of
 from rooflight.interop.megatron.read_model import read_model
 from rooflight.interop.megatron.stages import Chunks, read_chunks, uneven_loss
 from rooflight.interop.megatron.values import count, optional
-from rooflight.specs.model import ModelSpec, Moe
-from rooflight.specs.slice import Slice, parse_slice
+from rooflight.models.spec import ModelSpec, Moe
 
 _SIZES = (
     *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "num-query-groups"),

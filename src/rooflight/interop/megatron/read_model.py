@@ -6,7 +6,8 @@ from dataclasses import replace
 from rooflight.errors import UsageError
 from rooflight.interop.framework import Loss
 from rooflight.interop.megatron.values import count, layer_pattern, optional
-from rooflight.specs.model import (
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import (
     Activation,
     Attention,
     Block,
@@ -18,7 +19,6 @@ from rooflight.specs.model import (
     Rope,
     repeats,
 )
-from rooflight.specs.presets import load_model, model_names
 
 _REQUIRED = ("num-layers", "hidden-size", "num-attention-heads")
 _VOCABULARIES = {"GPT2BPETokenizer": 50_257}

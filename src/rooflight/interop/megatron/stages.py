@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.graph.staging import cut_layers
 from rooflight.interop.framework import Loss, Settings
 from rooflight.interop.megatron.values import count
+from rooflight.models.layout.staging import cut_layers
 
 _LAYOUT = re.compile(r"[EtmL|()*0-9,\s]{1,4000}")
 _UNROLLED = (re.compile(r"\(([^()]+)\)\*(\d{1,6})"), re.compile(r"(.)\*(\d{1,6})"))

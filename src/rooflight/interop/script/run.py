@@ -12,14 +12,7 @@ from enum import IntEnum
 from itertools import pairwise, takewhile
 
 from rooflight.errors import ParseError
-from rooflight.interop.script.expand import (
-    UNKNOWN,
-    Values,
-    Variables,
-    arithmetic,
-    expand,
-    text_of,
-)
+from rooflight.interop.script.expand import UNKNOWN, Values, Variables, arithmetic, expand, text_of
 from rooflight.interop.script.tokens import Token, tokens
 
 _SET = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)

@@ -1,23 +1,23 @@
 """Serving: the time and memory of prefill and generate steps, and what is read off them."""
 
-from rooflight.plan.serving.curve import StepCurve, step_curve
-from rooflight.plan.serving.derive_model import serving_model
-from rooflight.plan.serving.kv_moves import KvMove, hand_over, load_from_host
-from rooflight.plan.serving.layout import KV_SPLITS, ServingLayout, parse_serving_layout
-from rooflight.plan.serving.load import Load, generate_load, prefill_load
-from rooflight.plan.serving.memory import Held, ServingMemory
-from rooflight.plan.serving.precision import Precision, parse_precision
-from rooflight.plan.serving.replay import (
+from rooflight.plan.serving.simulate.load import Load, generate_load, prefill_load
+from rooflight.plan.serving.simulate.replay import (
     generate_time,
     prefill_time,
     replayed_model,
     slice_name,
 )
-from rooflight.plan.serving.speculative import Speculation
-from rooflight.plan.serving.step_cost import StepCost
-from rooflight.plan.serving.step_model import StepModel
-from rooflight.plan.serving.step_time import StepTime
-from rooflight.plan.serving.totals import (
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.curve import StepCurve, step_curve
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.kv_moves import KvMove, hand_over, load_from_host
+from rooflight.plan.serving.step.layout import KV_SPLITS, ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.memory import Held, ServingMemory
+from rooflight.plan.serving.step.model import StepModel
+from rooflight.plan.serving.step.precision import Precision, parse_precision
+from rooflight.plan.serving.step.speculative import Speculation
+from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.totals import (
     Totals,
     ended_per_step,
     generate_ways,

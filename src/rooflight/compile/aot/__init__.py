@@ -1,0 +1,1 @@
+"""Ahead-of-time compilation in child processes, with a cache."""

@@ -1,0 +1,129 @@
+"""The arguments of a program: whole and on one device, and the mesh axes that split them.
+
+In: the module the compiler was given, which has whole shapes and the specs as the user wrote
+them, and the partitioned one. Out: an `Argument` each.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rooflight.compile.expected.flow import Flow
+from rooflight.compile.hlo.instruction import Instruction
+from rooflight.compile.hlo.scatter import only_calls, sliced_axes
+from rooflight.compile.hlo.shape import Shape
+from rooflight.compile.hlo.step import CompiledStep
+
+_SPEC = re.compile(r"#sdy\.sharding<@\w+, \[(.*?)\](?:,|>)")
+_DIM = re.compile(r"\{([^{}]*)\}")
+_AXIS = re.compile(r'"(\w+)')
+_PRODUCTS = ("dot", "convolution", "all-gather", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument; `spec` has the axes of each dim, None if the program does not say."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    nbytes: int
+    device_bytes: int
+    spec: tuple[tuple[str, ...], ...] | None
+    where: str  # the line that uses it first
+    cut: frozenset[str]  # axes along which a device uses a part of what it holds
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The mesh axes that split it."""
+        return frozenset(axis for dim in self.spec or () for axis in dim)
+
+    @property
+    def root(self) -> str:
+        """The parameter of the function that it is a leaf of."""
+        return re.split(r"[\[.]", self.name)[0]
+
+    @property
+    def is_integer(self) -> bool:
+        """Tokens, positions, lengths: data, and no weight."""
+        return self.dtype.startswith(("s", "u", "pred"))
+
+    def split_further(self, axis: str, size: int) -> str | None:
+        """A spec that also splits it over an axis; None if no dim divides.
+
+        >>> w = Argument("w", "bf16", (4, 64, 96), 0, 0, ((), ("Y",), ()), "", frozenset())
+        >>> w.split_further("X", 8), w.split_further("Y", 5)
+        ("P(None, 'Y', 'X')", None)
+        """
+        spec = self.spec or ((),) * len(self.dims)
+        free = [at for at, n in enumerate(self.dims) if not spec[at] and n % size == 0]
+        if not free:
+            return None
+        best = max(free, key=lambda at: self.dims[at])
+        return spec_text(tuple((axis,) if at == best else dim for at, dim in enumerate(spec)))
+
+
+def spec_text(spec: tuple[tuple[str, ...], ...]) -> str:
+    """A spec as jax code."""
+    parts = [repr(dim) if len(dim) > 1 else repr(dim[0]) if dim else "None" for dim in spec]
+    return f"P({', '.join(parts)})"
+
+
+def read_arguments(
+    given: CompiledStep, found: CompiledStep, axes: Mapping[str, int]
+) -> list[Argument]:
+    """Every array argument that the partitioned program still has; `axes` of the jax mesh."""
+    whole, calls = _parameters(given), only_calls(found.module)
+    entry = found.module.computations[found.module.entry]
+    lines = _first_uses(found)
+    arguments: list[Argument] = []
+    for name, local in _parameters(found).items():
+        other = whole.get(name)
+        if other is None or not local.shapes:
+            continue
+        shape = other.shapes[0]
+        arguments.append(
+            Argument(
+                name=name,
+                dtype=shape.dtype,
+                dims=shape.dims,
+                nbytes=shape.nbytes,
+                device_bytes=local.nbytes,
+                spec=((),) * len(shape.dims)
+                if local.nbytes == shape.nbytes
+                else _spec(other, shape),
+                where=lines.get(local.name, ""),
+                cut=frozenset(sliced_axes((entry, local), axes, calls)),
+            )
+        )
+    return arguments
+
+
+def _first_uses(found: CompiledStep) -> dict[str, str]:
+    """The line of the first product of every argument; of one without, of anything else."""
+    flow = Flow(found.module)
+    products: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for name in found.runs:
+        computation = found.module.computations[name]
+        for instruction in computation.instructions:
+            lines = products if instruction.opcode in _PRODUCTS else others
+            source = found.module.source(instruction)
+            for value in computation.inputs(instruction) if source else ():
+                if argument := flow.argument_of((computation, value)):
+                    lines.setdefault(argument.name, source)
+    return others | products
+
+
+def _parameters(step: CompiledStep) -> Mapping[str, Instruction]:
+    entry = step.module.computations[step.module.entry]
+    return {i.op_name.replace("\\", ""): i for i in entry.instructions if i.opcode == "parameter"}
+
+
+def _spec(parameter: Instruction, shape: Shape) -> tuple[tuple[str, ...], ...] | None:
+    """The axes of every dim as the program says them; a part of an axis counts as the axis."""
+    match = _SPEC.search(parameter.attributes.replace("\\", ""))
+    if match is None:
+        return None
+    dims = tuple(tuple(_AXIS.findall(text)) for text in _DIM.findall(match[1]))
+    return dims if len(dims) == len(shape.dims) else None

@@ -1,0 +1,1 @@
+"""What a plan expects of the compiler, matched with what it did."""

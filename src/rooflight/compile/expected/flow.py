@@ -1,0 +1,180 @@
+"""Where values of a module come from and where they go, through loops and calls.
+
+In: a `Module`. Out: the argument a value is a part of, the instructions that use it, the loop
+that only adds it up. Followed by name, so one pass over the module is enough.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rooflight.compile.hlo.instruction import Computation, Instruction, Module
+
+Place = tuple[Computation, Instruction]
+
+SAME_ELEMENTS = ("copy", "bitcast", "reshape", "transpose", "convert", "opt-barrier")
+_PARTS = ("dynamic-slice", "slice")
+_HANDED_ON = (*SAME_ELEMENTS, *_PARTS, "tuple", "negate", "multiply", "divide", "pad")
+_MOST = 4096  # values to look at from one start
+
+
+@dataclass(slots=True)
+class Flow:
+    """The users and callers of a module, by name."""
+
+    module: Module
+    users: dict[str, dict[str, list[Instruction]]] = field(init=False)
+    callers: dict[str, Place] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.users, self.callers = {}, {}
+        for computation in self.module.computations.values():
+            users = self.users.setdefault(computation.name, {})
+            for instruction in computation.instructions:
+                for operand in instruction.operands:
+                    users.setdefault(operand, []).append(instruction)
+                for name in instruction.called:
+                    self.callers.setdefault(name, (computation, instruction))
+
+    def argument_of(self, place: Place) -> Instruction | None:
+        """The argument of the program that a value is, or is a part of; None if it was computed."""
+        for _ in range(_MOST):
+            computation, value = place
+            if value.opcode == "parameter" and computation.name == self.module.entry:
+                return value
+            before = self._before(computation, value)
+            if before is None:
+                return None
+            place = before
+        return None
+
+    def _before(self, computation: Computation, value: Instruction) -> Place | None:
+        if value.opcode in (*SAME_ELEMENTS, *_PARTS) and value.operands:
+            return computation, computation.inputs(value)[0]
+        if value.opcode == "parameter":
+            return self._given(computation, value)
+        index = element(value)
+        return None if index is None else self._element(computation, value, index)
+
+    def _given(self, computation: Computation, value: Instruction) -> Place | None:
+        """What a call hands to a parameter."""
+        place = self.callers.get(computation.name)
+        if place is None or place[1].opcode != "call" or not value.body.isdecimal():
+            return None
+        operands = place[0].inputs(place[1])
+        at = int(value.body)
+        return (place[0], operands[at]) if at < len(operands) else None
+
+    def _element(self, computation: Computation, value: Instruction, index: int) -> Place | None:
+        """An element of a tuple, of what a call returns, or of what a loop only hands on."""
+        whole = computation.inputs(value)[0]
+        while whole.opcode == "opt-barrier":
+            whole = computation.inputs(whole)[0]
+        if whole.opcode == "tuple":
+            return _operand(computation, whole, index)
+        if whole.opcode == "call":
+            callee = self.module.computations[whole.called[0]]
+            return _operand(callee, callee.root, index) if callee.root.opcode == "tuple" else None
+        if whole.opcode == "while":
+            return self._initial(computation, whole, index)
+        place = self.callers.get(computation.name)
+        if whole.opcode == "parameter" and place and place[1].opcode == "while":
+            return self._initial(place[0], place[1], index)
+        return None
+
+    def _initial(self, caller: Computation, loop: Instruction, index: int) -> Place | None:
+        """What a loop starts with, if every round hands it on."""
+        body = self.module.computations[loop.calls("body") or ""]
+        last = _operand(body, body.root, index)
+        if last is None or element(source_of(*last)) != index:
+            return None
+        start = caller.inputs(loop)[0]
+        return _operand(caller, start, index) if start.opcode == "tuple" else None
+
+    def uses(self, place: Place) -> list[Place]:
+        """The instructions that use the elements of a value, whatever their shape and dtype."""
+        found: list[Place] = []
+        for computation, user in self._walk(place, lambda user: user.opcode in SAME_ELEMENTS):
+            if user.opcode not in SAME_ELEMENTS:
+                found.append((computation, user))
+        return found
+
+    def hands_on(self, place: Place) -> list[Place]:
+        """The instructions that only give the elements of a value another shape or dtype."""
+        walk = self._walk(place, lambda user: user.opcode in SAME_ELEMENTS)
+        return [(c, user) for c, user in walk if user.opcode in SAME_ELEMENTS]
+
+    def handed_on(self, place: Place) -> Instruction:
+        """What becomes of a value before it is used: the last to give it a shape or a dtype."""
+        return (self.hands_on(place) or [place])[-1][1]
+
+    def accumulated_in(self, place: Place) -> Instruction | None:
+        """The loop around a value whose rounds only add it to what they carry."""
+        for computation, user in self._walk(place, _is_handed_on):
+            if user.opcode == "add" and (loop := self._accumulates(computation, user)):
+                return loop
+        return None
+
+    def _accumulates(self, computation: Computation, add: Instruction) -> Instruction | None:
+        caller = self.callers.get(computation.name)
+        if caller is None or caller[1].opcode != "while" or computation.root.opcode != "tuple":
+            return None
+        for side in computation.inputs(add):
+            carried = source_of(computation, side)
+            index = element(carried)
+            if index is None or len(self.users[computation.name].get(carried.name, ())) != 1:
+                continue
+            last = _operand(computation, computation.root, index)
+            if last and source_of(*last) is add:
+                return caller[1]
+        return None
+
+    def _walk(self, place: Place, goes_on: Callable[[Instruction], bool]) -> Iterator[Place]:
+        """Users of a value, and of those that `goes_on` names, out of loops and calls too."""
+        waiting, seen = [place], {place[1].name}
+        while waiting and len(seen) < _MOST:
+            computation, value = waiting.pop()
+            following = [(computation, u) for u in self.users[computation.name].get(value.name, ())]
+            if value.opcode == "tuple" or value is computation.root:
+                following = self._outside(computation, value, seen)
+            for user in following:
+                if user[1].name in seen:
+                    continue
+                seen.add(user[1].name)
+                yield user
+                if goes_on(user[1]) or user[1] is user[0].root:
+                    waiting.append(user)
+
+    def _outside(self, computation: Computation, value: Instruction, seen: set[str]) -> list[Place]:
+        """Where the caller takes elements of a root that were reached."""
+        caller = self.callers.get(computation.name)
+        if value is not computation.root or caller is None:
+            users = self.users[computation.name].get(value.name, ())
+            return [(computation, u) for u in users if u.opcode != "while"]
+        outer, call = caller
+        taken = self.users[outer.name].get(call.name, ())
+        if value.opcode != "tuple":
+            return [(outer, u) for u in taken]
+        reached = {at for at, name in enumerate(value.operands) if name in seen}
+        return [(outer, u) for u in taken if element(u) in reached]
+
+
+def _is_handed_on(user: Instruction) -> bool:
+    return user.opcode in (*_HANDED_ON, "dynamic-update-slice", "get-tuple-element")
+
+
+def element(value: Instruction) -> int | None:
+    """Which element of a tuple a value is."""
+    index = value.attribute("index") if value.opcode == "get-tuple-element" else None
+    return int(index) if index and index.isdecimal() else None
+
+
+def _operand(computation: Computation, whole: Instruction, index: int) -> Place | None:
+    inputs = computation.inputs(whole)
+    return (computation, inputs[index]) if index < len(inputs) else None
+
+
+def source_of(computation: Computation, value: Instruction) -> Instruction:
+    """Through copies and the like to where a value is made."""
+    while value.opcode in SAME_ELEMENTS and value.operands:
+        value = computation.inputs(value)[0]
+    return value

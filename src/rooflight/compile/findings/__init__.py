@@ -1,0 +1,1 @@
+"""The verdict: findings, each with its reason."""

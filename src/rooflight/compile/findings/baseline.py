@@ -1,0 +1,150 @@
+"""Two verdicts as JSON, one before a change and one after: what was added, what got better.
+
+In: the documents of `rooflight verify --json`. Out: a `Comparison`. Collectives are added up by
+kind and axes; line numbers move with every edit and are only used to say where.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+from rooflight.compile.findings.finding import Finding
+from rooflight.errors import UsageError
+from rooflight.units import format_count, format_si
+
+_GIGABYTE = 10**9
+_TINY = 1000  # bytes a step: the sum of one more metric is nobody's finding
+_MORE = 1.01
+_KEYS = {"kind", "axes", "nbytes", "count", "source", "seconds"}
+
+Row = Mapping[str, Any]  # one collective of a document; plain JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a change added, each a reason to fail, and what it spared."""
+
+    added: tuple[Finding, ...]
+    better: tuple[str, ...]
+
+
+def read_baseline(path: str) -> dict[str, Any]:
+    """A document that an earlier `verify --json` printed."""
+    hint = "make one with: rooflight verify ... --json > verify.json"
+    try:
+        document: object = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the baseline {path!r}: {error}", hint=hint) from None
+    if not _is_verdict(document):
+        raise UsageError(f"{path!r} is no verdict of a compile", hint=hint)
+    return document
+
+
+def _is_verdict(document: object) -> TypeGuard[dict[str, Any]]:
+    if not _is_object(document, {"verb", "slice", "collectives", "memory"}):
+        return False
+    rows: object = document["collectives"]
+    return (
+        document["verb"] == "verify"
+        and _is_object(document["memory"], {"compiler_bytes"})
+        and isinstance(rows, list)
+        and all(_is_object(row, _KEYS) for row in cast(list[object], rows))
+    )
+
+
+def _is_object(value: object, keys: set[str]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and keys <= set(cast(dict[str, Any], value))
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
+    """Holds a document against an earlier one of the same slice."""
+    if before.get("slice") != after.get("slice"):
+        raise UsageError(
+            f"the baseline is of {before.get('slice')}, this verdict of {after.get('slice')}",
+            hint="compare verdicts of one slice",
+        )
+    groups = [_grouped(document["collectives"]) for document in (before, after)]
+    pairs = [(*key, *(g.get(key, []) for g in groups)) for key in groups[0] | groups[1]]
+    added = [f for kind, axes, old, new in pairs for f in _added(kind, axes, old, new)]
+    better = [text for kind, axes, old, new in pairs for text in _better(kind, axes, old, new)]
+    memory = [_memory(document) for document in (before, after)]
+    if None not in memory:
+        change = (memory[1] or 0) - (memory[0] or 0)
+        if change >= _GIGABYTE:
+            added.append(_more_memory(change, memory[1] or 0))
+        elif change <= -_GIGABYTE:
+            better.append(f"{format_si(-change, 'B')} less memory a device")
+    return Comparison(tuple(added), tuple(better))
+
+
+def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        axes = "+".join(row["axes"]) if row["axes"] else "unknown axes"
+        found.setdefault((row["kind"], axes), []).append(row)
+    return found
+
+
+def _totals(rows: Sequence[Row]) -> tuple[int, int]:
+    """Executions and bytes of a step, without what is tiny."""
+    large = [r for r in rows if r["nbytes"] * (r["count"] or 1) > _TINY]
+    return sum(r["count"] or 1 for r in large), sum(r["nbytes"] * (r["count"] or 1) for r in large)
+
+
+def _added(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Iterator[Finding]:
+    (times, nbytes), (now, total) = _totals(old), _totals(new)
+    if now <= times and total <= nbytes * _MORE:
+        return
+    what = f"{kind.replace('_', '-')} over {axes}"
+    yield Finding(
+        "added_collective",
+        f"{what}: {format_count(now)} times a step instead of {format_count(times)},"
+        f" {format_si(total, 'B')} instead of {format_si(nbytes, 'B')}",
+        _seconds(new) - _seconds(old),
+        total - nbytes,
+        _grown(old, new),
+        "undo what this line changed, or take the new verdict as the baseline",
+    )
+
+
+def _better(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Iterator[str]:
+    (times, nbytes), (now, total) = _totals(old), _totals(new)
+    if now <= times and total <= nbytes and (now, total) != (times, nbytes):
+        yield (
+            f"{kind.replace('_', '-')} over {axes}: {format_count(times)} -> {format_count(now)}"
+            f" times, {format_si(nbytes, 'B')} -> {format_si(total, 'B')} a step"
+        )
+
+
+def _seconds(rows: Sequence[Row]) -> float:
+    return sum(r["seconds"] or 0.0 for r in rows)
+
+
+def _grown(old: Sequence[Row], new: Sequence[Row]) -> str:
+    """The line of the array whose executions grew most."""
+    before = {r["nbytes"]: 0 for r in (*old, *new)}
+    for row in old:
+        before[row["nbytes"]] += row["count"] or 1
+    left: list[tuple[int, str]] = []
+    for row in sorted(new, key=lambda r: -r["nbytes"]):
+        known = min(before[row["nbytes"]], row["count"] or 1)
+        before[row["nbytes"]] -= known
+        left.append((((row["count"] or 1) - known) * row["nbytes"], row["source"]))
+    return max(left)[1] if left else ""
+
+
+def _memory(document: Mapping[str, Any]) -> int | None:
+    return document["memory"]["compiler_bytes"]
+
+
+def _more_memory(change: int, total: int) -> Finding:
+    return Finding(
+        "added_memory",
+        f"{format_si(change, 'B')} more memory a device, {format_si(total, 'B')} now",
+        None,
+        change,
+        "",
+        "see `at the peak` of rooflight hlo for what is largest",
+    )

@@ -1,0 +1,241 @@
+"""The judge: the program of a plan, compiled for its slice, against what the plan expects.
+
+In: a `Plan`, or a `ServedStep` of a fleet. Out: a `Verdict`. Right after partitioning, with
+collective matmuls off, collectives must be those of the derivation; at the schedule of the
+compiler's own defaults, memory is the compiler's total; of the finished executable, the time of its
+schedule is composed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from rooflight.algebra.notation import Tensor
+from rooflight.algebra.shapes import device_bytes
+from rooflight.compile.aot.request import CompileRequest, plain_collectives
+from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
+from rooflight.compile.aot.state import Term, expected_state, terms
+from rooflight.compile.aot.target import CORE_AXIS
+from rooflight.compile.expected.match import Matching, Small, match
+from rooflight.compile.expected.serve import expected_serving, expected_stored, serving_terms
+from rooflight.compile.expected.train import Expected, expected_collectives
+from rooflight.compile.findings.finding import Finding, located, warning_finding
+from rooflight.compile.findings.of_plan import (
+    absent_finding,
+    compile_findings,
+    exposed_findings,
+    matching_findings,
+    remat_findings,
+    stored_finding,
+)
+from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.memory import Memory
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.compile.time.step import CompiledTime, compiled_time
+from rooflight.dtypes import DTYPES
+from rooflight.errors import MissingExtraError, UsageError, install
+from rooflight.models.graph.build import model_graph
+from rooflight.plan.file.record import Plan, plan_hash, to_json
+from rooflight.plan.serving.step.terms import Setting as ServingSetting
+from rooflight.program.from_plan.served_step import (
+    ServedStep,
+    hash_step,
+    serving_dims,
+    serving_setting,
+    write_step,
+)
+from rooflight.program.from_plan.setting import Setting, setting_of
+
+Until = Literal["partitioned", "scheduled", "executable"]
+STAGES: tuple[Until, ...] = ("partitioned", "scheduled", "executable")
+_DTYPES = ("bf16", "f32", "f16")
+_SCALE = ".scale']"  # of pages in few bits
+BUILD = "rooflight.program.from_plan.train:build"
+BUILD_SERVE = "rooflight.program.from_plan.serve:build"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """A weight of which a device stores more than the plan says."""
+
+    name: str
+    nbytes: int
+    expected_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the compiler made of a plan. `matching` is None if it made nothing."""
+
+    plan: Plan | ServedStep
+    done: tuple[Compilation, ...]
+    matching: Matching | None
+    replicated: tuple[Replicated, ...]
+    unseen: tuple[str, ...]  # weights and moments of the plan that the program has not
+    warnings: tuple[str, ...]
+    memory: Memory | None  # None before the schedule
+    time: CompiledTime | None = None  # None before the executable: unknown
+    collectives: tuple[Collective, ...] = ()  # right after partitioning
+    again_flops: int | None = None  # of products done a second time; None if nothing was compiled
+    scheduled: tuple[Collective, ...] = ()  # as the executable has them
+
+    @property
+    def failed(self) -> Compilation | None:
+        """The first compile that did not get through."""
+        return next((d for d in self.done if not d.is_good), None)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What makes the verdict a bad one; none if all is as planned."""
+        mesh = self.plan.placed()
+        return (
+            *compile_findings(self.done),
+            *(matching_findings(self.matching, mesh) if self.matching else ()),
+            *(stored_finding(r.name, r.nbytes, r.expected_bytes) for r in self.replicated),
+            *map(absent_finding, self.unseen),
+            *self._findings_of_policy(),
+            *(exposed_findings(self.plan.time, self.time, self.scheduled) if self.time else ()),
+            *map(warning_finding, self.warnings),
+        )
+
+    def _findings_of_policy(self) -> Iterator[Finding]:
+        if isinstance(self.plan, Plan):
+            yield from remat_findings(self.plan.remat, self.again_flops)
+
+    @property
+    def hash(self) -> str:
+        """Of what decides the program."""
+        return plan_hash(self.plan) if isinstance(self.plan, Plan) else hash_step(self.plan)
+
+
+def judge(
+    plan: Plan | ServedStep,
+    *,
+    until: Until = "partitioned",
+    build: str = "",
+    folder: str = "",
+    cache: Path | None = None,
+    watch: Watch | None = None,
+) -> Verdict:
+    """Compiles the program of a plan and holds it against the plan.
+
+    `build` (found in `folder`) is called with the mesh and `plan=` the text of the plan; by
+    default it is the program that Rooflight makes. One of your own names its state as that does
+    (`expected_state`): a weight that is not found cannot be judged, which is a finding.
+    """
+    if isinstance(plan, Plan):
+        _check(plan)
+    expected = expected_of(plan)  # first: a plan that does not divide is not compiled
+    build = build or (BUILD if isinstance(plan, Plan) else BUILD_SERVE)
+    requests = [_request(plan, build, folder, "partitioned")]
+    if until != "partitioned":
+        requests.append(_request(plan, build, folder, until))
+    done = compile_all(requests, cache=cache, watch=watch)
+    step = read_compilation(done[0]) if done[0].is_good else None
+    replicated, unseen = _stored(plan, step) if step else ((), ())
+    last = read_compilation(done[-1]) if until == "executable" and done[-1].is_good else None
+    return Verdict(
+        plan,
+        tuple(done),
+        _matching(plan, expected, step) if step else None,
+        replicated,
+        unseen,
+        tuple(located(text, step.module) for text in step.warnings) if step else (),
+        _memory(done[-1]) if until != "partitioned" else None,
+        compiled_time(last, plan.placed()) if last else None,
+        step.collectives if step else (),
+        step.recomputed_flops if step else None,
+        last.collectives if last else (),
+    )
+
+
+def expected_of(plan: Plan | ServedStep) -> list[Expected]:
+    """Every collective of a step of either kind."""
+    return expected_collectives(plan) if isinstance(plan, Plan) else expected_serving(plan)
+
+
+def terms_of(plan: Plan | ServedStep) -> tuple[Term, ...]:
+    """Every component of memory, as planned and as the program is written."""
+    return terms(plan) if isinstance(plan, Plan) else serving_terms(plan)
+
+
+def _check(plan: Plan) -> None:
+    if plan.dtype not in _DTYPES:
+        raise UsageError(
+            f"the program has no products in {plan.dtype}",
+            hint=f"plan with --dtype {' or --dtype '.join(_DTYPES)}",
+        )
+    if find_spec("optax") is None:
+        raise MissingExtraError(
+            "the program of a plan needs optax, which is not installed",
+            hint=install("tpu,program"),
+        )
+
+
+def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> CompileRequest:
+    return CompileRequest(
+        build,
+        plan.placed(),
+        {"plan": to_json(plan) if isinstance(plan, Plan) else write_step(plan)},
+        until,
+        plain_collectives(plan.placed()) if until == "partitioned" else {},
+        folder,
+    )
+
+
+def _matching(
+    plan: Plan | ServedStep, expected: Sequence[Expected], step: CompiledStep
+) -> Matching:
+    ops = [op.name for op in model_graph(plan.model).ops]
+    if isinstance(plan, Plan):
+        setting = setting_of(plan)
+        return match(expected, step.collectives, ops, _small(setting, setting.dims))
+    setting = serving_setting(plan)
+    return match(expected, step.collectives, ops, _small(setting, serving_dims(plan, setting)))
+
+
+def _small(setting: Setting | ServingSetting, dims: Mapping[str, int]) -> Small:
+    """A vector of the model, or a number of each token of a device, in fp32."""
+    stream, wide = Tensor("x", ("B", "T"), ((), ())), DTYPES["f32"]
+    placed = setting.layout.of_activation(stream)
+    tokens = device_bytes(placed, dims, setting.mesh.axes, wide)
+    biases = {p.name for p in setting.graph.params if p.tensor.name.startswith("B_")}
+    biased = {op.name for op in setting.graph.ops if biases.intersection(op.params)}
+    if any(p.tensor.name == "Sinks" for p in setting.graph.params):
+        biased.add("attention.softmax")
+    vector = max(wide.nbytes(setting.graph.sizes["D"]), tokens)
+    inside = frozenset({CORE_AXIS}.difference(setting.mesh.axes))
+    return Small(vector, biased=frozenset(biased), inside=inside)
+
+
+def _stored(
+    plan: Plan | ServedStep, step: CompiledStep
+) -> tuple[tuple[Replicated, ...], tuple[str, ...]]:
+    """What is larger in the entry than the layout says, and what is not there to be held to it."""
+    expected = expected_state(plan) if isinstance(plan, Plan) else expected_stored(plan)
+    there: Counter[str] = Counter()
+    for instruction in step.module.computations[step.module.entry].instructions:
+        if instruction.opcode == "parameter":
+            there[_path(instruction.op_name)] += instruction.nbytes
+    replicated = (
+        Replicated(name, there[name], nbytes)
+        for name, nbytes in expected.items()
+        if there[name] > nbytes
+    )
+    return tuple(replicated), tuple(name for name in expected if name not in there)
+
+
+def _path(op_name: str) -> str:
+    """The name of an argument; pages of a layer, and values beside scales, go by one."""
+    name = op_name.replace("\\", "").removesuffix(".values")
+    return name.partition("['")[0] if name.startswith("cache[") and _SCALE not in name else name
+
+
+def _memory(done: Compilation) -> Memory | None:
+    """The compiler's total; it writes one also where it then finds that it does not fit."""
+    if done.outcome not in ("compiled", "out of memory"):
+        return None
+    return read_compilation(done).memory

@@ -1,0 +1,320 @@
+"""Collectives that a program could do without: what the partitioner had to move, and why.
+
+In: a partitioned step, its arguments and the mesh. Out: findings, each priced by the network
+model. A collective that the program asks for by name (`jax.lax.ppermute`) is never one of them.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rooflight.compile.aot.arguments import Argument, spec_text
+from rooflight.compile.expected.flow import Flow, Place, source_of
+from rooflight.compile.expected.width import bits_after, bits_before
+from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
+from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.instruction import Computation, Instruction
+from rooflight.compile.hlo.scatter import only_calls, sliced_axes
+from rooflight.compile.hlo.shape import Shape
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.hardware.mesh import Mesh
+
+_ASKED = (
+    *("psum", "psum_invariant", "all_gather", "all_gather_invariant", "reduce_scatter"),
+    *("psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast", "pmax", "pmin"),
+)
+_CONSTRAINTS = ("sharding_constraint", "reshard")
+_ENOUGH = 4  # times fewer bytes: another way must be clearly better to be advice
+
+
+def find_surprises(
+    step: CompiledStep, arguments: list[Argument], mesh: Mesh, axes: Mapping[str, int]
+) -> Iterator[Finding]:
+    """Every surprise of a step; `axes` are those of the jax mesh in its order."""
+    flow = Flow(step.module)
+    by_name = {a.name: a for a in arguments}
+    data = [a.spec for a in arguments if a.is_integer and a.spec]
+    batch = frozenset(axis for spec in data for axis in spec[0])
+    judge = _Judge(step, flow, by_name, batch, mesh, axes, only_calls(step.module), _helpers(step))
+    for found in step.collectives:
+        yield from judge.of(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Looks at one collective after the other; the first rule that holds names it."""
+
+    step: CompiledStep
+    flow: Flow
+    arguments: Mapping[str, Argument]
+    batch: frozenset[str]  # axes that split the first dim of the tokens
+    mesh: Mesh
+    axes: Mapping[str, int]
+    calls: Mapping[str, Place]
+    helpers: frozenset[str]  # lines of constraints inside a function that many lines call
+
+    def of(self, found: Collective) -> Iterator[Finding]:
+        place = self.step.module.find(found.name)
+        if place is None or found.op_name.rpartition("/")[2] in _ASKED:
+            return
+        rules = (
+            self._cut_again,
+            self._resharded,
+            self._added_each_round,
+            self._small_product,
+            self._batch,
+            self._stored_whole,
+            self._returned_whole,
+        )
+        named = next((finding for rule in rules if (finding := rule(found, place))), None)
+        yield from (finding for finding in (named, self._wide(found, place)) if finding)
+
+    def _finding(
+        self, kind: str, found: Collective, words: str, fix: str, *, share: float = 1.0
+    ) -> Finding:
+        seconds = collective_seconds(found, self.mesh)
+        place = self.step.module.find(found.name)
+        asked = self._constraint(place) if place and kind != "wide" else ""
+        return Finding(
+            kind=kind,
+            words=words,
+            seconds=None if seconds is None else seconds * share,
+            nbytes=None if found.bytes_per_step is None else int(found.bytes_per_step * share),
+            where=asked or found.source or (self._made(place) if place else ""),
+            fix=fix,
+        )
+
+    def _cut_again(self, found: Collective, place: Place) -> Finding | None:
+        """Every device gets all of an array and keeps a part."""
+        if found.kind != "all_gather":
+            return None
+        kept = sliced_axes(place, self.axes, self.calls)
+        if not kept:
+            return None
+        return self._finding(
+            "cut_again",
+            found,
+            f"{_array(place)} is gathered over {_over(found)} and cut over {'+'.join(kept)} again",
+            "keep one sharding from where it is made to where it is used: two constraints on this"
+            " value disagree",
+        )
+
+    def _resharded(self, found: Collective, place: Place) -> Finding | None:
+        """An array moves to another sharding that neither a constraint nor a split weight wants."""
+        if found.kind not in ("all_to_all", "permute"):
+            return None
+        axes, weights = frozenset(found.axes or ()), self._weights_met(place)
+        if any(weight.axes & axes for weight in weights):
+            return None
+        if self._constraint(place) and not weights:
+            return None
+        what = self._what(place)
+        return self._finding(
+            "resharded",
+            found,
+            f"{what} is moved to another sharding over {_over(found)} ({_kind(found)})",
+            f"give {what} the sharding that the product on this line wants, or constrain the other"
+            " operand to the one it has",
+        )
+
+    def _constraint(self, place: Place) -> str:
+        """The line of the constraint that a value goes straight to, "" if it goes to none."""
+        for _, user in self.flow.hands_on(place):
+            if _is_constraint(user):
+                line = self.step.module.source(user)
+                return self.step.module.caller(user) if line in self.helpers else line
+        return ""
+
+    def _made(self, place: Place) -> str:
+        """The line that made the operand of a collective which has none of its own."""
+        computation, value = place
+        while value.operands and not self.step.module.source(value):
+            value = computation.inputs(value)[0]
+        return self.step.module.source(value)
+
+    def _weights_met(self, place: Place) -> list[Argument]:
+        """Arguments that are the other side of a product of a value, gathered or not."""
+        found: list[Argument] = []
+        for computation, use in self.flow.uses(place):
+            for operand in computation.inputs(use) if use.opcode == "dot" else ():
+                value = source_of(computation, operand)
+                argument = self._argument((computation, value))
+                if value is not place[1] and argument:
+                    found.append(argument)
+        return found
+
+    def _added_each_round(self, found: Collective, place: Place) -> Finding | None:
+        """A sum over devices may pend while rounds are added up: same memory, fewer sums."""
+        loop = self.flow.accumulated_in(place) if found.kind == "all_reduce" else None
+        trips = self.step.loops[loop.name][0].trips if loop and loop.name in self.step.loops else 1
+        if loop is None or not trips or trips < 2:
+            return None
+        return self._finding(
+            "each_round",
+            found,
+            f"{_array(place)} is summed over {_over(found)} in each of {trips} rounds that are"
+            " only added up",
+            "add up local gradients in the loop and sum over devices once after it: put the loop"
+            f" inside shard_map over {_over(found)}",
+            share=1 - 1 / trips,
+        )
+
+    def _small_product(self, found: Collective, place: Place) -> Finding | None:
+        """A weight is moved to fewer numbers than it has."""
+        argument = self._argument(place)
+        if found.kind != "all_gather" or argument is None or not found.axes:
+            return None
+        uses = self.flow.uses(place)
+        dots = [(c, u) for c, u in uses if u.opcode == "dot"]
+        if not dots or len(dots) < len(uses):
+            return None
+        size = math.prod(self.axes[a] for a in found.axes)
+        moved = sum(_other_bytes(c, u, place[1]) + u.nbytes for c, u in dots)
+        if found.nbytes <= _ENOUGH * moved * size:
+            return None
+        return self._finding(
+            "weight_moved",
+            found,
+            f"{argument.name} is gathered over {_over(found)} for products of fewer bytes than it"
+            " has",
+            f"store it split over other axes than {_over(found)}, or leave it where it is and move"
+            " the activations: constrain them to be whole over these axes",
+        )
+
+    def _batch(self, found: Collective, place: Place) -> Finding | None:
+        """Activations of the whole batch on every device, unless split weights want them there."""
+        gathered = self.batch & set(found.axes or ())
+        if found.kind != "all_gather" or not gathered or self._argument(place):
+            return None
+        if self._is_returned(place) or any(w.axes & gathered for w in self._weights_met(place)):
+            return None
+        axes = "+".join(sorted(gathered))
+        return self._finding(
+            "batch_gathered",
+            found,
+            f"{_array(place)}, no argument, is gathered over {axes}, which splits the batch",
+            f"constrain it with {axes} on its batch dim; a constraint with None there, or a"
+            " reshape that joins the batch with another dim, undoes the split",
+        )
+
+    def _stored_whole(self, found: Collective, place: Place) -> Finding | None:
+        """What a loop computes in parts is gathered in every round, only to be put away."""
+        uses = self.flow.uses(place)
+        if found.kind != "all_gather" or self._argument(place) or not found.loops:
+            return None
+        if not uses or any(user.opcode != "dynamic-update-slice" for _, user in uses):
+            return None
+        return self._finding(
+            "stored_whole",
+            found,
+            f"{_array(place)} is gathered over {_over(found)} in a loop that only stores it",
+            "constrain what the loop body returns to the sharding that it is computed in, and move"
+            " it once after the loop",
+        )
+
+    def _returned_whole(self, found: Collective, place: Place) -> Finding | None:
+        """A result is whole over axes that split the argument it will replace."""
+        if found.kind not in ("all_gather", "all_reduce") or not found.axes:
+            return None
+        if self._argument(place) or not self._is_returned(place):
+            return None
+        result = _shape(self.flow.handed_on(place))
+        split = [a for a in self.arguments.values() if a.axes >= set(found.axes)]
+        same = next((a for a in split if self._replaces(result, a, found.axes)), None)
+        if same is None or result is None:
+            return None
+        return self._finding(
+            "returned_whole",
+            found,
+            f"{result} is returned whole over {_over(found)}, which splits {same.name}"
+            f" ({_kind(found)})",
+            f"return it as {spec_text(same.spec or ())}: out_shardings of jax.jit, or a constraint",
+            share=0.5 if found.kind == "all_reduce" else 1.0,  # a reduce-scatter is left
+        )
+
+    def _replaces(self, result: Shape | None, argument: Argument, whole: tuple[str, ...]) -> bool:
+        """Whether a result is as an argument would be on a device if some axes did not split it."""
+        sizes = {axis: 1 if axis in whole else size for axis, size in self.axes.items()}
+        ways = [math.prod(sizes[axis] for axis in dim) for dim in argument.spec or ()]
+        dims = tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
+        return result is not None and (result.dtype, result.dims) == (argument.dtype, dims)
+
+    def _is_returned(self, place: Place) -> bool:
+        uses = self.flow.uses(place)
+        entry = self.step.module.computations[self.step.module.entry]
+        return all(computation is entry and use is entry.root for computation, use in uses)
+
+    def _wide(self, found: Collective, place: Place) -> Finding | None:
+        """Bits travel that a cast has just added, or that the next cast drops."""
+        shape = _shape(place[1])
+        if shape is None or found.dtype != "f32":
+            return None
+        before = bits_before(place)
+        after = bits_after(self.flow, place)
+        narrow = min(before, after)
+        if narrow >= shape.bits:
+            return None
+        small = network_seconds(
+            found.kind, found.nbytes * narrow / shape.bits, found.axes, self.mesh
+        )
+        each = network_seconds(found.kind, found.nbytes, found.axes, self.mesh)
+        share = 1 - small / each if small and each else 1 - narrow / shape.bits
+        why = "was cast up just before" if before < shape.bits else "is cast down just after"
+        order = "after" if before < shape.bits else "before"
+        return self._finding(
+            "wide",
+            found,
+            f"{_array(place)} goes over {_over(found)} in f32 and {why} ({_kind(found)})",
+            f"cast {order} the {_kind(found)}: half the bytes travel",
+            share=share,
+        )
+
+    def _argument(self, place: Place) -> Argument | None:
+        """The argument that is moved; the collective itself moves one."""
+        computation, value = place
+        if value.opcode.removesuffix("-start").startswith(("all-", "collective-")):
+            value = computation.inputs(value)[0]
+        origin = self.flow.argument_of((computation, value))
+        return self.arguments.get(origin.op_name.replace("\\", "")) if origin else None
+
+    def _what(self, place: Place) -> str:
+        argument = self._argument(place)
+        return argument.name if argument else _array(place)
+
+
+def _is_constraint(instruction: Instruction) -> bool:
+    return instruction.op_name.rpartition("/")[2] in _CONSTRAINTS
+
+
+def _helpers(step: CompiledStep) -> frozenset[str]:
+    """Lines of constraints that have several callers: the callers say more."""
+    callers: dict[str, set[str]] = {}
+    for name in step.runs:
+        for instruction in step.module.computations[name].instructions:
+            if _is_constraint(instruction):
+                line = step.module.source(instruction)
+                callers.setdefault(line, set()).add(step.module.caller(instruction))
+    return frozenset(line for line, outer in callers.items() if len(outer - {""}) > 1)
+
+
+def _kind(found: Collective) -> str:
+    return found.kind.replace("_", "-")
+
+
+def _over(found: Collective) -> str:
+    return "+".join(found.axes or ("unknown axes",))
+
+
+def _array(place: Place) -> str:
+    shape = _shape(place[1])
+    return str(shape) if shape else place[1].name
+
+
+def _shape(value: Instruction) -> Shape | None:
+    return value.shapes[0] if value.shapes else None
+
+
+def _other_bytes(computation: Computation, dot: Instruction, value: Instruction) -> int:
+    """Bytes of the operand of a product that a value is not."""
+    sides = [i for i in computation.inputs(dot) if source_of(computation, i) is not value]
+    return sum(side.nbytes for side in sides)

@@ -1,0 +1,180 @@
+"""What a program does or keeps more than once: FLOPs, arguments, copies, padding, empty waits.
+
+In: compiled steps and the mesh. Out: findings in seconds of work or bytes of memory.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from rooflight.compile.aot.arguments import Argument
+from rooflight.compile.findings.finding import Finding, collective_seconds, merged
+from rooflight.compile.hlo.manual import manual_parts
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.mesh import Mesh
+
+_MORE = 1.02  # times its share of the FLOPs: below, it is the rounding of small shapes
+_MOST_ALIKE = 1 / 8  # of a device's memory may hold what every other device holds too
+_COPY_SHARE = 0.05  # of the step: the compiler chooses layouts, and some copies are in any program
+_EMPTY_FORMS = ("async", "async fusion", "offloaded", "dcn")
+
+
+def find_repeated_work(
+    given: CompiledStep, found: CompiledStep, chip: Chip, axes: Mapping[str, int]
+) -> Iterator[Finding]:
+    """Lines whose products all devices together do more often than the program says.
+
+    The module that the compiler was given has whole shapes, or inside `jax.shard_map` those of
+    one of some parts, so its FLOPs are those of the program; a device should do one share of them.
+    """
+    devices = math.prod(axes.values())
+    parts = manual_parts(given, axes)
+    wanted, done = _flops_by_line(given, parts), _flops_by_line(found, {})
+    manual = {work.source for work in given.work if work.name in parts}
+    peak = chip.peak_flops(chip.matmul_dtype("bf16"))
+    for line, flops in done.items():
+        times = flops * devices / wanted[line] if wanted.get(line) else 1.0
+        if times < _MORE:
+            continue
+        over = _axis_of(times, axes)
+        yield Finding(
+            "repeated",
+            f"the products of this line are done {times:.3g} times over"
+            + (f", alike on every device of {over}" if over else ""),
+            (flops - wanted[line] / devices) / peak,
+            None,
+            line,
+            _spread_inside(over) if line in manual else _spread(over, axes),
+        )
+
+
+def _spread_inside(over: str) -> str:
+    return (
+        f"split an operand of this shard_map over {over or 'one more axis'}: name it in in_specs;"
+        " with_sharding_constraint splits over axes that are not manual only"
+    )
+
+
+def _spread(over: str, axes: Mapping[str, int]) -> str:
+    if over:
+        return (
+            f"split a dim of an operand over {over}: constrain it with with_sharding_constraint"
+            f" before this line, or store the weight with {over} in its spec"
+        )
+    return (
+        "split a dim of every operand before this line (with_sharding_constraint), one that divides"
+        f" by its axis ({_text(axes)})"
+    )
+
+
+def _text(axes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in axes.items())
+
+
+def _flops_by_line(step: CompiledStep, parts: Mapping[str, int]) -> Counter[str]:
+    lines: Counter[str] = Counter()
+    for work in step.work:
+        if work.source and work.flops_per_step:
+            lines[work.source] += work.flops_per_step * parts.get(work.name, 1)
+    return lines
+
+
+def _axis_of(times: float, axes: Mapping[str, int]) -> str:
+    """The axes whose size is that of the repetition, if it can only be those."""
+    names = list(axes)
+    sets = [
+        [name for at, name in enumerate(names) if chosen >> at & 1]
+        for chosen in range(1, 1 << len(names))
+    ]
+    close = [s for s in sets if abs(math.prod(axes[a] for a in s) / times - 1) < _MORE - 1]
+    return "+".join(close[0]) if len(close) == 1 else ""
+
+
+def find_replicated(
+    arguments: Sequence[Argument], chip: Chip, axes: Mapping[str, int]
+) -> Iterator[Finding]:
+    """Arguments that every device of an axis holds alike, and need not.
+
+    Need not: a device cuts its part out before use; most of the same tree is split over the axis;
+    or nothing is split over it and together they fill too much of the memory.
+    """
+    known = [a for a in arguments if a.spec is not None and not a.is_integer]
+    for axis, size in axes.items():
+        alike = [a for a in known if axis not in a.axes]
+        fill = sum(a.device_bytes for a in alike) > _MOST_ALIKE * (chip.hbm_bytes or math.inf)
+        for argument in alike if size > 1 else ():
+            tree = [a for a in known if a.root == argument.root]
+            split = sum(a.nbytes for a in tree if axis in a.axes)
+            is_odd = 2 * split > sum(a.nbytes for a in tree)
+            if axis in argument.cut or is_odd or (fill and len(alike) == len(known)):
+                yield _replicated(argument, axis, size)
+
+
+def _replicated(argument: Argument, axis: str, size: int) -> Finding:
+    spec = argument.split_further(axis, size)
+    fix = f"give it {spec}" if spec else f"no dim of it divides by {axis}={size}: pad one"
+    return Finding(
+        "replicated",
+        f"{argument.name} is the same on every device of {axis}",
+        None,
+        argument.device_bytes - argument.device_bytes // size,
+        argument.where,
+        fix,
+    )
+
+
+def find_schedule_waste(step: CompiledStep, mesh: Mesh, step_s: float) -> Iterator[Finding]:
+    """Copies, padding and empty waits of a scheduled step, which takes at least `step_s`."""
+    copies = merged(_copies(step, mesh.slice.chip))
+    yield from (c for c in copies if (c.seconds or 0.0) >= _COPY_SHARE * step_s)
+    yield from _padding(step)
+    for found in step.collectives:
+        if found.form in _EMPTY_FORMS and found.is_exposed:
+            yield Finding(
+                "waits",
+                f"{found.kind.replace('_', '-')} over {'+'.join(found.axes or ('unknown axes',))}"
+                f" of {found.dtype} is started and waited for with nothing in between",
+                collective_seconds(found, mesh),
+                None,
+                found.source,
+                "leave it something to hide behind: products of this layer that do not need it, or"
+                " more rows a device",
+            )
+
+
+def _copies(step: CompiledStep, chip: Chip) -> Iterator[Finding]:
+    rate = chip.hbm_bytes_per_s
+    for work in step.moves:
+        if work.count is None or not rate or work.opcode == "copy-start":
+            continue
+        yield Finding(
+            "copy",
+            f"{work.shape} is copied to another layout",
+            2 * work.nbytes * work.count / rate,  # read and written
+            None,
+            work.source,
+            "order the dims as the products read them; in a loop, carry an array that changes and"
+            " update it in place (.at[].set) instead of taking it as xs and returning it as ys",
+        )
+
+
+def _padding(step: CompiledStep) -> Iterator[Finding]:
+    """Buffers at the peak that are mostly tiles filled with nothing."""
+    for buffer in step.memory.peak if step.memory else ():
+        site = step.module.find(buffer.name.partition("{")[0])
+        shapes = site[1].shapes if site else ()
+        if len(shapes) != 1 or buffer.memory != "HBM":
+            continue
+        wasted = shapes[0].padded_bytes - shapes[0].nbytes
+        if wasted * 2 > shapes[0].padded_bytes:
+            yield Finding(
+                "padding",
+                f"{shapes[0]} takes {shapes[0].padded_bytes / shapes[0].nbytes:.1f} times its"
+                " bytes: its last dims are smaller than a tile",
+                None,
+                wasted,
+                buffer.source,
+                f"make the last two dims multiples of {'x'.join(map(str, shapes[0].tile))}, or"
+                " join small ones",
+            )

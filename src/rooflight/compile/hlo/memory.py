@@ -1,0 +1,133 @@
+"""What a compiled step needs of memory: the compiler's own total, what it is made of, the peak.
+
+In: the texts `*-buffer-assignment.txt` and `*-live-range.txt` of a dump. Out: bytes by category
+in each memory, and the largest buffers alive at the peak.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rooflight.compile.hlo.instruction import Module
+from rooflight.errors import ParseError
+
+_ALLOCATION = re.compile(r"allocation \d+: size (\d{1,18})(.*?):?")
+_COLOR = re.compile(r"color (\d{1,9})")
+_PEAK = re.compile(r"\s*Live ranges at \d+ \(peak\):")
+_LIVE = re.compile(r"\s*(\S+?)(\{[\d,]*\}): (\d{1,18}) bytes \(cumulative: \d+ bytes\)")
+_HBM_LIMIT = re.compile(
+    r"Ran out of memory (?:on|in memory space) \w+[^(]*\(([\d.]+)([BKMGT])\) exceeds"
+    r" available \w+ \(([\d.]+)([BKMGT])\)"
+)
+_UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+CATEGORIES = ("arguments", "outputs", "constants", "temporaries", "scratch")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One array alive at the peak, in which memory, and which instruction made it where."""
+
+    name: str
+    nbytes: int
+    shape: str
+    memory: str
+    op_name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one device's main memory by category, and what lives at the peak anywhere."""
+
+    by_category: Mapping[str, int]
+    peak: tuple[Buffer, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """What the compiler holds against the limit of the chip."""
+        return sum(self.by_category.values())
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The compiler's verdict that a step does not fit, in its own rounded figures."""
+
+    needed_bytes: int
+    limit_bytes: int
+
+
+def read_memory(assignment: str, live_ranges: str, module: Module | None) -> Memory:
+    """Reads both texts; shapes and lines of the peak's buffers come from the module."""
+    totals: dict[str, int] = {name: 0 for name in CATEGORIES}
+    if not assignment.startswith("BufferAssignment:"):
+        raise ParseError(
+            "a buffer assignment begins with `BufferAssignment:`; this text does not",
+            hint="give the `*-buffer-assignment.txt` of an `--xla_dump_to` folder",
+        )
+    for line in assignment.splitlines():
+        match = _ALLOCATION.fullmatch(line)
+        if match and _color(match[2]) == 0:
+            totals[_category(match[2])] += int(match[1])
+    return Memory(totals, tuple(_peak(live_ranges, module)))
+
+
+def _color(words: str) -> int:
+    match = _COLOR.search(words)
+    return int(match[1]) if match else 0
+
+
+def _category(words: str) -> str:
+    """An output that takes the place of a donated argument counts as argument."""
+    if "parameter" in words:
+        return "arguments"
+    if "live-out" in words or "output" in words:
+        return "outputs"
+    if "constant" in words:
+        return "constants"
+    return "scratch" if "thread-local" in words else "temporaries"
+
+
+def _peak(text: str, module: Module | None) -> list[Buffer]:
+    found: list[Buffer] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if _PEAK.fullmatch(line):
+            break
+    for line in lines:
+        match = _LIVE.fullmatch(line)
+        if match is None:
+            break
+        found.append(_buffer(match[1], match[2], int(match[3]), module))
+    return sorted(found, key=lambda b: -b.nbytes)
+
+
+def _buffer(name: str, index: str, nbytes: int, module: Module | None) -> Buffer:
+    site = module.find(name) if module else None
+    if module is None or site is None:
+        return Buffer(name + index.replace("{}", ""), nbytes, "", "unknown", "", "")
+    instruction = site[1]
+    at = index.strip("{}")
+    shapes = instruction.shapes[int(at) :] if at.isdecimal() else instruction.shapes
+    shape = next((s for s in shapes if s.nbytes == nbytes or s.padded_bytes == nbytes), None)
+    return Buffer(
+        name=name + index.replace("{}", ""),
+        nbytes=nbytes,
+        shape=str(shape) if shape else "",
+        memory=shape.memory if shape else "unknown",
+        op_name=instruction.op_name,
+        source=module.source(instruction),
+    )
+
+
+def read_out_of_memory(message: str) -> OutOfMemory | None:
+    """The figures of `RESOURCE_EXHAUSTED: Ran out of memory on HBM ...`, None of other errors.
+
+    >>> read_out_of_memory("RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory"
+    ...     " required for HLO temporaries (304.13G) exceeds available HBM (15.75G).")
+    OutOfMemory(needed_bytes=326557100933, limit_bytes=16911433728)
+    """
+    match = _HBM_LIMIT.search(message)
+    if match is None:
+        return None
+    needed, limit = (int(float(n) * _UNITS[u]) for n, u in (match.group(1, 2), match.group(3, 4)))
+    return OutOfMemory(needed, limit)

@@ -1,0 +1,1 @@
+"""Seconds of a compiled step."""

@@ -1,0 +1,130 @@
+"""What one instruction of a compiled step takes, and which unit of the chip it keeps busy.
+
+In: an instruction and the chip. Out: an `OpTime`. The compiler's own estimate counts where there
+is one (after code generation); of an op without products it is known to be too long, by 1.2 to 5
+times where that was measured, so there it counts up to the time that the op's bytes take. Without
+an estimate, products and kernels of known FLOPs are held to the peak of the matrix unit, moves to
+the bandwidth of the memory, and other kernels are unknown.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rooflight.compile.hlo.instruction import Computation, Instruction, Module
+from rooflight.compile.hlo.kernels import kernel_bytes, kernel_flops
+from rooflight.compile.hlo.sites import is_work
+from rooflight.compile.hlo.work import FlopCounter
+from rooflight.errors import UsageError
+from rooflight.hardware.chip import Chip
+
+Unit = Literal["matrix", "kernels", "memory"]
+Basis = Literal["compiler", "capped", "bound", "unknown"]
+BASES: tuple[Basis, ...] = ("compiler", "capped", "bound", "unknown")
+UNITS: tuple[Unit, ...] = ("matrix", "kernels", "memory")
+_DTYPE = "bf16"  # what products are done in
+_IN_PLACE = ("dynamic-update-slice", "scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """Seconds of one execution on one unit, and whose figure that is."""
+
+    unit: Unit
+    seconds: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class OpPricer:
+    """Prices the instructions of a module on a chip."""
+
+    module: Module
+    chip: Chip
+    flops: FlopCounter
+
+    @classmethod
+    def of(cls, module: Module, chip: Chip) -> "OpPricer":
+        if chip.matrix_unit is None or chip.hbm_bytes_per_s is None:
+            raise UsageError(
+                f"the catalog has no clock or no memory bandwidth of {chip.title}",
+                hint="ask for the time of a TPU of the catalog",
+            )
+        return cls(module, chip, FlopCounter(module))
+
+    @property
+    def clock_hz(self) -> float:
+        """The clock that the compiler counts cycles of; the peak may be quoted at another."""
+        unit = self.chip.matrix_unit
+        assert unit is not None, "checked when made"
+        return self.chip.detail.get("clock_compiler_hz", unit.clock_hz)
+
+    def price(self, computation: Computation, instruction: Instruction) -> OpTime | None:
+        """None for what keeps no unit busy: bookkeeping, starts and ends."""
+        cycles = instruction.estimated_cycles
+        if cycles is not None:
+            return self._estimated(computation, instruction, cycles / self.clock_hz)
+        if not is_work(instruction):
+            return None
+        if instruction.opcode == "custom-call":
+            return self._kernel(computation, instruction)
+        return self._bound(computation, instruction)
+
+    def copy_s(self, start: Instruction) -> float:
+        """An asynchronous copy: one end of it through the main memory."""
+        sizes = [s.nbytes for s in start.shapes if s.dims]
+        return max(sizes, default=0) / self._hbm
+
+    @property
+    def _hbm(self) -> float:
+        rate = self.chip.hbm_bytes_per_s
+        assert rate is not None, "checked when made"
+        return rate
+
+    def _unit(self, computation: Computation, instruction: Instruction) -> Unit:
+        return "matrix" if self.flops.of(computation, instruction) else "memory"
+
+    def _estimated(self, computation: Computation, at: Instruction, seconds: float) -> OpTime:
+        """The compiler's estimate; an op without products takes no longer than its bytes do."""
+        unit = self._unit(computation, at)
+        roof = self._traffic_s(computation, at) if unit == "memory" else None
+        if roof is None or roof >= seconds:
+            return OpTime(unit, seconds, "compiler")
+        return OpTime(unit, roof, "capped")
+
+    def _traffic_s(self, computation: Computation, at: Instruction) -> float | None:
+        """All operands and results once through their memories; None if a rate is not known.
+
+        A slice of an operand counts as all of it, so this may be too long and never too short.
+        """
+        values = [at.shapes, *(i.shapes for i in computation.inputs(at))]
+        arrays = [shape for shapes in values for shape in shapes]
+        near = sum(a.nbytes for a in arrays if a.memory != "HBM")
+        far = sum(a.nbytes for a in arrays if a.memory == "HBM")
+        if near == 0:
+            return far / self._hbm
+        rate = self.chip.vmem_bytes_per_s
+        return max(far / self._hbm, (near + far) / rate) if rate else None
+
+    def _kernel(self, computation: Computation, kernel: Instruction) -> OpTime:
+        flops, read = kernel_flops(computation, kernel), kernel_bytes(computation, kernel)
+        if read is not None:
+            return OpTime("kernels", read / self._hbm, "bound")
+        if flops is None:
+            return OpTime("kernels", 0.0, "unknown")
+        return OpTime("kernels", flops / self.chip.peak_flops(_DTYPE), "bound")
+
+    def _bound(self, computation: Computation, instruction: Instruction) -> OpTime:
+        """Products at the peak; else what is written, read and written once."""
+        flops = self.flops.of(computation, instruction)
+        if flops:
+            return OpTime("matrix", flops / self.chip.peak_flops(_DTYPE), "bound")
+        written = instruction.nbytes
+        if self._is_in_place(instruction):  # only the update moves
+            others = [i.nbytes for i in computation.inputs(instruction)]
+            written = sum(n for n in others if n != instruction.nbytes)
+        return OpTime("memory", 2 * written / self._hbm, "bound")
+
+    def _is_in_place(self, instruction: Instruction) -> bool:
+        """Whether an array is updated where it is, by the op itself or at the end of a fusion."""
+        body = self.module.computations.get(instruction.calls("calls") or "")
+        return (body.root if body else instruction).opcode in _IN_PLACE

@@ -1,0 +1,150 @@
+"""Open-loop load: requests go out when they are due, whether or not earlier ones have ended.
+
+In: arrivals, the address of a server, bounds. Out: `Measured`. The next body is written while
+waiting, so that a request leaves when its time has come.
+"""
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any  # JSON of a foreign server
+
+import aiohttp
+
+from rooflight.errors import RooflightError, UsageError
+from rooflight.measure.load.answer import Answer
+from rooflight.measure.load.prompts import Prompts
+from rooflight.measure.load.stream import ask
+from rooflight.measure.load.tally import Measured, Tally
+from rooflight.measure.load.target import Dialect, Target
+from rooflight.plan.serving.simulate.arrivals import Arrival
+from rooflight.plan.serving.simulate.tally import Slo
+
+Watch = Callable[[int, int], None]  # requests sent, requests finished
+_WATCH_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What was measured, and how the server was asked."""
+
+    measured: Measured
+    dialect: Dialect
+
+
+def drive(
+    arrivals: Iterable[Arrival],
+    *,
+    num_requests: int,
+    target: Target,
+    slo: Slo | None = None,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> Driven:
+    """Sends all arrivals, in order of time, and waits for the last answer or the time limit."""
+    tally = Tally(slo or Slo())
+    _raise_file_limit()
+    dialect = asyncio.run(_drive(arrivals, target, seed, tally, watch))
+    return Driven(tally.result(num_requests), dialect)
+
+
+async def _drive(
+    arrivals: Iterable[Arrival], target: Target, seed: int, tally: Tally, watch: Watch | None
+) -> Dialect:
+    headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
+    prompts = Prompts(target.vocab, seed)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),  # an open loop has no bound on what is open
+        timeout=aiohttp.ClientTimeout(total=None),
+        headers=headers,
+        auto_decompress=False,
+    ) as session:
+        dialect = await learn(session, target, prompts.ids(0, Arrival(0.0, 8, 2)))
+        run = _Run(session, target, tally, watch, time.perf_counter())
+        try:
+            async with asyncio.timeout(target.time_limit_s), asyncio.TaskGroup() as group:
+                for index, arrival in enumerate(arrivals):
+                    body = dialect.body(prompts.ids(index, arrival), arrival.output_tokens)
+                    due_s = run.begin_s + arrival.time_s
+                    await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                    group.create_task(run.one(body, due_s, arrival.input_tokens))
+        except TimeoutError:
+            pass  # those that were cancelled have said so to the tally
+        return dialect
+
+
+def _raise_file_limit() -> None:
+    """Thousands of streams at once need as many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the requests of a run share."""
+
+    session: aiohttp.ClientSession
+    target: Target
+    tally: Tally
+    watch: Watch | None
+    begin_s: float
+    watched_s: float = 0.0
+
+    async def one(self, body: bytes, due_s: float, asked_tokens: int) -> None:
+        """One request, from its due time to its last token."""
+        self.tally.sent(max(0.0, time.perf_counter() - due_s))
+        self._show()
+        answer = Answer(due_s)
+        answer.fail("time limit", f"open after {self.target.time_limit_s:g} s of the run")
+        try:
+            answer = await ask(
+                self.session, self.target.completions, body, timeout_s=self.target.timeout_s
+            )
+        finally:
+            self.tally.ended(answer, due_s=due_s, begin_s=self.begin_s, asked_tokens=asked_tokens)
+            self._show()
+
+    def _show(self) -> None:
+        now = time.perf_counter()
+        if self.watch is not None and now - self.watched_s > _WATCH_EVERY_S:
+            self.watched_s = now
+            self.watch(self.tally.num_sent, self.tally.num_finished)
+
+
+# What a server understands beyond the plain request, found by asking it.
+
+_FIRST_ASK_S = 120.0  # a server may compile on its first request
+_REFUSED = ("http 400", "http 422")
+_HINT = "the server must be up, with /v1/completions; --key-env NAME if it wants a key"
+
+
+async def learn(session: aiohttp.ClientSession, target: Target, ids: Sequence[int]) -> Dialect:
+    """Asks for the served model unless named, then for two tokens in each way till one is taken."""
+    name = target.model or await _served(session, target.url)
+    words = ""
+    for takes_ids in (True, False):
+        for ignores_eos in (True, False):
+            dialect = Dialect(name, takes_ids, ignores_eos)
+            body = dialect.body(ids, 2)
+            answer = await ask(session, target.completions, body, timeout_s=_FIRST_ASK_S)
+            if not answer.error:
+                return dialect
+            words = f"{answer.error}: {answer.words}"
+            if answer.error not in _REFUSED:
+                raise RooflightError(f"{target.url} does not answer: {words}", hint=_HINT)
+    raise UsageError(f"{target.url} refuses every kind of prompt: {words}", hint=_HINT)
+
+
+async def _served(session: aiohttp.ClientSession, url: str) -> str:
+    try:
+        async with session.get(f"{url}/v1/models") as response:
+            document: Any = json.loads(await response.content.read(1 << 20))
+        return str(document["data"][0]["id"])
+    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+        raise RooflightError(
+            f"{url}/v1/models names no model: {type(error).__name__}: {error}", hint=_HINT
+        ) from None

@@ -1,0 +1,1 @@
+"""Published measurements as rows, replayed through the planner; constants fitted to them."""

@@ -1,0 +1,91 @@
+"""Calibrations from rows: every place's constants, with their error on rows they had not seen.
+
+In: asked rows and a date. Out: `Calibration` records, and the text of one file a chip.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rooflight.hardware.calibration import ANY, DENSE, EXPERTS, Calibration, calibration_text
+from rooflight.measure.published.cross_validate import COVERS, cross_validate, spread_of
+from rooflight.measure.published.hierarchy import Place, fit_hierarchy, places
+from rooflight.measure.published.replay import Asked, Case
+from rooflight.measure.published.validation import Replay, validate_shipped
+
+
+def fit_calibrations(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
+    """Fits every chip, engine and kind of model that has rows, and what they are drawn to."""
+    fits = fit_hierarchy(asked)
+    out = cross_validate(asked, "configuration", start=fits)
+    residuals = np.log(asked.measured_s / out.seconds)
+    errors = np.abs(out.seconds / asked.measured_s - 1)
+    found: list[Calibration] = []
+    for place, values in sorted(fits.items()):
+        rows = [i for i, case in enumerate(asked.cases) if place in places(case)]
+        found.append(
+            Calibration(
+                place.chip_kind if place.chip == ANY else place.chip,
+                place.engine,
+                place.blocks,
+                values,
+                len(rows),
+                tuple(sorted({asked.cases[i].source for i in rows})),
+                made,
+                float(np.median(errors[rows])),
+                float(errors[rows].mean()),
+                spread_of(_stand_in(place, asked.cases[rows[0]]), asked.cases, residuals),
+            )
+        )
+    return tuple(found)
+
+
+def evidence_text(asked: Asked) -> str:
+    """The index of measured runs that the planner reads, one line for each configuration.
+
+    What is extrapolated is as far off as runs of a source that no fit had seen.
+    """
+    known = {one.id: one for one in validate_shipped(asked).of("train")}
+    runs: dict[str, dict[str, object]] = {}
+    for case in asked.cases:
+        if case.kind == "train":
+            residual = math.log(case.measured_s / known[case.id].predicted_s)
+            runs[case.configuration] = {
+                **{name: getattr(case, name) for name in ("id", "chip")},
+                "kind": case.chip_kind,
+                **{
+                    name: getattr(case, name)
+                    for name in ("engine", "blocks", "chips", "seq", "degrees")
+                },
+                "reach": sorted(case.reach),
+                "residual": round(residual, 4),
+            }
+    off = {
+        blocks: round(_most([r for r in known.values() if r.blocks == blocks]), 4)
+        for blocks in (DENSE, EXPERTS)
+    }
+    lines = ",\n".join(json.dumps(run) for run in runs.values())
+    return f'{{"schema": 1,\n"extrapolated": {json.dumps(off)},\n"runs": [\n{lines}\n]}}\n'
+
+
+def _most(replays: Sequence[Replay]) -> float:
+    """What 80 % of the rows stay within when no fit saw their source, in logs."""
+    found = [r for r in replays if r.source_out_s]
+    sizes = sorted(abs(math.log(r.measured_s / (r.source_out_s or 1.0))) for r in found)
+    return sizes[int(COVERS * len(sizes))]
+
+
+def _stand_in(place: Place, case: Case) -> Case:
+    """A case whose nearest place is this one: what a spread is looked up by."""
+    return replace(case, chip=place.chip, engine=place.engine)
+
+
+def calibration_files(calibrations: Sequence[Calibration]) -> Mapping[str, str]:
+    """File name to text, one file for each chip or kind of chip."""
+    chips: dict[str, list[Calibration]] = {}
+    for one in calibrations:
+        chips.setdefault(one.chip, []).append(one)
+    return {f"{chip}.toml": calibration_text(ones) for chip, ones in sorted(chips.items())}

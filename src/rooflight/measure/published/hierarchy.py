@@ -1,0 +1,144 @@
+"""One fit for each chip, engine and kind of model, each drawn to a wider one that has more rows.
+
+    typical -> a kind of chip -> an engine on it -> a chip under the engine -> a version of it
+
+and models with experts are drawn to the dense ones of the same place. So a chip with three rows
+says what three rows can say, and otherwise follows its family.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rooflight.hardware.calibration import ANY, DENSE, EXPERTS
+from rooflight.measure.published.fit import fit_values
+from rooflight.measure.published.priced_table import PricedTable, typical_of
+from rooflight.measure.published.replay import KERNEL, Asked, Case
+from rooflight.plan.training.forecast.calibrated import Floats, Values
+
+_OF_EXPERTS = ("experts", "dispatch", "overlap_experts", "experts8", "experts4")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Whose rows a fit is made of; ANY chip of a kind, under ANY engine."""
+
+    chip_kind: str
+    engine: str
+    chip: str
+    blocks: str
+
+    @property
+    def wider(self) -> "Place | None":
+        """A version changed the kernels of experts on every chip, so those follow the version
+        first; dense kernels follow the chip first."""
+        engine, at, _ = self.engine.partition("@")
+        if at and (self.blocks == DENSE or self.chip == ANY):
+            return replace(self, engine=engine)
+        if self.chip != ANY:
+            return replace(self, chip=ANY)
+        return replace(self, engine=ANY) if self.engine not in (ANY, KERNEL) else None
+
+    @property
+    def depth(self) -> int:
+        """How many wider places there are."""
+        return 0 if self.wider is None else 1 + self.wider.depth
+
+    @property
+    def trust(self) -> float:
+        """How far, in free coordinates, a fit may move from its prior at the cost of one sigma."""
+        if self.blocks == EXPERTS:
+            return 0.7
+        return 0.5 if self.chip != ANY else 0.7 if self.engine != ANY else 1.0
+
+
+Fits = Mapping[Place, Values]
+
+
+def places(case: Case) -> tuple[Place, ...]:
+    """The fits that a case belongs to, nearest first. Kernels alone say nothing of whole steps."""
+    found = [Place(case.chip_kind, case.engine, case.chip, case.blocks)]
+    while wider := found[-1].wider:
+        found.append(wider)
+    return tuple(found)
+
+
+def fit_hierarchy(asked: Asked, *, start: Fits | None = None) -> dict[Place, dict[str, float]]:
+    """Fits every place, wide before narrow. `start` only saves steps towards the same optimum."""
+    found: dict[Place, dict[str, float]] = {}
+    measured_s = asked.measured_s
+    for place, members in _members(asked.cases).items():
+        found[place] = fit_values(
+            asked.table.take(members),
+            measured_s[members],
+            _given(place, asked) or _prior(place, found, asked.table),
+            place.trust,
+            start=start.get(place) if start else None,
+        )
+    return found
+
+
+def _members(cases: Sequence[Case]) -> dict[Place, np.ndarray]:
+    """The cases of every place; dense before experts, wide before narrow, then by name."""
+    found: dict[Place, np.ndarray] = {}
+    for index, case in enumerate(cases):
+        for place in places(case):
+            found.setdefault(place, np.zeros(len(cases), dtype=np.bool_))[index] = True
+    order = sorted(found, key=lambda p: (p.blocks == EXPERTS, p.depth, p))
+    return {place: found[place] for place in order}
+
+
+def _given(place: Place, asked: Asked) -> Values | None:
+    """What was known of a place before these rows."""
+    chip = place.chip_kind if place.chip == ANY else place.chip
+    return asked.priors.get((chip, place.engine, place.blocks))
+
+
+def _prior(place: Place, found: Fits, table: PricedTable) -> Values:
+    """The wider fit; for experts the dense fit of the place, moved as the wider one was moved."""
+    wider = _nearest(place.wider, found)
+    if place.blocks == DENSE:
+        return wider or typical_of(table)
+    dense_place = replace(place, blocks=DENSE)
+    dense = _nearest(dense_place, found) or typical_of(table)
+    if wider is None:
+        return dense
+    beside = _nearest(dense_place.wider, found) or dense
+    return _moved(table, dense, beside, wider) | {n: wider[n] for n in _OF_EXPERTS if n in wider}
+
+
+def _nearest(place: Place | None, found: Fits) -> Values | None:
+    while place and place not in found:
+        place = place.wider
+    return found[place] if place else None
+
+
+def _moved(table: PricedTable, base: Values, start: Values, end: Values) -> dict[str, float]:
+    """`base`, changed as `end` differs from `start`, in free coordinates."""
+    return {
+        name: c.bounded(c.free(base[name]) + c.free(end[name]) - c.free(start[name]))
+        for name, c in table.constants.items()
+    }
+
+
+def predict(asked: Asked, fits: Fits) -> Floats:
+    """Seconds of every case under the nearest fit that exists, else at typical values."""
+    seconds = np.zeros(len(asked.cases))
+    for place, members in _answering(asked.cases, fits).items():
+        values = fits[place] if place else typical_of(asked.table)
+        seconds[members] = asked.table.take(members).seconds(values).total
+    return seconds
+
+
+def _answering(cases: Sequence[Case], fits: Fits) -> dict[Place | None, np.ndarray]:
+    found: dict[Place | None, np.ndarray] = {}
+    for index, case in enumerate(cases):
+        place = next((p for p in places(case) if p in fits), None)
+        found.setdefault(place, np.zeros(len(cases), dtype=np.bool_))[index] = True
+    return found
+
+
+def roof_seconds(asked: Asked) -> Floats:
+    """Seconds by the catalog alone."""
+    return asked.table.seconds(asked.table.roof).total

@@ -1,0 +1,227 @@
+"""Rows replayed: each one asked, its parts listed, its seconds measured; or refused with a reason.
+
+In: `Rows`. Out: `Asked`: the cases that have an answer, in a table, and the refusals.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any  # of an empty mapping
+
+import numpy as np
+
+from rooflight.errors import RooflightError, UsageError
+from rooflight.hardware.calibration import DENSE, EXPERTS
+from rooflight.measure.published.micro import micro_case
+from rooflight.measure.published.priced_table import PricedTable
+from rooflight.measure.published.question import Question, ask
+from rooflight.measure.published.rows import TRAINING, Row, Rows, read_facts
+from rooflight.models.graph.count import dim_sizes, op_flops, training_flops
+from rooflight.models.graph.ops import HAS_FLOPS, Graph
+from rooflight.plan.training.forecast.calibrated import Floats, Values, part_table
+from rooflight.plan.training.forecast.evidence import degrees_of, reach_of
+from rooflight.plan.training.time.parts import Parts, TrainingRun, training_parts
+
+KERNEL = "kernel"  # the engine of microbenchmarks: no software above the chip
+REPLAYED = (*TRAINING, "micro")
+Watch = Callable[[int, int], None]  # rows done, rows in all
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row that can be answered: who ran it where, and what a calibration is chosen by."""
+
+    id: str
+    kind: str  # train or micro
+    source: str
+    model: str
+    family: str
+    chip: str
+    chip_kind: str  # tpu or gpu
+    engine: str
+    blocks: str  # dense or experts
+    configuration: str
+    measured_s: float
+    assumed: tuple[str, ...]
+    chips: int = 1
+    seq: int = 1
+    degrees: Mapping[str, int] = field(default_factory=dict[str, int])  # by scheme
+    reach: frozenset[str] = frozenset()  # how far each scheme goes: tp@node
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that cannot be answered, and why."""
+
+    id: str
+    source: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A file replayed up to its parts; what is left is to price them.
+
+    `priors` are values that fits of these rows are drawn to, by chip, engine and blocks.
+    """
+
+    cases: tuple[Case, ...]
+    refusals: tuple[Refusal, ...]
+    table: PricedTable
+    priors: Mapping[tuple[str, str, str], Values] = field(default_factory=dict[Any, Any])
+
+    @property
+    def measured_s(self) -> Floats:
+        return np.array([case.measured_s for case in self.cases])
+
+    @property
+    def coverage(self) -> float:
+        """Rows answered of rows asked."""
+        return len(self.cases) / max(1, len(self.cases) + len(self.refusals))
+
+    def take(self, chosen: Sequence[bool]) -> "Asked":
+        """Some of the cases; refusals stay behind."""
+        kept = tuple(c for c, is_kept in zip(self.cases, chosen, strict=True) if is_kept)
+        return Asked(kept, (), self.table.take(np.array(chosen, dtype=np.bool_)), self.priors)
+
+
+def ask_rows(rows: Rows, *, watch: Watch | None = None) -> Asked:
+    """Asks every row of training and every microbenchmark; serving has its own replay."""
+    wanted = rows.of(REPLAYED)
+    cases: list[Case] = []
+    parts: list[Parts] = []
+    refusals: list[Refusal] = []
+    known: dict[str, Parts] = {}
+    for number, row in enumerate(wanted, start=1):
+        try:
+            case, one = _case(row, rows, known)
+            cases.append(case)
+            parts.append(one)
+        except RooflightError as error:
+            refusals.append(Refusal(row.id, row.source, str(error)))
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # a field of another type
+            refusals.append(Refusal(row.id, row.source, f"the row cannot be read: {error!r}"))
+        if watch:
+            watch(number, len(wanted))
+    return Asked(tuple(cases), tuple(refusals), part_table(parts))
+
+
+def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
+    if row.kind == "micro":
+        kernel = micro_case(row, rows.models)
+        chip_kind, family = kernel.chip_kind, row.model
+        engine, blocks, measured_s, parts = KERNEL, DENSE, kernel.measured_s, kernel.parts
+        assumed, where = kernel.assumed, {}
+    else:
+        question = ask(row, rows.models)
+        measured_s, more = measured_seconds(question)
+        assumed = (*question.assumed, *more)
+        if row.configuration not in known:
+            known[row.configuration] = training_parts(question.run)
+        parts = known[row.configuration]
+        engine, family = question.engine, question.family
+        blocks = EXPERTS if question.is_moe else DENSE
+        chip_kind = question.run.mesh.slice.chip.kind
+        where = _where(question.run)
+    if measured_s <= 0:
+        raise UsageError("a measured time of zero", hint="check measured:")
+    kind = "micro" if row.kind == "micro" else "train"
+    case = Case(
+        row.id,
+        kind,
+        row.source,
+        row.model,
+        family,
+        row.chip,
+        chip_kind,
+        engine,
+        blocks,
+        row.configuration,
+        measured_s,
+        assumed,
+        **where,
+    )
+    return case, parts
+
+
+def _where(run: TrainingRun) -> dict[str, Any]:
+    """The layout of a run as evidence."""
+    degrees = degrees_of(run.layout, run.mesh)
+    return {
+        "chips": run.mesh.slice.num_chips,
+        "seq": run.seq,
+        "degrees": {name: degree for name, degree in degrees.items() if degree > 1},
+        "reach": reach_of(run.layout, run.mesh),
+    }
+
+
+# The seconds of a step as its source measured it.
+
+
+def _matmuls(graph: Graph, seq: int, *, causal: bool) -> float:
+    return float(training_flops(graph, batch=1, seq=seq, causal=causal)) / seq
+
+
+def _hardware(graph: Graph, seq: int) -> float:
+    """Layers forward four times (once again, twice backward), the head three; full attention."""
+    exact = {name: share * seq for name, share in graph.per_token.items()}
+    sizes = dim_sizes(graph, batch=1, seq=seq) | exact
+    layers = sum(
+        op.count * op_flops(op, sizes, causal=False)
+        for op in graph.ops
+        if op.kind in HAS_FLOPS and op.block is not None
+    )
+    return _matmuls(graph, seq, causal=False) + float(layers) / seq
+
+
+CONVENTIONS: Mapping[str, Callable[[Graph, int], float]] = {
+    "causal attention": lambda graph, seq: _matmuls(graph, seq, causal=True),
+    "full attention": lambda graph, seq: _matmuls(graph, seq, causal=False),
+    "hardware": _hardware,
+}
+
+
+def convention(stated: str) -> str:
+    """The convention that a source's words name.
+
+    >>> convention("maxtext causal-halved"), convention("attention counted full (non-causal)")
+    ('causal attention', 'full attention')
+    """
+    if "hardware" in stated:
+        return "hardware"
+    if "causal-halved" in stated or stated.startswith("causal"):
+        return "causal attention"
+    if "full" in stated:
+        return "full attention"
+    raise UsageError(f"nobody counts FLOPs as {stated!r}", hint="say causal-halved or full")
+
+
+def measured_seconds(question: Question) -> tuple[float, tuple[str, ...]]:
+    """Seconds of one step, and what was assumed to get them."""
+    measured, chips = question.row.measured, question.run.mesh.slice.num_chips
+    if "step_s" in measured:
+        return float(measured["step_s"]), ()
+    if "tokens_per_s_per_chip" in measured:
+        return question.tokens / float(measured["tokens_per_s_per_chip"]) / chips, ()
+    per_chip, assumed = _flops_per_s(question)
+    stated = question.row.fields.get("flops")
+    if stated is None:
+        stated = read_facts("sources").get(question.row.source, {}).get("flops")
+        assumed = (*assumed, f"FLOPs counted with {stated}")
+    if stated is None:
+        raise UsageError("only FLOP/s, and not how the source counts them", hint="add flops:")
+    per_token = CONVENTIONS[convention(str(stated))](question.run.graph, question.run.seq)
+    return question.tokens * per_token / per_chip / chips, assumed
+
+
+def _flops_per_s(question: Question) -> tuple[float, tuple[str, ...]]:
+    measured, chip = question.row.measured, question.run.mesh.slice.chip
+    if "tflops_per_chip" in measured:
+        return float(measured["tflops_per_chip"]) * 1e12, ()
+    if "mfu" in measured:
+        return float(measured["mfu"]) * chip.peak_flops("bf16"), ("of the dense bf16 peak",)
+    raise UsageError("no step time, no rate, no utilisation", hint="add measured:")

@@ -1,0 +1,144 @@
+"""The closed loop of a serving benchmark: so many clients, each sends its next request at once.
+
+In: parts of many rows as arrays, and constants. Out: the time a token takes and the time to the
+first one. With the step of n sequences of `plan.serving.step.calibrated`:
+
+    token = step + interference * n / output * prompt      where prompts share the engine
+    n     = batch * (output * token) / (first + output * token)    those that are not in prefill
+
+and n is at most what the memory holds. It stops holding where requests do not come at once: then
+queues decide (`plan.serving.simulate.run`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.hardware.calibration import Constant
+from rooflight.hardware.serving_calibration import serving_constants
+from rooflight.measure.published.serving_parts import ServingParts
+from rooflight.plan.serving.step.calibrated import (
+    Floats,
+    GenerateParts,
+    PromptParts,
+    Values,
+    generate_s,
+    prompt_s,
+)
+
+_WAVES = 10  # requests of a client in a run; the first of all come at once
+_ROUNDS = 4  # of the fixed point; the third changes less than 0.1 %
+
+
+class Loads(NamedTuple):
+    """What each row's engine is asked to do."""
+
+    room: Floats  # sequences whose caches fit
+    batch: Floats
+    output: Floats
+    is_separated: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimes:
+    """What a benchmark of each row would report."""
+
+    tpot_s: Floats
+    ttft_s: Floats
+    rows: Floats  # sequences that generate at a time
+
+    @property
+    def total(self) -> Floats:
+        """What constants are fitted to."""
+        return self.tpot_s
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTable:
+    """The parts of many rows: fields of `ServingParts` as arrays."""
+
+    step: GenerateParts
+    prompt: PromptParts
+    loads: Loads
+
+    @property
+    def constants(self) -> Mapping[str, Constant]:
+        """The constants that serving depends on."""
+        return serving_constants()
+
+    @property
+    def roof(self) -> Values:
+        """The values at which the catalog alone answers: every roof reached, nothing beside."""
+        times = {c.name for c in self.constants.values() if c.is_time}
+        return {name: 0.0 if name in times else 1.0 for name in self.constants}
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> "ServingTable":
+        """The table of some of the rows."""
+        return ServingTable(
+            GenerateParts(*(column[chosen] for column in self.step)),
+            PromptParts(*(column[chosen] for column in self.prompt)),
+            Loads(*(column[chosen] for column in self.loads)),
+        )
+
+    def seconds(self, values: Values) -> LoopTimes:
+        """Solves the loop of every row with the same constants."""
+        return loop_times(self, values)
+
+
+def serving_table(parts: Sequence[ServingParts]) -> ServingTable:
+    """Turns records into arrays."""
+
+    def column(name: str) -> Floats:
+        return np.array([getattr(p, name) for p in parts], dtype=float)
+
+    return ServingTable(
+        GenerateParts(*(column(name) for name in GenerateParts._fields)),
+        PromptParts(*(column(_of_prompt(name)) for name in PromptParts._fields)),
+        Loads(*(column(name) for name in Loads._fields)),
+    )
+
+
+def _of_prompt(name: str) -> str:
+    return name if name == "weight_bits" else f"prompt_{name}"
+
+
+def joined_tables(one: ServingTable, other: ServingTable) -> ServingTable:
+    """The rows of both."""
+    return ServingTable(
+        GenerateParts(*map(np.concatenate, zip(one.step, other.step, strict=True))),
+        PromptParts(*map(np.concatenate, zip(one.prompt, other.prompt, strict=True))),
+        Loads(*map(np.concatenate, zip(one.loads, other.loads, strict=True))),
+    )
+
+
+def loop_times(table: ServingTable, values: Values) -> LoopTimes:
+    """Solves the loop for every row at once."""
+    columns = table.loads
+    held = np.minimum(columns.batch, columns.room)
+    together = 1 - columns.is_separated
+    own_s = prompt_s(table.prompt, values)
+    rows, token_s = held, own_s
+    for _ in range(_ROUNDS):
+        rows = np.maximum(rows, 1.0)
+        step_s = generate_s(table.step, values, rows)
+        shared = together * values["interference"] * rows / columns.output
+        token_s = step_s + shared * own_s
+        busy = columns.output * token_s
+        rows = held * busy / (together * (own_s + step_s) + busy)
+    return LoopTimes(token_s, _first_s(columns, held, own_s, token_s), rows)
+
+
+def _first_s(columns: Loads, held: Floats, own_s: Floats, token_s: Floats) -> Floats:
+    """Its own prompt, the queue of prompts before it, and a place in memory.
+
+    Prompts queue as in M/D/1 at the load they make; of each client's requests the first meets the
+    prompts of all others. Where the batch has no room, a request waits for another to finish.
+    """
+    turn_s = columns.output * token_s
+    load = np.minimum(held * own_s / (turn_s + own_s), 0.9)
+    queue = load / (2 * (1 - load)) + held / 2 / _WAVES
+    waits = np.maximum(columns.batch / held - 1, 0.0) * turn_s
+    return own_s * (1 + queue) + token_s + waits

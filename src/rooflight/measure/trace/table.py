@@ -1,0 +1,186 @@
+"""Where the time of a step went: seconds by class of op, layer, source line or op.
+
+In: a `Trace`. Out: a `StepTable`. Seconds are those of one step on one device: a mean over the
+devices, then over the steps. All rows add up to the step, `idle` included.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rooflight.errors import UnknownNameError, UsageError
+from rooflight.measure.trace.busy import busy
+from rooflight.measure.trace.classify import COLLECTIVES
+from rooflight.measure.trace.intervals import F64
+from rooflight.measure.trace.record import Device, Op, Roof, Trace
+
+By = Literal["class", "layer", "line", "op"]
+BY: tuple[By, ...] = ("class", "layer", "line", "op")
+IDLE = "idle"
+_MOST_CELLS = 5_000_000  # rows times steps
+# Not bound by the chip's own memory; what is inside a loop or a call has runs of its own.
+_NO_ROOF = frozenset({*COLLECTIVES, "host", "control"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table, of one step on one device."""
+
+    key: str
+    by_step: tuple[float, ...]  # seconds in each step
+    count: float  # executions
+    flops: float | None  # of ops under the chip's roof; None where one does not say
+    nbytes: float | None
+    roof_s: float | None  # the least that these FLOPs and bytes take
+    roofed_s: float  # seconds of those ops
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.by_step) / len(self.by_step)
+
+    @property
+    def flops_per_s(self) -> float | None:
+        return self.flops / self.seconds if self.flops is not None and self.seconds else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return self.nbytes / self.seconds if self.nbytes is not None and self.seconds else None
+
+    @property
+    def of_roof(self) -> float | None:
+        """max(FLOPs / peak, bytes / bandwidth) over the time taken (book, chapter 1).
+
+        Above 1 where bytes count that never leave the chip, or FLOPs of a faster format.
+        """
+        known = self.roof_s is not None and self.roofed_s > 0
+        return self.roof_s / self.roofed_s if known and self.roof_s is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """The steps, how long each took (mean over devices), and what they were spent on."""
+
+    by: By
+    num_devices: int
+    steps: tuple[str, ...]
+    step_s: tuple[float, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.step_s) / len(self.step_s)
+
+    def seconds_of(self, key: str) -> float:
+        """Seconds a step of one row; 0 for a key that nothing ran under."""
+        return next((row.seconds for row in self.rows if row.key == key), 0.0)
+
+
+def step_names(trace: Trace) -> tuple[str, ...]:
+    """The steps that any device has, in the order of their start."""
+    return tuple(dict.fromkeys(step.name for d in trace.devices for step in d.steps))
+
+
+def step_table(trace: Trace, *, by: By = "class", step: str | None = None) -> StepTable:
+    """The table of all steps, or of one by its name; the longest rows first, idle last."""
+    names = step_names(trace)
+    if step is not None and step not in names:
+        raise UnknownNameError("step", step, names)
+    chosen = names if step is None else (step,)
+    ran = [key_of(op, by) for device in trace.devices for op in device.work.ops]
+    keys = {key: at for at, key in enumerate(dict.fromkeys(ran))}
+    if len(keys) * len(chosen) > _MOST_CELLS:
+        raise UsageError(
+            f"{len(keys):,} rows of {len(chosen):,} steps are too large a table",
+            hint=f"ask for one step: --step {chosen[0]}",
+        )
+    sums = _Sums.empty(by, keys, {name: at for at, name in enumerate(chosen)})
+    for device in trace.devices:
+        sums.add(device)
+    return sums.table(len(trace.devices))
+
+
+def key_of(op: Op, by: By) -> str:
+    """Under which row an op is counted."""
+    if by == "class":
+        return op.op_class
+    return (op.layer if by == "layer" else op.line if by == "line" else op.name) or "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Totals over devices, by key and step."""
+
+    by: By
+    keys: Mapping[str, int]
+    steps: Mapping[str, int]
+    seconds: F64  # keys x steps
+    columns: F64  # keys x those of `_columns`
+    step_s: F64
+    devices: F64  # that have each step
+
+    @classmethod
+    def empty(cls, by: By, keys: Mapping[str, int], steps: Mapping[str, int]) -> "_Sums":
+        cells, rows = np.zeros((len(keys), len(steps))), np.zeros((len(keys), 5))
+        return cls(by, keys, steps, cells, rows, np.zeros(len(steps)), np.zeros(len(steps)))
+
+    def add(self, device: Device) -> None:
+        """Adds what one device did in the chosen steps."""
+        home = np.array([self.steps.get(one.name, -1) for one in device.steps], dtype=np.int64)
+        for one, at in zip(device.steps, home.tolist(), strict=True):
+            if at >= 0:
+                self.step_s[at] += one.seconds
+                self.devices[at] += 1
+        work, own = device.work, busy(device)
+        mine = home[own.step] >= 0
+        step, execution, seconds = home[own.step[mine]], own.execution[mine], own.seconds[mine]
+        op = work.which[execution]
+        key = np.array([self.keys[key_of(one, self.by)] for one in work.ops], dtype=np.int64)
+        cell = key[op] * len(self.steps) + step
+        cells = np.bincount(cell, weights=seconds, minlength=self.seconds.size)
+        self.seconds[...] += cells.reshape(self.seconds.shape)
+        by_op = np.bincount(op, weights=seconds, minlength=len(work.ops))
+        runs = np.bincount(op[np.unique(execution, return_index=True)[1]], minlength=len(work.ops))
+        for at in np.flatnonzero(runs).tolist():
+            row = _columns(work.ops[at], device.roof, float(runs[at]), float(by_op[at]))
+            self.columns[key[at]] += row
+
+    def table(self, num_devices: int) -> StepTable:
+        share, total = np.maximum(self.devices, 1), max(1.0, float(self.devices.sum()))
+        by_step, columns = self.seconds / share, self.columns / total
+        rows = [
+            _row(key, by_step[at].tolist(), columns[at].tolist())
+            for key, at in self.keys.items()
+            if columns[at, 0]
+        ]
+        rows.sort(key=lambda row: -row.seconds)
+        step_s = self.step_s / share
+        idle = np.maximum(step_s - by_step.sum(axis=0), 0.0)
+        rows.append(Row(IDLE, tuple(idle.tolist()), 0.0, None, None, None, 0.0))
+        return StepTable(
+            self.by, num_devices, tuple(self.steps), tuple(step_s.tolist()), tuple(rows)
+        )
+
+
+def _row(key: str, by_step: list[float], columns: list[float]) -> Row:
+    runs, flops, nbytes, roof_s, roofed_s = columns
+    known = (_known(flops), _known(nbytes), _known(roof_s))
+    return Row(key, tuple(by_step), runs, *known, roofed_s)
+
+
+def _columns(op: Op, roof: Roof, runs: float, seconds: float) -> F64:
+    """Runs, FLOPs, bytes, the least seconds, and seconds that have a least; NaN is unknown."""
+    unknown = float("nan")
+    if op.op_class in _NO_ROOF:
+        return np.array([runs, 0.0, 0.0, 0.0, 0.0])
+    flops = unknown if op.flops is None else op.flops * runs
+    nbytes = unknown if op.nbytes is None else op.nbytes * runs
+    least = unknown
+    if roof.flops_per_s and roof.hbm_bytes_per_s:
+        least = np.maximum(flops / roof.flops_per_s, nbytes / roof.hbm_bytes_per_s)
+    return np.array([runs, flops, nbytes, least, seconds])
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value

@@ -1,0 +1,1 @@
+"""Which mesh axes split which dims; pipeline schedules as tables."""

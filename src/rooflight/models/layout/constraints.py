@@ -1,0 +1,74 @@
+"""`Pins`: where every operand and every result of a program lies, op by op.
+
+In: what a derivation found (`derive.constraints` writes it). Out: plain data that a program
+follows, so that no compiler is left a choice between collectives. A path is the shardings that a
+tensor goes through; between neighbours of a path stands one step of the derivation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from rooflight.algebra.notation import Axes, Tensor
+from rooflight.models.layout.rules import Layout
+
+Path = tuple[Tensor, ...]
+Key = tuple[int | None, str]  # the block of an op, None outside the layers, and its name
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One product: the way of each operand to it, and of its result from it.
+
+    The last sharding of an operand is the one it is multiplied in; the first of the result is what
+    the local product leaves, sums pending; the last is where it stays.
+    """
+
+    op: str
+    operands: tuple[Path, ...]
+    result: Path
+
+    @property
+    def factors(self) -> tuple[Tensor, ...]:
+        """The operands as they are multiplied."""
+        return tuple(path[-1] for path in self.operands)
+
+    def pending(self, index: int) -> Axes:
+        """The axes over which the gradient of an operand is a sum that has not been taken.
+
+        Every axis that splits the product and not the operand: dW = h * dy is summed over the
+        tokens of one device only, so with tokens split over X it is dW{U_X}.
+        """
+        own = self.factors[index].sharded_over
+        others = (*self.factors, self.result[0])
+        every = dict.fromkeys(a for t in others for a in t.mesh_axes)
+        return tuple(sorted(a for a in every if a not in own))
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """A layout with the pins of every product of a model.
+
+    A scale or a bias meets an activation token by token: a product whose sum over tokens is only
+    in its gradient. Its operands are the activation and the vector.
+    """
+
+    layout: Layout
+    axes: Mapping[str, int]  # the mesh, outermost axis first
+    ops: Mapping[Key, Pin]
+    vectors: Mapping[Key, Pin] = field(default_factory=dict[Key, Pin])  # by name of the weight
+
+    def once(self, weight: Tensor, block: int | None) -> Axes:
+        """The axes over which a weight's gradient may pend until the end of a step.
+
+        All of its products leave the sum pending, and the weight itself is whole along them.
+        """
+        uses = [
+            set(pin.pending(i))
+            for (where, _), pin in chain(self.ops.items(), self.vectors.items())
+            for i, tensor in enumerate(pin.factors)
+            if (tensor.name, tensor.dims) == (weight.name, weight.dims) and where == block
+        ]
+        own = set(self.layout.of_weight(weight).sharded_over)
+        always = uses[0].intersection(*uses[1:]) if uses else set[str]()
+        return tuple(sorted(always - own))

@@ -1,0 +1,1 @@
+"""How many replicas of which layout serve a load within its SLO."""

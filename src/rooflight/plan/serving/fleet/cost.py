@@ -1,0 +1,115 @@
+"""The step cost that a fleet is planned with: calibrated where anybody measured, else the roofs.
+
+In: a `Setup` and mean lengths. Out: a `StepCost` and the `Calibration` it rests on. Under a
+calibration (book chapter 7, with an efficiency for every roof):
+
+    rows      g = fixed(rows) + positions * k
+    chunk     p = launches + tokens * t + pairs * a
+    both      max(p, g + interference * p)
+
+Constants are read off the step model at the mean lengths; it stops being exact away from them
+where attention has windows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflight.hardware.calibration import DENSE, EXPERTS, Calibration
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.serving_calibration import load_serving_calibration
+from rooflight.models.spec import ModelSpec, Moe
+from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.step.calibrated import (
+    LAUNCH_S,
+    Values,
+    generate_parts,
+    generate_s,
+    prompt_parts,
+    prompt_s,
+)
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.curve import step_curve
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.model import StepModel
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedCost:
+    """A `StepCost` under a calibration; a pipeline has as many microbatches as stages."""
+
+    fixed_s: tuple[float, ...]  # by rows, from 0
+    position_s: float
+    ranks: float  # ways that sequences are split, times the stages
+    launches_s: float
+    token_s: float
+    pair_s: float
+    interference: float
+
+    def seconds(
+        self, *, decode_rows: int, kv_tokens: int, prefill_tokens: int, prefill_kv_tokens: int
+    ) -> float:
+        rows_s = prompt_s = 0.0
+        if decode_rows:
+            dealt = max(1.0, self.ranks / decode_rows)
+            rows_s = self.fixed_s[decode_rows] + kv_tokens * dealt * self.position_s
+        if prefill_tokens:
+            work_s = prefill_tokens * self.token_s + prefill_kv_tokens * self.pair_s
+            prompt_s = self.launches_s + work_s
+        return max(prompt_s, rows_s + self.interference * prompt_s)
+
+
+def is_mixture(model: ModelSpec) -> bool:
+    """True if any layer has experts."""
+    return any(isinstance(block.mlp, Moe) for block in model.blocks)
+
+
+def calibration_of(model: ModelSpec, chip: Chip, engine: str) -> Calibration | None:
+    """The nearest that is shipped for the chip, or its kind."""
+    blocks = EXPERTS if is_mixture(model) else DENSE
+    return load_serving_calibration(chip.name, chip.kind, engine, blocks)
+
+
+def calibrated_cost(
+    model: StepModel, values: Values, *, input_tokens: int, context: int, max_rows: int
+) -> CalibratedCost:
+    """Boils a step model and a calibration down, at prompts and contexts of these lengths."""
+    stages = model.layout.pp
+    parts, prompt = generate_parts(model, context), prompt_parts(model, input_tokens)
+    bare = parts._replace(kv_s=np.zeros(1), attention_s=np.zeros(1))
+    fixed = generate_s(bare, values, np.arange(1, max_rows + 1) / stages)
+    read = generate_s(parts, values, parts.ranks) - generate_s(bare, values, parts.ranks)
+    launches_s = float(LAUNCH_S * prompt.kernels[0])
+    plain_s = float(prompt_s(prompt._replace(attention_s=np.zeros(1)), values)[0])
+    pairs = input_tokens * (input_tokens + 1) / 2
+    return CalibratedCost(
+        fixed_s=(0.0, *fixed.tolist()),
+        position_s=float(read[0] / parts.ranks[0]) / context / stages,
+        ranks=float(parts.ranks[0]) * stages,
+        launches_s=launches_s,
+        token_s=(plain_s - launches_s) / input_tokens / stages,
+        pair_s=(float(prompt_s(prompt, values)[0]) - plain_s) / pairs / stages,
+        interference=values["interference"],
+    )
+
+
+def fleet_cost(
+    setup: Setup, *, input_tokens: int, context: int, engine: str | None
+) -> tuple[StepCost, StepCost, Calibration | None]:
+    """The cost to plan with, that of the roofs alone, and what the first rests on.
+
+    Without an `engine` nothing is calibrated.
+    """
+    model = serving_model(setup.model, setup.on, setup.layout, setup.precision)
+    roofs = step_curve(model)
+    found = calibration_of(setup.model, setup.on.chip, engine) if engine else None
+    if found is None:
+        return roofs, roofs, None
+    cost = calibrated_cost(
+        model,
+        found.values,
+        input_tokens=input_tokens,
+        context=context,
+        max_rows=setup.sizes.max_rows,
+    )
+    return cost, roofs, found

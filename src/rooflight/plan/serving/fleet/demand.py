@@ -1,0 +1,114 @@
+"""`Demand`: the traffic that a fleet must serve, and what was promised of it.
+
+In: a rate, lengths, a hit rate of the prefix cache, an SLO and the share of requests that must keep
+it. Out: streams of arrivals for simulations of a fleet or of a part of it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from rooflight.errors import UsageError
+from rooflight.plan.serving.fleet.bound import Work, work_of
+from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, Traffic
+from rooflight.plan.serving.simulate.tally import Slo
+
+_LEAST_REQUESTS = 1000
+_MOST_REQUESTS = 10_000
+_LIVES = 20  # of a request as long as promised, that a stream lasts: less hides a growing queue
+_APART_S = 1e4  # between requests that never meet
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests a second of these lengths, of which `percentile` % must be served within `slo`."""
+
+    rate: float
+    input: Lengths
+    output: Lengths
+    slo: Slo
+    percentile: float = 95.0
+    hit_rate: float = 0.0  # of prompt tokens, those that all requests share and the cache holds
+    burstiness: float = 1.0
+    seed: int = 0
+    num_requests: int | None = None  # simulated at a time; None is as many as the promise needs
+
+    def __post_init__(self) -> None:
+        if not (0 < self.percentile < 100 and 0 <= self.hit_rate < 1):
+            raise UsageError(
+                f"percentile {self.percentile:g}, hit rate {self.hit_rate:g}: out of range",
+                hint="percentile above 0 and below 100, hit rate from 0 to below 1",
+            )
+
+    @property
+    def kept(self) -> float:
+        """The share of requests that must get what was promised."""
+        return self.percentile / 100
+
+    def requests(self, rate: float) -> int:
+        """How many a simulation at this rate takes."""
+        if self.num_requests is not None:
+            return self.num_requests
+        slo = self.slo
+        times = (slo.ttft_s, self.output.mean * slo.tpot_s)
+        life_s = sum(s for s in times if s < math.inf)
+        tail = 50 / (1 - self.kept)  # so that enough of them are late
+        return int(min(max(_LEAST_REQUESTS, tail, _LIVES * life_s * rate), _MOST_REQUESTS))
+
+    def arrivals(self, rate: float) -> Iterator[Arrival]:
+        """A stream at exactly this rate: the drawn times are stretched to fit."""
+        count = self.requests(rate)
+        drawn = self._drawn(rate, count)
+        stretch = count / rate / drawn[-1].time_s
+        return (arrival._replace(time_s=arrival.time_s * stretch) for arrival in drawn)
+
+    def apart(self) -> Iterator[Arrival]:
+        """The same requests, each all alone: no fleet serves them better."""
+        drawn = self._drawn(self.rate, self.requests(self.rate))
+        return (arrival._replace(time_s=i * _APART_S) for i, arrival in enumerate(drawn))
+
+    def work(self) -> Work:
+        """The mean request."""
+        return _work(self._traffic(self.rate, self.requests(self.rate)), self.hit_rate, self.kept)
+
+    def scaled(self, **factors: float) -> "Demand":
+        """With `rate`, `input` or `output` times a factor."""
+        lengths = {name: _longer(getattr(self, name), factors.get(name, 1.0)) for name in _LENGTHS}
+        return replace(self, rate=self.rate * factors.get("rate", 1.0), **lengths)
+
+    def _drawn(self, rate: float, count: int) -> tuple[Arrival, ...]:
+        return _drawn(self._traffic(rate, count), self.hit_rate)
+
+    def _traffic(self, rate: float, count: int) -> Traffic:
+        return Traffic(
+            rate, self.input, self.output, count, burstiness=self.burstiness, seed=self.seed
+        )
+
+
+_LENGTHS = ("input", "output")
+
+
+@lru_cache(maxsize=8)
+def _drawn(traffic: Traffic, hit_rate: float) -> tuple[Arrival, ...]:
+    if not hit_rate:
+        return tuple(traffic.arrivals())
+    return tuple(_sharing(arrival, hit_rate) for arrival in traffic.arrivals())
+
+
+@lru_cache(maxsize=8)
+def _work(traffic: Traffic, hit_rate: float, kept: float) -> Work:
+    return work_of(_drawn(traffic, hit_rate), kept=kept)
+
+
+def _sharing(arrival: Arrival, hit_rate: float) -> Arrival:
+    """The beginning of the prompt is the same in all requests; its last token never is."""
+    shared = min(int(arrival.input_tokens * hit_rate), arrival.input_tokens - 1)
+    return arrival._replace(segments=(0,), segment_tokens=shared) if shared else arrival
+
+
+def _longer(lengths: Lengths, factor: float) -> Lengths:
+    if factor == 1:
+        return lengths
+    low, high = (max(1, round(n * factor)) for n in (lengths.low, lengths.high))
+    return replace(lengths, mean=lengths.mean * factor, low=low, high=high)

@@ -1,0 +1,213 @@
+"""The cheapest fleet that serves a demand as promised: bounds first, simulations where they decide.
+
+In: a `Demand` and ways to serve it. Out: a `Fleet`, whose own simulation keeps the promise. Ways
+are tried from the cheapest bound up; of each, replicas are raised from the bound until the
+simulation keeps the promise; the search ends where the next bound is no cheaper than what is found.
+It equals trying everything where more replicas never serve worse.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.way import Way
+from rooflight.plan.serving.simulate.run import Separation, Simulation, simulate
+
+Watch = Callable[[int, int, int], None]  # ways done, all ways, simulations
+
+MOST_SIMULATED = 16  # replicas; a larger fleet is simulated as so many, at their share of the rate
+_MOST_SPLITS = 5  # between prefill and generate, that are tried of a number of replicas
+_MOST_REPLICAS = 64  # times the least: beyond, a fleet is as good as idle
+_ROUNDING = 1e-9
+_MILLION, _HOUR_S = 1e6, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Replicas that serve a demand with the spares broken; all of them are paid for."""
+
+    way: Way
+    demand: Demand
+    prefill_replicas: int  # of `replicas`, that only prefill; 0 where all do everything
+    replicas: int
+    spare: int
+    simulation: Simulation
+    simulated_rate: float
+
+    @property
+    def paid_replicas(self) -> int:
+        return self.replicas + self.spare
+
+    @property
+    def num_chips(self) -> int:
+        return self.paid_replicas * self.way.setup.on.num_chips
+
+    @property
+    def dollars_per_hour(self) -> float:
+        return self.paid_replicas * self.way.dollars
+
+    @property
+    def physics_replicas(self) -> float:
+        """Replicas, not whole ones, that catalog rates would need if every step were full."""
+        return self.demand.rate * self.way.physics.together_s
+
+    @property
+    def paid(self) -> float:
+        """How many times the physics one pays."""
+        return self.paid_replicas / self.physics_replicas
+
+    @property
+    def dollars_per_million(self) -> float:
+        """Of all tokens, in and out."""
+        work = self.demand.work()
+        return self._dollars_each(work.input_tokens + work.output_tokens)
+
+    @property
+    def dollars_per_million_in(self) -> float:
+        """Of prompt tokens that are computed; like all three, by shares of the least work."""
+        bound = self.way.bound
+        return self._dollars_each(
+            self.demand.work().prompt_tokens, bound.prefill_s - bound.cached_s
+        )
+
+    @property
+    def dollars_per_million_cached(self) -> float | None:
+        """Of prompt tokens that the cache holds: new ones attend to them. None where none are."""
+        work = self.demand.work()
+        cached = work.input_tokens - work.prompt_tokens
+        return self._dollars_each(cached, self.way.bound.cached_s) if cached else None
+
+    @property
+    def dollars_per_million_out(self) -> float:
+        return self._dollars_each(self.demand.work().output_tokens, self.way.bound.generate_s)
+
+    def _dollars_each(self, tokens: float, seconds: float | None = None) -> float:
+        """Of a million of so many tokens a request, which take so much of the least work."""
+        bound = self.way.bound
+        share = 1.0 if seconds is None else seconds / (bound.prefill_s + bound.generate_s)
+        return share * self.dollars_per_hour / (self.demand.rate * _HOUR_S * tokens) * _MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSearch:
+    """The cheapest fleet, None where no way keeps the promise, and how it was found."""
+
+    best: Fleet | None
+    num_ways: int
+    num_simulations: int
+
+
+def cheapest_fleet(
+    ways: Sequence[Way], demand: Demand, *, spare: int = 0, watch: Watch | None = None
+) -> FleetSearch:
+    """Searches ways in the order of their least dollars."""
+    best: Fleet | None = None
+    trials = Trials(demand)
+    for i, way in enumerate(sorted(ways, key=lambda way: _dollars(way, way.least_replicas, spare))):
+        below = best.dollars_per_hour if best else math.inf
+        if _dollars(way, way.least_replicas, spare) >= below:
+            break
+        best = _cheapest_of(way, trials, spare, below) or best
+        if watch:
+            watch(i + 1, len(ways), trials.count)
+    return FleetSearch(best, len(ways), trials.count)
+
+
+def fewest_replicas(way: Way, demand: Demand, *, spare: int = 0) -> Fleet | None:
+    """The smallest fleet of one way, for a demand of any rate."""
+    return _cheapest_of(replace(way, rate=demand.rate), Trials(demand), spare, math.inf)
+
+
+def _dollars(way: Way, replicas: int, spare: int) -> float:
+    return (replicas + spare) * way.dollars
+
+
+def _cheapest_of(way: Way, trials: "Trials", spare: int, below: float) -> Fleet | None:
+    """The least replicas of a way that keep the promise for less than `below`."""
+    least = way.least_replicas
+    most = least * _MOST_REPLICAS
+    fleet: Fleet | None = None
+    if below < math.inf:
+        most = min(most, math.ceil(below / way.dollars - _ROUNDING) - spare - 1)
+        fleet = trials.fleet(way, most, spare) if most >= least else None
+        if fleet is None:  # not even as many as could still be cheaper
+            return None
+    elif not trials.keeps_unloaded(way):
+        return None
+    failed, count, step = least - 1, most, 0
+    while least + step < count:
+        found = trials.fleet(way, least + step, spare)
+        if found:
+            fleet, count = found, least + step
+            break
+        failed, step = least + step, max(1, 2 * step)
+    while fleet and count - failed > 1:
+        middle = (count + failed) // 2
+        smaller = trials.fleet(way, middle, spare)
+        count, failed = (middle, failed) if smaller else (count, middle)
+        fleet = smaller or fleet
+    return fleet
+
+
+class Trials:
+    """Simulations of a demand, counted."""
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.count = 0
+
+    def keeps_unloaded(self, way: Way) -> bool:
+        """True if requests that never meet another are served as promised."""
+        separated = way.policy == "separated"
+        found = self._simulate(way, int(separated), 2 if separated else 1, None)
+        return found.good_share >= self.demand.kept
+
+    def fleet(self, way: Way, replicas: int, spare: int) -> Fleet | None:
+        """So many replicas, split in whichever way keeps the promise; None where none does."""
+        for prefill in _splits(way, replicas):
+            share, part, prefills = _part(prefill, replicas)
+            rate = self.demand.rate * share
+            found = self._simulate(way, prefills, part, rate)
+            if found.good_share >= self.demand.kept:
+                return Fleet(way, self.demand, prefill, replicas, spare, found, rate)
+        return None
+
+    def _simulate(self, way: Way, prefill: int, replicas: int, rate: float | None) -> Simulation:
+        self.count += 1
+        demand = self.demand
+        fleet: int | Separation = replicas
+        if way.transfer:
+            fleet = Separation(prefill, replicas - prefill, way.transfer)
+        return simulate(
+            demand.apart() if rate is None else demand.arrivals(rate),
+            cost=way.cost,
+            limits=way.limits,
+            replicas=fleet,
+            slo=demand.slo,
+        )
+
+
+def _splits(way: Way, replicas: int) -> Iterator[int]:
+    """Numbers of prefill replicas worth a try, those that share the slack evenly first."""
+    if way.policy == "continuous":
+        yield 0
+        return
+    prefill, generate = way.least
+    even = prefill + (replicas - prefill - generate) * prefill / (prefill + generate)
+    counts = range(prefill, replicas - generate + 1)
+    yield from sorted(counts, key=lambda n: abs(n - even))[:_MOST_SPLITS]
+
+
+def _part(prefill: int, replicas: int) -> tuple[float, int, int]:
+    """Of a fleet: the share of the rate that is simulated, on how many replicas of either kind.
+
+    No replica of the part has less to do than one of the fleet.
+    """
+    if replicas <= MOST_SIMULATED:
+        return 1.0, replicas, prefill
+    if not prefill:
+        return MOST_SIMULATED / replicas, MOST_SIMULATED, 0
+    prefills = min(max(1, round(MOST_SIMULATED * prefill / replicas)), MOST_SIMULATED - 1)
+    share = max(prefills / prefill, (MOST_SIMULATED - prefills) / (replicas - prefill))
+    return min(1.0, share), MOST_SIMULATED, prefills

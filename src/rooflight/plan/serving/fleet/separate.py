@@ -1,0 +1,132 @@
+"""Separate prefill from generate, or not: requests that a replica serves either way, and the flip.
+
+In: a way to serve, a `Demand`. Out: a `Verdict`. In the limit of smooth traffic (no queue, always
+r rows), with T the TPOT and t the mean step:
+
+    together    r / (steps * t(r rows, their share of prompts)),  the largest r with t <= T
+    separated   1 / (prompt + max(steps * t(r rows) / r, transfer)),  t + transfer / steps <= T
+
+Together, prompts use the FLOPs that steps bound by HBM leave idle, but stretch every step; apart,
+steps stay short and may have more rows, but the cache must travel. Bursts and whole replicas move
+the flip: the search simulates both.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rooflight.plan.serving.fleet.bound import MeanSteps, most_rows_within
+from rooflight.plan.serving.fleet.cost import fleet_cost
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.way import transfer_of
+from rooflight.plan.serving.simulate.fleet import Transfer
+from rooflight.plan.serving.simulate.setup import Setup
+
+_SPAN = 64  # times more and less, that a flip is looked for within
+_ROUNDS = 12  # of halving: a flip to one part in a thousand
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Requests a second of one replica under either policy, and where the better one changes."""
+
+    together: float
+    separated: float
+    input_flip: float | None  # mean prompt tokens; None where none is in sight
+    bandwidth_flip: float | None  # bytes a second between two replicas
+
+    @property
+    def separates(self) -> bool:
+        return self.separated > self.together
+
+    @property
+    def gain(self) -> float:
+        """The better of the two over the other."""
+        low, high = sorted((self.together, self.separated))
+        return high / low if low else math.inf
+
+
+def separate_or_not(setup: Setup, demand: Demand, *, engine: str | None) -> Verdict | None:
+    """Both policies at the demand, and the nearest prompt length and bandwidth that change it.
+
+    None where there is nothing to separate: answers of one token, chips without a network.
+    """
+    transfer = transfer_of(setup)
+    if transfer is None or not demand.work().row_steps:
+        return None
+
+    def lead(factor: float, speed: float) -> float:
+        moved = replace(transfer, bytes_per_s=transfer.bytes_per_s * speed)
+        together, separated = _rates(setup, demand.scaled(input=factor), moved, engine)
+        return separated - together
+
+    together, separated = _rates(setup, demand, transfer, engine)
+    longer = _flip(lambda factor: lead(factor, 1.0))
+    faster = _flip(lambda factor: lead(1.0, factor))
+    return Verdict(
+        together,
+        separated,
+        None if longer is None else longer * demand.input.mean,
+        None if faster is None else faster * transfer.bytes_per_s,
+    )
+
+
+def _flip(lead: Callable[[float], float]) -> float | None:
+    """The factor nearest to 1 at which a lead changes its sign, by doubling, then halving."""
+    is_ahead = lead(1.0) > 0
+    for away in (2.0**i for i in range(1, _SPAN.bit_length())):
+        for factor in (away, 1 / away):
+            if (lead(factor) > 0) != is_ahead:
+                near = factor / 2 if factor > 1 else factor * 2
+                return _between(lead, near, factor)
+    return None
+
+
+def _between(lead: Callable[[float], float], near: float, far: float) -> float:
+    is_ahead = lead(near) > 0
+    for _ in range(_ROUNDS):
+        middle = math.sqrt(near * far)
+        near, far = (middle, far) if (lead(middle) > 0) == is_ahead else (near, middle)
+    return math.sqrt(near * far)
+
+
+def _rates(
+    setup: Setup, demand: Demand, transfer: Transfer, engine: str | None
+) -> tuple[float, float]:
+    work, limits = demand.work(), setup.limits()
+    if limits.pool_tokens < work.longest:
+        return 0.0, 0.0
+    context, prompt = round(work.positions / work.row_steps), max(1, round(work.input_tokens))
+    cost, _, _ = fleet_cost(setup, input_tokens=prompt, context=context, engine=engine)
+    steps = MeanSteps(cost, limits, work, setup.on.num_chips)
+    return _together(steps, demand.slo.tpot_s), _separated(steps, transfer, demand.slo.tpot_s)
+
+
+def _together(steps: MeanSteps, tpot_s: float) -> float:
+    work = steps.work
+    share, each = work.prompt_tokens / work.row_steps, work.pairs / work.prompt_tokens
+
+    def step_s(rows: int) -> float:
+        """Most steps only decode; now and then one has a prompt, or as much as fits."""
+        chunk = max(1, min(round(work.prompt_tokens), steps.limits.max_step_tokens - rows))
+        often = min(1.0, rows * share / chunk)
+        with_chunk_s = steps.step(rows, chunk, chunk * each)
+        return (1 - often) * steps.step(rows, 0, 0.0) + often * with_chunk_s
+
+    most = int(min(steps.room()[0], steps.limits.max_step_tokens / (1 + share)))
+    rows = most_rows_within(step_s, most, tpot_s)
+    return rows / (work.row_steps * step_s(rows)) if rows else 0.0
+
+
+def _separated(steps: MeanSteps, transfer: Transfer, tpot_s: float) -> float:
+    work = steps.work
+    moved_s = transfer.seconds(round(work.input_tokens))
+
+    def step_s(rows: int) -> float:
+        return steps.step(rows, 0, 0.0)
+
+    rows = most_rows_within(step_s, int(steps.room()[0]), tpot_s - moved_s / work.row_steps)
+    if not rows:
+        return 0.0
+    generate_s = max(work.row_steps * step_s(rows) / rows, moved_s)
+    return 1 / (steps.prefill_s(work.pairs) + generate_s)

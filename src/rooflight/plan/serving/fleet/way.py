@@ -1,0 +1,205 @@
+"""`Way`: one kind of replica that a fleet could be made of, and the least it can cost.
+
+In: a model, slices, dtypes, prices, a `Demand`. Out: every way that could serve it, cheapest bound
+first. A way is a slice, a layout and a policy: continuous replicas that do everything, or separated
+ones that prefill or generate.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rooflight.batching.request import Limits
+from rooflight.errors import UsageError
+from rooflight.hardware.calibration import Calibration
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.slice import Slice
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.fleet.bound import Bound, least_seconds
+from rooflight.plan.serving.fleet.candidates import candidate_layouts
+from rooflight.plan.serving.fleet.cost import fleet_cost, is_mixture
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.simulate.fleet import Transfer
+from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.memory import ServingMemory
+from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.training.search.slices import largest_slice, slices_up_to
+
+FleetPolicy = Literal["continuous", "separated"]
+FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "separated")
+_ROUNDING = 1e-9
+_SIZES = 3  # sizes of a chip that are tried, from the smallest that holds the model
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A replica with its cost, limits and bounds."""
+
+    setup: Setup
+    policy: FleetPolicy
+    cost: StepCost
+    limits: Limits
+    transfer: Transfer | None  # between replicas; None where nothing travels
+    calibration: Calibration | None
+    dollars: float  # a replica-hour
+    rate: float
+    bound: Bound
+    physics: Bound  # at catalog rates and without a promise
+
+    @property
+    def least(self) -> tuple[int, int]:
+        """Replicas that only prefill, and all others, at least."""
+        if self.policy == "continuous":
+            return 0, _whole(self.rate * self.bound.together_s)
+        prefill_s, generate_s = self.bound.prefill_s, self.bound.generate_s
+        return _whole(self.rate * prefill_s), _whole(self.rate * generate_s)
+
+    @property
+    def least_replicas(self) -> int:
+        return sum(self.least)
+
+    @property
+    def least_dollars(self) -> float:
+        """An hour, without spares."""
+        return self.least_replicas * self.dollars
+
+    def __str__(self) -> str:
+        setup = self.setup
+        return f"{setup.on} {setup.layout} {setup.precision} {self.policy}"
+
+
+def _whole(replicas: float) -> int:
+    return max(1, math.ceil(replicas - _ROUNDING))
+
+
+def chip_slices(chip: Chip, model: ModelSpec, precision: Precision) -> tuple[Slice, ...]:
+    """The smallest slice of a chip that holds the model, and doublings of it."""
+    few = [Slice(chip, shape) for shape in _below_a_host(chip)]
+    found: list[Slice] = []
+    for on in (*few, *slices_up_to(largest_slice(chip))):
+        if found or _holds(model, on, precision):
+            found.append(on)
+        if len(found) == _SIZES:
+            break
+    return tuple(found)
+
+
+def _below_a_host(chip: Chip) -> Iterator[tuple[int, ...]]:
+    """GPUs of a node by twos; squares of the flat tori (cubes are sold by the host)."""
+    if chip.torus:
+        if chip.torus.dims == 2:
+            yield from ((n, n) for n in (1, 2) if n * n < chip.host_chips)
+    else:
+        yield from ((n,) for n in (1, 2, 4) if n < chip.host_chips)
+
+
+def _holds(model: ModelSpec, on: Slice, precision: Precision) -> bool:
+    """True if one sequence fits, however the slice is split."""
+    try:
+        layouts = candidate_layouts(model, on.num_chips)
+    except UsageError:
+        return False
+    return any(ServingMemory(model, on, x, precision).held(1, 1).fits for x in layouts)
+
+
+def ways_to_serve(
+    model: ModelSpec,
+    slices: Sequence[Slice],
+    demand: Demand,
+    *,
+    precisions: Sequence[Precision],
+    prices: Mapping[str, float],
+    policies: Sequence[FleetPolicy] = FLEET_POLICIES,
+    layouts: Sequence[ServingLayout] = (),
+    engine: str | None = None,
+    sizes: Sizes | None = None,
+) -> tuple[Way, ...]:
+    """Every way that can hold the longest request, the least dollars first."""
+    found: list[Way] = []
+    for on in slices:
+        price = _price(on.chip, prices)
+        for layout in layouts or _layouts(model, on):
+            for precision in precisions:
+                setup = Setup(model, on, layout, precision, sizes or Sizes())
+                found += _ways(setup, demand, policies, price * on.num_chips, engine)
+    return tuple(sorted(found, key=lambda way: way.least_dollars))
+
+
+def _layouts(model: ModelSpec, on: Slice) -> tuple[ServingLayout, ...]:
+    try:
+        return candidate_layouts(model, on.num_chips)
+    except UsageError:
+        return ()
+
+
+def _ways(
+    setup: Setup,
+    demand: Demand,
+    policies: Sequence[FleetPolicy],
+    dollars: float,
+    engine: str | None,
+) -> Iterator[Way]:
+    work = demand.work()
+    try:
+        limits = setup.limits()
+    except UsageError:
+        return
+    if limits.pool_tokens < work.longest:
+        return
+    context = max(1, round(work.positions / max(1.0, work.row_steps)))
+    input_tokens = max(1, round(work.input_tokens))
+    cost, roofs, calibration = fleet_cost(
+        setup, input_tokens=input_tokens, context=context, engine=engine
+    )
+    bound, physics = (
+        least_seconds(
+            one,
+            limits,
+            work,
+            tpot_s=tpot_s,
+            unit=setup.on.num_chips,
+            is_convex=not is_mixture(setup.model),
+            interference=added,
+        )
+        for one, tpot_s, added in (
+            (cost, demand.slo.tpot_s, calibration.values["interference"] if calibration else 0.0),
+            (roofs, math.inf, 0.0),
+        )
+    )
+    for policy in policies:
+        transfer = transfer_of(setup) if policy == "separated" else None
+        if policy == "separated" and transfer is None:
+            continue
+        yield Way(
+            setup,
+            policy,
+            cost,
+            limits,
+            transfer,
+            calibration,
+            dollars,
+            demand.rate,
+            bound,
+            physics,
+        )
+
+
+def transfer_of(setup: Setup) -> Transfer | None:
+    """The way of a cache between two replicas; None where the chip has no network."""
+    try:
+        return setup.transfer()
+    except UsageError:
+        return None
+
+
+def _price(chip: Chip, prices: Mapping[str, float]) -> float:
+    price = prices.get(chip.name, chip.dollars_per_hour)
+    if price is None:
+        raise UsageError(
+            f"nobody has said what an hour of {chip.title} costs",
+            hint=f"add --price {chip.name}=DOLLARS, of one chip and hour",
+        )
+    return price

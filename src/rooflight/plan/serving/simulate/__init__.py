@@ -1,0 +1,1 @@
+"""Requests through the scheduler under a virtual clock."""

@@ -1,0 +1,123 @@
+"""Seconds of many decode steps at once, from a step model that only knows single steps.
+
+While rows only decode, a step attends to `rows` more positions than the one before. For a number of
+rows, seconds against positions is kept as straight pieces, found by halving a span until the
+middle and the quarters of a piece lie on it to one part in a million; the sum over a run of steps
+is then a closed form. Where a step model is straight, as a roofline is between its bends, the sum
+is exact; a run over a bend is within the tolerance.
+"""
+
+import math
+from bisect import bisect_left
+from typing import NamedTuple
+
+from rooflight.plan.serving.step.cost import StepCost
+
+_TOLERANCE = 1e-6
+_SPAN = 4  # bits: from 16, 256, 4096 ... positions up to the next
+
+
+class _Piece(NamedTuple):
+    """seconds = fixed + slope * positions, up to `high` positions."""
+
+    high: int
+    fixed: float
+    slope: float
+
+
+class StepClock:
+    """The time of steps, single or in a row."""
+
+    __slots__ = ("_cost", "_spans")
+
+    def __init__(self, cost: StepCost) -> None:
+        self._cost = cost
+        self._spans: dict[tuple[int, int], list[_Piece]] = {}
+
+    def step(self, *, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:
+        """One step, as the step model has it."""
+        return self._cost.seconds(
+            decode_rows=rows,
+            kv_tokens=kv,
+            prefill_tokens=chunk_tokens,
+            prefill_kv_tokens=attended,
+        )
+
+    def decode(self, *, rows: int, kv: int, steps: int, until_s: float) -> tuple[int, float]:
+        """Decode steps, the first at `kv` positions, at most `steps` and only until `until_s`.
+
+        The last step may end after `until_s`; it begins before. Out: steps and their seconds.
+        """
+        piece = self._piece(rows, kv)
+        if kv + (steps - 1) * rows <= piece.high:  # most runs lie within one piece
+            spent = _total(piece, rows, kv, steps)
+            if spent <= until_s:
+                return steps, spent
+            steps = _count_until(piece, rows, kv, until_s)
+            return steps, _total(piece, rows, kv, steps)
+        return self._decode_pieces(rows, kv, steps, until_s)
+
+    def _decode_pieces(self, rows: int, kv: int, steps: int, until_s: float) -> tuple[int, float]:
+        done, spent = 0, 0.0
+        while done < steps and spent < until_s:
+            piece = self._piece(rows, kv)
+            count = min(steps - done, (piece.high - kv) // rows + 1)
+            seconds = _total(piece, rows, kv, count)
+            if spent + seconds > until_s:
+                count = _count_until(piece, rows, kv, until_s - spent)
+                seconds = _total(piece, rows, kv, count)
+            done, spent, kv = done + count, spent + seconds, kv + count * rows
+        return done, spent
+
+    def _piece(self, rows: int, kv: int) -> _Piece:
+        key = (rows, (kv.bit_length() - 1) // _SPAN)
+        pieces = self._spans.get(key)
+        if pieces is None:
+            low = 1 << (_SPAN * key[1])
+            pieces = self._spans[key] = self._straight(rows, low, (low << _SPAN) - 1)
+        if len(pieces) == 1:
+            return pieces[0]
+        return pieces[bisect_left(pieces, (kv,))]
+
+    def _straight(self, rows: int, low: int, high: int) -> list[_Piece]:
+        """Pieces from `low` to `high`; shorter than a step makes them no finer."""
+        first, last = self._decode_step(rows, low), self._decode_step(rows, high)
+        slope = (last - first) / (high - low) if high > low else 0.0
+        piece = _Piece(high, first - slope * low, slope)
+        if high - low <= max(rows, 3) or self._is_on(piece, rows, low):
+            return [piece]
+        middle = (low + high) // 2
+        return [*self._straight(rows, low, middle), *self._straight(rows, middle + 1, high)]
+
+    def _is_on(self, piece: _Piece, rows: int, low: int) -> bool:
+        for quarter in (1, 2, 3):
+            at = low + (piece.high - low) * quarter // 4
+            true = self._decode_step(rows, at)
+            if not math.isclose(piece.fixed + piece.slope * at, true, rel_tol=_TOLERANCE):
+                return False
+        return True
+
+    def _decode_step(self, rows: int, kv: int) -> float:
+        return self.step(rows=rows, kv=kv, chunk_tokens=0, attended=0)
+
+
+def _total(piece: _Piece, rows: int, kv: int, count: int) -> float:
+    """Seconds of `count` steps: an arithmetic series."""
+    positions = count * kv + rows * (count * (count - 1) // 2)
+    return count * piece.fixed + piece.slope * positions
+
+
+def _count_until(piece: _Piece, rows: int, kv: int, seconds: float) -> int:
+    """The least number of steps that last at least `seconds`: a root, then mended by ones."""
+    curve = piece.slope * rows / 2
+    speed = piece.fixed + piece.slope * kv - curve
+    if curve > 0:
+        root = (math.sqrt(speed * speed + 4 * curve * seconds) - speed) / (2 * curve)
+    else:
+        root = seconds / speed
+    count = max(1, math.ceil(root))
+    while _total(piece, rows, kv, count) < seconds:
+        count += 1
+    while count > 1 and _total(piece, rows, kv, count - 1) >= seconds:
+        count -= 1
+    return count

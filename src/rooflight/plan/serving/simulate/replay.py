@@ -1,0 +1,108 @@
+"""One published row as one call: a model, chips and ways in, seconds out.
+
+In: a model, a chip and how an engine was told to split. Out: `StepTime`s. Models of the same chips,
+ways and dtypes are derived once, so a row costs well under a millisecond.
+"""
+
+from rooflight.errors import PlacementError
+from rooflight.hardware.catalog import load_chip
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.derive_model import known_model
+from rooflight.plan.serving.step.layout import KvSplit, ServingLayout
+from rooflight.plan.serving.step.model import StepModel
+from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.time import StepTime
+
+_BF16 = Precision()
+
+
+def slice_name(chip: str, num_chips: int) -> str:
+    """The usual slice of so many chips: full NVLink domains, or a torus as near a square as can be.
+
+    >>> slice_name("h100", 16), slice_name("v5e", 8), slice_name("gb200", 48)
+    ('h100:8x2', 'v5e:2x4', 'gb200:48')
+    """
+    found = load_chip(chip)
+    if found.torus:
+        return f"{chip}:{'x'.join(map(str, _near_square(num_chips, found.torus.dims)))}"
+    domain = found.switched.domain_chips if found.switched else 1
+    if num_chips <= domain:
+        return f"{chip}:{num_chips}"
+    if num_chips % domain:
+        raise PlacementError(
+            f"{num_chips} chips are not whole nodes of {domain} {found.title}",
+            hint=f"use {-(-num_chips // domain) * domain} chips",
+        )
+    return f"{chip}:{domain}x{num_chips // domain}"
+
+
+def _near_square(num_chips: int, dims: int) -> tuple[int, ...]:
+    if dims == 1:
+        return (num_chips,)
+    root = round(num_chips ** (1 / dims))
+    side = next(n for n in range(max(root, 1), 0, -1) if num_chips % n == 0)
+    return (side, *_near_square(num_chips // side, dims - 1))
+
+
+def replayed_model(
+    model: ModelSpec,
+    chip: str,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    dp_attention: int = 1,
+    ep: int = 1,
+    precision: Precision = _BF16,
+    kv: KvSplit = "heads",
+) -> StepModel:
+    """The step model of an engine: a stage has tp * dp_attention chips, for experts as well.
+
+    Experts are split `ep` ways and their width over the rest, so moe_tp = tp * dp_attention / ep.
+    """
+    layout = ServingLayout(tp=tp, pp=pp, dp=dp_attention, ep=ep, kv=kv)
+    return known_model(model, slice_name(chip, layout.num_chips), layout, precision)
+
+
+def generate_time(
+    model: ModelSpec,
+    chip: str,
+    *,
+    batch: int,
+    context: int,
+    tp: int = 1,
+    pp: int = 1,
+    dp_attention: int = 1,
+    ep: int = 1,
+    precision: Precision = _BF16,
+) -> StepTime:
+    """A token for each of `batch` sequences, over all chips, of `context` positions each.
+
+    >>> from rooflight.models.presets import load_model
+    >>> step = generate_time(load_model("llama3.1-70b"), "h100", tp=8, batch=32, context=4096)
+    >>> f"{step.lower_s * 1e3:.1f} ms, {step.binds}"
+    '6.8 ms, weights'
+    """
+    found = replayed_model(
+        model, chip, tp=tp, pp=pp, dp_attention=dp_attention, ep=ep, precision=precision
+    )
+    return found.generate([context] * batch)
+
+
+def prefill_time(
+    model: ModelSpec,
+    chip: str,
+    *,
+    tokens: int,
+    prompts: int = 1,
+    cached: int = 0,
+    tp: int = 1,
+    pp: int = 1,
+    dp_attention: int = 1,
+    ep: int = 1,
+    precision: Precision = _BF16,
+) -> StepTime:
+    """The first token of `prompts` prompts of `tokens` each."""
+    found = replayed_model(
+        model, chip, tp=tp, pp=pp, dp_attention=dp_attention, ep=ep, precision=precision
+    )
+    return found.prefill([tokens] * prompts, cached=cached)

@@ -1,0 +1,162 @@
+"""Requests through the real scheduler under a virtual clock.
+
+In: a stream of arrivals, a step model, the limits of a replica, how many there are. Out: latencies
+and goodput, beside the floor that physics sets. The scheduler is the object an engine drives;
+only the time of a step comes from the step model instead of a device.
+"""
+
+import gc
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rooflight.batching.request import Limits
+from rooflight.errors import UsageError
+from rooflight.plan.serving.simulate.arrivals import Arrival
+from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.fleet import Fleet, SeparatedFleet, TogetherFleet, Transfer
+from rooflight.plan.serving.simulate.floor import Floor, floor_seconds
+from rooflight.plan.serving.simulate.quantiles import Quantiles
+from rooflight.plan.serving.simulate.replica import Ticket
+from rooflight.plan.serving.simulate.tally import Slo, Tally
+from rooflight.plan.serving.step.cost import StepCost
+
+Watch = Callable[[int, int], None]  # requests that came, requests that are done
+_WATCH_EVERY = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """How many replicas prefill, how many generate, and the way between them."""
+
+    prefill_replicas: int
+    generate_replicas: int
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What became of the traffic. TTFT, TPOT and E2E are of finished requests."""
+
+    num_requests: int
+    num_finished: int
+    num_rejected: int
+    num_good: int  # finished within the SLO
+    duration_s: float  # from time 0 to the last token
+    input_tokens: int
+    output_tokens: int
+    ttft: Quantiles | None
+    tpot: Quantiles | None
+    e2e: Quantiles | None
+    floor: Floor
+    replicas: int
+    prefill_replicas: int  # of these, that only prefill; 0 where all do everything
+    busy_share: float  # of the replicas' time, that steps took
+    mean_rows: float  # that decode, in steps in which any does
+    steps: int
+    preemptions: int
+    cached_tokens: int
+
+    @property
+    def good_share(self) -> float:
+        """Requests that got what was promised, of all that came; rejected ones did not."""
+        return self.num_good / self.num_requests
+
+    @property
+    def goodput(self) -> float:
+        """Good requests a second."""
+        return self.num_good / self.duration_s if self.duration_s else 0.0
+
+    @property
+    def cached_share(self) -> float:
+        """Prompt tokens that the prefix cache had, of all; recomputed ones count again."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    @property
+    def paid(self) -> float:
+        """The mean end-to-end latency over the floor: how many times the physics one pays."""
+        return self.e2e.mean / self.floor.e2e_s if self.e2e else 0.0
+
+
+def simulate(
+    arrivals: Iterable[Arrival],
+    *,
+    cost: StepCost,
+    limits: Limits,
+    replicas: int | Separation = 1,
+    slo: Slo | None = None,
+    watch: Watch | None = None,
+) -> Simulation:
+    """Runs all arrivals, in order of time, to the end of the last one."""
+    tally, clock = Tally(slo or Slo()), StepClock(cost)
+    fleet = _fleet(limits, clock, tally, replicas)
+    with _uncollected():
+        for id, arrival in enumerate(arrivals):
+            fleet.arrive(Ticket(id, arrival))
+            tally.num_arrived += 1
+            if watch is not None and id % _WATCH_EVERY == 0:
+                watch(id, tally.num_finished)
+        if not tally.num_arrived:
+            raise UsageError("no requests to simulate", hint="give a trace with at least one line")
+        fleet.drain()
+    return _result(tally, fleet, clock, replicas)
+
+
+@contextmanager
+def _uncollected() -> Generator[None, None, None]:
+    """No search for cycles: requests leave none, and looking for them takes a tenth of a run."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _fleet(limits: Limits, clock: StepClock, tally: Tally, replicas: int | Separation) -> Fleet:
+    if isinstance(replicas, int):
+        return TogetherFleet(limits, clock, tally, replicas=replicas)
+    return SeparatedFleet(
+        limits,
+        clock,
+        tally,
+        prefill_replicas=replicas.prefill_replicas,
+        generate_replicas=replicas.generate_replicas,
+        transfer=replicas.transfer,
+    )
+
+
+def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | Separation) -> Simulation:
+    latencies = tally.latencies()
+    done = max(1, tally.num_finished)
+    schedulers = [replica.scheduler for replica in fleet.replicas]
+    input_tokens = max(1, tally.input_tokens // done)
+    floor = floor_seconds(
+        clock,
+        input_tokens=input_tokens,
+        output_tokens=max(1, tally.output_tokens // done),
+        transfer_s=0.0 if isinstance(replicas, int) else replicas.transfer.seconds(input_tokens),
+    )
+    busy_s = sum(replica.busy_s for replica in fleet.replicas)
+    decode_steps = sum(replica.decode_steps for replica in fleet.replicas)
+    return Simulation(
+        num_requests=tally.num_arrived,
+        num_finished=tally.num_finished,
+        num_rejected=tally.num_rejected,
+        num_good=tally.num_good,
+        duration_s=tally.end_s,
+        input_tokens=tally.input_tokens,
+        output_tokens=tally.output_tokens,
+        ttft=latencies.ttft,
+        tpot=latencies.tpot,
+        e2e=latencies.e2e,
+        floor=floor,
+        replicas=len(fleet.replicas),
+        prefill_replicas=0 if isinstance(replicas, int) else replicas.prefill_replicas,
+        busy_share=busy_s / (tally.end_s * len(fleet.replicas)) if tally.end_s else 0.0,
+        mean_rows=sum(r.row_steps for r in fleet.replicas) / max(1, decode_steps),
+        steps=sum(replica.steps for replica in fleet.replicas),
+        preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
+        cached_tokens=sum(scheduler.room.cached_tokens for scheduler in schedulers),
+    )

@@ -1,0 +1,114 @@
+"""From a model on a slice to what a simulation needs: step model, limits, KV transfer.
+
+In: a model, a slice, a serving layout, dtypes. Out: a `Setup`, the replica that fleets are made of.
+"""
+
+from dataclasses import dataclass
+
+from rooflight.batching.request import Limits, Policy
+from rooflight.errors import UsageError
+from rooflight.hardware.slice import Slice
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import kv_bytes_per_token
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.fleet import Transfer
+from rooflight.plan.serving.simulate.floor import floor_seconds
+from rooflight.plan.serving.simulate.run import Separation
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.curve import step_curve
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.kv_moves import hand_over
+from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.memory import ServingMemory
+from rooflight.plan.serving.step.precision import Precision
+
+_MOST_BLOCKS = 1 << 20  # of one replica; a simulation keeps a record of each
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Choices of an operator: how many rows and tokens a step has, how long the queue may be."""
+
+    max_rows: int = 256
+    max_step_tokens: int = 2048
+    block_tokens: int = 128
+    max_waiting: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One replica: a slice that serves a model under a layout."""
+
+    model: ModelSpec
+    on: Slice
+    layout: ServingLayout
+    precision: Precision
+    sizes: Sizes = Sizes()
+
+    def cost(self) -> StepCost:
+        """Expected seconds of a step, uncalibrated unless the catalog has an overhead."""
+        return step_curve(serving_model(self.model, self.on, self.layout, self.precision))
+
+    def limits(self, policy: Policy = Policy.CONTINUOUS) -> Limits:
+        """The KV cache is all that weights and activations leave of HBM."""
+        sizes = self.sizes
+        memory = ServingMemory(
+            self.model, self.on, self.layout, self.precision, sizes.max_step_tokens
+        )
+        positions = sizes.max_rows * memory.longest_context(sizes.max_rows)
+        num_blocks = min(positions // sizes.block_tokens, _MOST_BLOCKS)
+        if num_blocks < 1:
+            raise UsageError(
+                f"{self.model.name} leaves no room for a KV cache on {self.on} under"
+                f" {self.layout} with {sizes.max_rows} rows",
+                hint="take more chips, smaller dtypes or fewer rows; `rooflight fit --serve` has"
+                " the bytes",
+            )
+        return Limits(
+            sizes.max_rows,
+            sizes.max_step_tokens,
+            num_blocks,
+            sizes.block_tokens,
+            sizes.max_waiting,
+            policy=policy,
+        )
+
+    def transfer(self) -> Transfer:
+        """The cache of a prompt over the network between two such slices."""
+        graph, kv = model_graph(self.model), self.precision.kv
+        move = hand_over(graph, 1, kv, self.on, self.on)
+        return Transfer(kv_bytes_per_token(graph, kv), move.bytes_per_s)
+
+    def separation(
+        self,
+        replicas: int,
+        *,
+        prefill_replicas: int | None,
+        input_tokens: int,
+        output_tokens: int,
+        cost: StepCost,
+    ) -> Separation:
+        """So many replicas of both kinds; unless said, by the work of a full step for each.
+
+        A prompt costs its prefill alone; its tokens a step of all rows, shared by all rows.
+        """
+        if prefill_replicas is None:
+            rows, clock = self._rows(input_tokens + output_tokens), StepClock(cost)
+            prompt_s = floor_seconds(clock, input_tokens=input_tokens, output_tokens=1).ttft_s
+            context = input_tokens + output_tokens // 2
+            step_s = clock.step(rows=rows, kv=rows * context, chunk_tokens=0, attended=0)
+            tokens_s = (output_tokens - 1) * step_s / rows
+            share = prompt_s / (prompt_s + tokens_s)
+            prefill_replicas = min(max(1, round(share * replicas)), replicas - 1)
+        if not 1 <= prefill_replicas < replicas:
+            raise UsageError(
+                f"{prefill_replicas} of {replicas} replicas prefill: one kind is missing",
+                hint="take at least one replica of each kind, so two in all: --replicas 2",
+            )
+        return Separation(prefill_replicas, replicas - prefill_replicas, self.transfer())
+
+    def _rows(self, context: int) -> int:
+        """Sequences of this length that a replica holds at once."""
+        limits = self.limits()
+        return max(1, min(limits.max_rows, limits.pool_tokens // context))

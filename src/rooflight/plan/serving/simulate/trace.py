@@ -1,0 +1,147 @@
+"""Recorded traffic: a CSV or JSONL file as a stream of arrivals, one line in memory at a time.
+
+CSV has a header; JSONL has an object a line. The names are `arrival_s`, `input_tokens`,
+`output_tokens`, and if prompts share beginnings `prefix` (any name), `prefix_tokens`, `tenant`.
+A Mooncake trace (`timestamp` in ms, `input_length`, `output_length`, `hash_ids`) is read as it is.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import cast
+
+from rooflight.errors import ParseError, UsageError
+from rooflight.plan.serving.simulate.arrivals import Arrival
+
+_NEEDED = ("arrival_s", "input_tokens", "output_tokens")
+_MOONCAKE_TOKENS = 512  # that one of its hash_ids stands for
+_MOST_TOKENS = 10_000_000
+_HOUR_S = 3600.0
+_LEAST_S = 600.0  # of an unfinished hour that still shows a rate
+_LONGEST_S = 366 * 24 * _HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A file of requests in order of time; the first comes at 0."""
+
+    path: Path
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """The stream; stops with the line that is wrong."""
+        last = start = None
+        for number, fields in _rows(self.path):
+            try:
+                arrival = _arrival(fields)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise _wrong(self.path, number, f"is no request: {_reason(error)}") from None
+            start = arrival.time_s if start is None else start
+            if last is not None and arrival.time_s < last:
+                raise _wrong(self.path, number, "comes before the line above it")
+            last = arrival.time_s
+            yield arrival._replace(time_s=last - start)
+        if last is None:
+            raise UsageError(f"{self.path} holds no request", hint=_hint())
+
+
+def hourly_rates(trace: Trace) -> list[float]:
+    """Requests a second in each hour of a trace; an hour without any counts as if it had one.
+
+    The last hour ends with its last request; one of less than ten minutes is left out.
+    """
+    counts: list[int] = []
+    last_s = 0.0
+    for arrival in trace.arrivals():
+        last_s = arrival.time_s
+        if last_s > _LONGEST_S:
+            raise UsageError(f"{trace.path} lasts over a year", hint="cut it to a day or a week")
+        counts += [0] * (int(last_s // _HOUR_S) + 1 - len(counts))
+        counts[-1] += 1
+    rates = [max(1, count) / _HOUR_S for count in counts]
+    spent_s = last_s - _HOUR_S * (len(counts) - 1)
+    if len(counts) > 1 and spent_s < _LEAST_S:
+        return rates[:-1]
+    return [*rates[:-1], counts[-1] / max(spent_s, 1.0)]
+
+
+def _wrong(path: Path, number: int, what: str) -> ParseError:
+    return ParseError(f"{path}, line {number} {what}", hint=_hint())
+
+
+def _hint() -> str:
+    return f"a header `{','.join(_NEEDED)}` and lines in order of time such as `0.25,1024,128`"
+
+
+def _reason(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            if path.suffix in (".jsonl", ".json"):
+                yield from _json_rows(path, file)
+            else:
+                yield from enumerate(csv.DictReader(file), start=2)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"cannot read {str(path)!r}: {error}", hint=_hint()) from None
+
+
+def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise _wrong(path, number, "is not a JSON object")
+        yield number, cast(dict[str, object], fields)
+
+
+def _arrival(fields: Mapping[str, object]) -> Arrival:
+    if "hash_ids" in fields:
+        return _mooncake(fields)
+    time_s, inputs, outputs = (_number(fields[name]) for name in _NEEDED)
+    prefix = str(fields.get("prefix") or "")
+    shared = int(_number(fields.get("prefix_tokens") or 0))
+    if shared > inputs or (shared > 0) != bool(prefix):
+        raise ValueError(f"prefix {prefix!r} of {shared} tokens in a prompt of {inputs:.0f}")
+    segments = (_segment(str(fields.get("tenant") or ""), prefix),) if prefix else ()
+    return Arrival(time_s, _tokens(inputs), _tokens(outputs), segments, shared)
+
+
+def _mooncake(fields: Mapping[str, object]) -> Arrival:
+    ids = fields["hash_ids"]
+    if not isinstance(ids, list):
+        raise ValueError("hash_ids is not a list")
+    segments = tuple(int(_number(id)) for id in cast(list[object], ids))
+    inputs, outputs = _number(fields["input_length"]), _number(fields["output_length"])
+    whole = segments[: int(inputs) // _MOONCAKE_TOKENS]
+    time_s = _number(fields["timestamp"]) / 1000
+    return Arrival(time_s, _tokens(inputs), _tokens(outputs), whole, _MOONCAKE_TOKENS)
+
+
+def _number(value: object) -> float:
+    number = float(value) if isinstance(value, str | int | float) else math.nan
+    if not 0 <= number < 1e15:
+        raise ValueError(f"{value!r} is not a number from 0 on")
+    return number
+
+
+def _tokens(count: float) -> int:
+    """A text has at least one token: an empty prompt still starts with one."""
+    if count > _MOST_TOKENS:
+        raise ValueError(f"{count:.0f} tokens in one text")
+    return max(1, int(count))
+
+
+@lru_cache(maxsize=1 << 16)
+def _segment(tenant: str, prefix: str) -> int:
+    """A number for a shared beginning; tenants never share one."""
+    name = f"{len(tenant)}:{tenant}{prefix}".encode()
+    return int.from_bytes(blake2b(name, digest_size=8).digest())

@@ -1,0 +1,1 @@
+"""One step of a served model: layout, memory, seconds."""

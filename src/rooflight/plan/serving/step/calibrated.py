@@ -1,0 +1,222 @@
+"""The expected seconds of serving steps under a calibration: a named sum over their parts.
+
+In: a `StepModel`, or parts of many in arrays, and constants (`hardware.serving_calibration`). Out:
+seconds. A generate step of n sequences, with an efficiency for every roof (book chapter 7):
+
+    smooth max(weights / hbm, n matmul / eff) + the same of experts
+    + smooth max(n kv / eff, n attention / eff)
+    + activations, network, kernels, collectives, rows
+
+Drafting d tokens ahead checks 1 + d at once and keeps (1 - a^(d+1)) / (1 - a) of them on average,
+a being the chance that a drafted token is right.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
+from rooflight.plan.serving.step.layout import Phase
+from rooflight.plan.serving.step.model import StepModel, product_s
+from rooflight.plan.serving.step.terms import Message, Product
+
+Floats = NDArray[np.float64]
+Values = Mapping[str, float]
+
+ACCEPTED = 0.65  # of drafted tokens; DeepSeek's own report says 0.85 for the first, fewer later
+LAUNCH_S = 1.5e-5  # of a kernel outside a graph: prompts, and engines that use no graphs
+_GENERATE: frozenset[Phase] = frozenset(("generate",))
+_PREFILL: frozenset[Phase] = frozenset(("prefill",))
+
+
+class GenerateParts(NamedTuple):
+    """Of a generate step: once, for each sequence or token, and in counts."""
+
+    weights_s: Floats  # HBM, once a step
+    weight_bits: Floats
+    experts_s: Floats  # HBM, once a step if every expert is read
+    expert_bits: Floats
+    expert_share: Floats  # a token's chance to visit one
+    kv_s: Floats  # HBM, of a sequence
+    attention_s: Floats  # matrix unit, of a sequence
+    matmul_s: Floats  # matrix unit, of a token
+    expert_matmul_s: Floats
+    activations_s: Floats  # HBM, of a token
+    network_s: Floats  # of a token
+    kernels: Floats
+    collectives: Floats
+    ranks: Floats  # ways that sequences are split
+    drafted: Floats
+    is_eager: Floats  # 1 where kernels are launched one by one
+    layers: Floats
+
+
+class PromptParts(NamedTuple):
+    """Of one prompt."""
+
+    weight_bits: Floats
+    matmul_s: Floats
+    expert_matmul_s: Floats
+    attention_s: Floats
+    network_s: Floats
+    kernels: Floats
+
+
+def generate_s(parts: GenerateParts, values: Values, rows: Floats) -> Floats:
+    """Seconds of a generate step, for each token that it hands to a sequence."""
+    queries = 1 + parts.drafted
+    dealt = np.maximum(rows, parts.ranks)  # a rank without a sequence waits for the others
+    kept = _kept(parts.weight_bits, values)
+    read = np.where(parts.expert_bits < 8, values["experts4"], values["experts8"])
+    touched = 1 - (1 - parts.expert_share) ** (rows * queries)
+    weights = _smooth_max(
+        parts.weights_s / (values["hbm"] * kept),
+        parts.matmul_s * dealt * queries / (values["matmul"] * kept),
+    )
+    experts = _smooth_max(
+        parts.experts_s * touched / read,
+        parts.expert_matmul_s * rows * queries / values["matmul"],
+    )
+    attention = _smooth_max(
+        parts.kv_s * dealt / values["kv"],
+        parts.attention_s * dealt * queries / values["attention"],
+    )
+    kernel = np.where(parts.is_eager > 0, LAUNCH_S, values["kernel"])
+    rest = (
+        parts.activations_s * dealt * queries / values["hbm"]
+        + parts.network_s * dealt * queries / values["network"]
+        + kernel * parts.kernels
+        + values["collective"] * parts.collectives
+        + values["row"] * rows
+    )
+    drafts = 1 + parts.drafted / parts.layers  # each is drafted by one more layer
+    handed_out = (1 - ACCEPTED**queries) / (1 - ACCEPTED)
+    return (weights + experts + attention + rest) * drafts / handed_out
+
+
+def prompt_s(parts: PromptParts, values: Values) -> Floats:
+    """Seconds to compute one prompt alone."""
+    kept = _kept(parts.weight_bits, values)
+    return (
+        parts.matmul_s / (values["matmul"] * kept)
+        + parts.expert_matmul_s / values["matmul"]
+        + parts.attention_s / values["attention"]
+        + parts.network_s / values["network"]
+        + LAUNCH_S * parts.kernels
+    )
+
+
+def _kept(bits: Floats, values: Values) -> Floats:
+    """What quantised weights leave of an efficiency."""
+    return values["quantised"] ** np.log2(16 / bits)
+
+
+def _smooth_max(one: Floats, other: Floats) -> Floats:
+    """The 4-norm: the larger of two roofs, 19 % more where they meet."""
+    return np.sqrt(np.hypot(one * one, other * other))
+
+
+@dataclass(frozen=True, slots=True)
+class StepSums:
+    """The terms of a step model added up by what they are spent on, for one sequence or prompt."""
+
+    weights_s: float
+    experts_s: float
+    expert_share: float
+    kv_s: float
+    attention_s: float
+    matmul_s: float
+    expert_matmul_s: float
+    activations_s: float
+    network_s: float
+    kernels: int
+    collectives: int
+
+
+def generate_sums(model: StepModel, context: float) -> StepSums:
+    """Of one sequence of `context` positions."""
+    return _sums(model, _GENERATE, even_load(1, context, model.windows))
+
+
+def prompt_sums(model: StepModel, tokens: int, *, cached: int = 0) -> StepSums:
+    """Of one prompt, of which the first `cached` positions are there already."""
+    return _sums(model, _PREFILL, prefill_load([tokens], model.windows, cached=cached))
+
+
+def _sums(model: StepModel, phases: frozenset[Phase], load: Load) -> StepSums:
+    load = replace(load, rows=0)  # dealt out evenly; `generate_s` deals out whole sequences
+    total = dict.fromkeys(("weights", "experts", "kv", "activations", "network"), 0.0)
+    flops = dict.fromkeys(("experts", "tokens", "pairs", "positions"), 0.0)
+    share, kernels, collectives = 0.0, 0, 0
+    for count, term in _terms(model, phases):
+        if isinstance(term, Message):
+            collectives += count
+            total["network"] += count * term.unit_s * load.tokens
+            continue
+        flops_s, _, kv_s, activations_s = product_s(term, [load])
+        kernels += count
+        total["weights"] += count * term.weights_s
+        total["kv"] += count * kv_s
+        total["activations"] += count * activations_s
+        if term.experts:
+            share = term.experts.share
+            total["experts"] += count * term.experts.read_s
+        flops["experts" if term.experts else term.work] += count * flops_s
+    return StepSums(
+        weights_s=total["weights"],
+        experts_s=total["experts"],
+        expert_share=share,
+        kv_s=total["kv"],
+        attention_s=flops["pairs"] + flops["positions"],
+        matmul_s=flops["tokens"],
+        expert_matmul_s=flops["experts"],
+        activations_s=total["activations"],
+        network_s=total["network"],
+        kernels=kernels,
+        collectives=collectives,
+    )
+
+
+def _terms(model: StepModel, phases: frozenset[Phase]) -> Iterator[tuple[int, Product | Message]]:
+    return ((c.count, c.term) for stage in model.stages[phases] for c in stage)
+
+
+def generate_parts(model: StepModel, context: float, *, drafted: int = 0) -> GenerateParts:
+    """Of a step of sequences of `context` positions."""
+    known = _stated(model) | asdict(generate_sums(model, context)) | {"drafted": drafted}
+    return GenerateParts(*(np.array([float(known[name])]) for name in GenerateParts._fields))
+
+
+def prompt_parts(model: StepModel, tokens: int, *, cached: int = 0) -> PromptParts:
+    """Of one prompt."""
+    known = _stated(model) | asdict(prompt_sums(model, tokens, cached=cached))
+    return PromptParts(*(np.array([float(known[name])]) for name in PromptParts._fields))
+
+
+def calibrated_generate_s(
+    model: StepModel, values: Values, *, rows: float, context: float, drafted: int = 0
+) -> float:
+    """Seconds for each token of `rows` sequences of `context` positions, under a calibration."""
+    parts = generate_parts(model, context, drafted=drafted)
+    return float(generate_s(parts, values, np.array([rows], dtype=np.float64))[0])
+
+
+def calibrated_prefill_s(
+    model: StepModel, values: Values, *, tokens: int, cached: int = 0
+) -> float:
+    """Seconds to compute one prompt under a calibration."""
+    return float(prompt_s(prompt_parts(model, tokens, cached=cached), values)[0])
+
+
+def _stated(model: StepModel) -> dict[str, float]:
+    """What a step model says of itself."""
+    return {
+        "weight_bits": model.precision.of_part("attention").bits,
+        "expert_bits": model.precision.of_part("experts").bits,
+        "ranks": model.layout.dp,
+        "is_eager": 0,
+        "layers": model.model.num_layers,
+    }

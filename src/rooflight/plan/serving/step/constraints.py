@@ -1,0 +1,70 @@
+"""The pins of a served model: its generate step under a serving layout, as the program follows it.
+
+In: a model, a serving layout, a mesh, dtypes, and the size of a step. Out: `Pins`, the steps that
+they are read from, and the axes over which the positions of a row are spread.
+"""
+
+from dataclasses import replace
+
+from rooflight.algebra.notation import Axes
+from rooflight.algebra.shapes import ways
+from rooflight.hardware.mesh import Mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.layout.constraints import Path, Pins
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.layout import ServingLayout, rules
+from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.terms import Setting, derive_steps
+from rooflight.plan.training.derive.algorithm import pad_routed
+from rooflight.plan.training.derive.constraints import as_product, read_pins, vectors_of
+from rooflight.plan.training.derive.derivation import Derived, token_axes
+
+
+def generate_setting(
+    model: ModelSpec, layout: ServingLayout, mesh: Mesh, precision: Precision
+) -> Setting:
+    """The rules of a generate step, as the program follows them.
+
+    What an expert computed is summed before it is sent back, not after: the program has places of
+    experts on the network, the planner prices one vector a token.
+    """
+    split = replace(rules(layout, model, "generate"), combines=False)
+    return Setting(model_graph(model), split, mesh, precision)
+
+
+def generate_dims(setting: Setting, *, rows: int, context: int) -> dict[str, int]:
+    """Sizes of one token a row; places of experts are padded to whole ones on every device."""
+    dims = dim_sizes(setting.graph, batch=rows, seq=context, queries=1)
+    return pad_routed(dims, ways(token_axes(setting.layout), setting.axes))
+
+
+def generate_steps(setting: Setting) -> dict[int | None, tuple[Derived, ...]]:
+    """The steps of each block, and of the frame around them."""
+    blocks = dict.fromkeys(op.block for op in setting.graph.ops)
+    found: dict[int | None, tuple[Derived, ...]] = {}
+    for block in blocks:
+        ops = [as_product(op) for op in setting.graph.ops if op.block == block]
+        found[block] = derive_steps(setting, ops)
+    return found
+
+
+def generate_pins(setting: Setting, *, rows: int, context: int) -> Pins:
+    """What the program of a generate step follows.
+
+    Where the positions of the cache are split, a new key is on all devices that may have its block.
+    """
+    dims = generate_dims(setting, rows=rows, context=context)
+    pins = read_pins(generate_steps(setting), setting.layout, mesh=setting.mesh, dims=dims)
+
+    def whole(path: Path) -> Path:
+        is_new = "S" in path[-1].dims and "T" not in path[-1].dims
+        return tuple(t.with_axes("S", ()) for t in path) if is_new else path
+
+    ops = {k: replace(p, operands=tuple(map(whole, p.operands))) for k, p in pins.ops.items()}
+    return replace(pins, ops=ops, vectors=dict(vectors_of(setting.graph, pins)))
+
+
+def spread_axes(setting: Setting) -> Axes:
+    """The axes that split the positions of a row."""
+    return (setting.layout.cache or {}).get("S", ())

@@ -1,0 +1,297 @@
+"""The steps of a layer as seconds for each token, so that a step of any size is a few products.
+
+In: a graph, a layout of its dims and a mesh. Out: `Product`s and `Message`s. The steps are those
+of `training.derive.derivation`; weights and caches stay where they are, and of the strategies that
+leave them there `costs.pick` takes the fastest at few tokens. Everything is linear in the tokens of
+a step, so it is worked out once, for one token. What a token drives, by the dims of a tensor:
+
+    T, or C (routed)   tokens of the step        T and S   pairs of query and key
+    S                  positions of the cache    none      a weight, read once
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rooflight.algebra.contract import Strategy
+from rooflight.algebra.notation import Contraction, Tensor
+from rooflight.algebra.reshard import reshard
+from rooflight.algebra.shapes import ways
+from rooflight.algebra.steps import Step
+from rooflight.costs.choose import pick
+from rooflight.costs.network import CollectiveKind, collective_time
+from rooflight.costs.roofline import memory_bytes_per_s
+from rooflight.dtypes import DTYPES, Dtype
+from rooflight.hardware.mesh import Mesh
+from rooflight.models.graph.ops import Graph, Op
+from rooflight.models.layout.rules import Layout
+from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.training.derive.algorithm import is_routed
+from rooflight.plan.training.derive.derivation import Derived, derive_forward, known_strategies
+
+Unit = Literal["tokens", "positions", "pairs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Routed experts of a chip: the time to read all it holds, and a token's chance to visit one.
+
+    >>> round(256 * Experts(1.0, 8 / 256).touched(32), 1)
+    163.3
+    """
+
+    read_s: float
+    share: float  # k / E
+
+    def touched(self, tokens: float) -> float:
+        """The part of the experts that `tokens` visit: 1 - (1 - k/E)^n, routed uniformly.
+
+        It stops holding where some experts are favourites: then fewer are read.
+        """
+        return 1 - (1 - self.share) ** tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One local product of a chip: seconds of the matrix unit and of HBM for each unit."""
+
+    op: str
+    part: str
+    work: Unit  # what the FLOPs grow with
+    split: int  # ways that sequences are split; 0 where tokens are routed and always balanced
+    flops_s: float
+    weights_s: float = 0.0
+    experts: Experts | None = None
+    kv_s: float = 0.0  # of one position
+    activations_s: float = 0.0  # of one token
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One collective: a latency, and seconds of bandwidth for each unit."""
+
+    op: str
+    part: str
+    kind: str
+    where: str
+    unit: Unit
+    split: int
+    unit_s: float
+    latency_s: float
+    window: int | None = None
+
+
+Term = Product | Message
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the terms of all layers share."""
+
+    graph: Graph
+    layout: Layout
+    mesh: Mesh
+    precision: Precision
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return self.mesh.axes
+
+    @property
+    def weights(self) -> frozenset[str]:
+        return frozenset(p.tensor.name for p in self.graph.params)
+
+    @property
+    def caches(self) -> frozenset[str]:
+        return frozenset(c.tensor.name for c in self.graph.caches)
+
+
+def layer_terms(setting: Setting, ops: Iterable[Op]) -> tuple[Term, ...]:
+    """Derives the forward steps of a layer, or of the head, and sizes them up."""
+    sizes = padded_sizes(setting)
+    one = sizes | {"B": 1, "T": 1, "S": 1} | {c: float(n) for c, n in _received(setting).items()}
+    read: set[str] = set()
+    found: list[Term] = []
+    for derived in derive_steps(setting, ops):
+        if derived.step.op == "einsum":
+            found.append(_product(derived, setting, one, read))
+        elif derived.step.op != "slice":
+            found.append(_message(derived, setting, one))
+    return tuple(found)
+
+
+def derive_steps(setting: Setting, ops: Iterable[Op]) -> tuple[Derived, ...]:
+    """The steps, each contraction done in the fastest way that moves no weight and no cache."""
+    dims, mesh = nominal_sizes(setting), setting.mesh
+    stays = setting.weights | (
+        setting.caches if setting.layout.cache is not None else frozenset[str]()
+    )
+
+    def choose(contraction: Contraction) -> Strategy:
+        found = known_strategies(contraction)
+        still = [s for s in found if not any(c.output.name in stays for c in s.collectives)]
+        dtype = setting.precision.activations
+        return pick(still or found, dims=dims, mesh=mesh, dtype=dtype).strategy
+
+    ops = list(ops)
+    found = derive_forward(setting.graph, ops, setting.layout, choose)
+    merges = [d for op in ops if op.name == "attention.softmax" for d in _merge(setting, op)]
+    last = next((i for i, d in enumerate(found) if d.op.name == "attention.mix"), 0)
+    found = (*found[:last], *merges, *found[last:])
+    return tuple(d for d in found if not _is_summed_before(d, found))
+
+
+def _merge(setting: Setting, softmax: Op) -> list[Derived]:
+    """Where positions are split, each chip has a part of every sum of the softmax.
+
+    The largest score travels and then the sum of exponentials, one for a query and head.
+    """
+    scores = setting.layout.of_activation(softmax.contraction.result)
+    pairs = zip(scores.dims, scores.axes, strict=True)
+    dims, axes = zip(*((d, a) for d, a in pairs if d != "S"), strict=True)
+    found = [Tensor(name, dims, axes) for name in ("softmax_max", "softmax_sum")]
+    sums = [reshard(t.with_unreduced(scores.axes_of("S")), t) for t in found]
+    return [Derived(softmax, step, "critical") for steps in sums for step in steps]
+
+
+def _is_summed_before(derived: Derived, found: Sequence[Derived]) -> bool:
+    """Routed and shared experts' parts of a sum are added on the chip: one all-reduce for both."""
+    step = derived.step
+    return derived.op.part == "shared" and any(
+        d.op.name == "experts.combine" and (d.step.op, d.step.axes) == (step.op, step.axes)
+        for d in found
+    )
+
+
+def padded_sizes(setting: Setting) -> dict[str, int]:
+    """The model's dims, rounded up to what splits evenly, as engines pad heads and vocabulary."""
+    layout = setting.layout
+    rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
+    losable = layout.weight.get("D", ())
+
+    def multiple(dim: str) -> int:
+        base = dim.rstrip("0123456789")
+        every = [ways(rule.get(base, ()), setting.axes) for rule in rules]
+        return math.lcm(*every, ways(losable, setting.axes) if base in ("Q", "R", "L") else 1)
+
+    return {d: -(-n // multiple(d)) * multiple(d) for d, n in setting.graph.sizes.items()}
+
+
+def nominal_sizes(setting: Setting) -> dict[str, int]:
+    """Sizes to choose strategies at: a token for every chip, so that every split is even."""
+    chips = math.prod(setting.axes.values())
+    received = dict.fromkeys(setting.graph.per_token, chips)
+    return padded_sizes(setting) | {"B": chips, "T": chips, "S": chips} | received
+
+
+def _received(setting: Setting) -> Mapping[str, float]:
+    return {c: float(share) for c, share in setting.graph.per_token.items()}
+
+
+def _local(tensor: Tensor, sizes: Mapping[str, float], axes: Mapping[str, int]) -> float:
+    return math.prod(sizes[d] for d in tensor.dims) / ways(tensor.sharded_over, axes)
+
+
+def _unit(dims: Iterable[str]) -> Unit:
+    held = set(dims)
+    if "S" not in held:
+        return "tokens"
+    return "pairs" if "T" in held else "positions"
+
+
+def _split(tensors: Sequence[Tensor], axes: Mapping[str, int]) -> int:
+    if any(is_routed(d) for t in tensors for d in t.dims):
+        return 0
+    return max(ways(t.axes_of("B"), axes) for t in tensors)
+
+
+def _product(
+    derived: Derived, setting: Setting, one: Mapping[str, float], read: set[str]
+) -> Product:
+    """Each operand read once, the result written once; scores are never written."""
+    op, step, axes = derived.op, derived.step, setting.axes
+    chip, precision = setting.mesh.slice.chip, setting.precision
+    hbm = memory_bytes_per_s(chip)
+    compute = (
+        precision.activations.name if op.kind == "attention" else precision.compute_of(op.part)
+    )
+    seconds = {"weights": 0.0, "positions": 0.0, "tokens": 0.0, "pairs": 0.0}
+    experts: Experts | None = None
+    for tensor in (*step.inputs, step.output):
+        kind, dtype = _kept_as(tensor, op, setting)
+        read_s = _local(tensor, one, axes) * dtype.bits_per_element / 8 / hbm
+        if kind == "weights" and "E" in tensor.dims and op.part == "experts":
+            share = next(float(p.active) for p in setting.graph.params if p.name in op.params)
+            experts = Experts(read_s, share)
+        elif tensor.name not in read or kind != "positions":
+            seconds[kind] += read_s
+        if kind == "positions":  # a latent is key and value at once
+            read.add(tensor.name)
+    return Product(
+        op.name,
+        op.part,
+        _unit(d for t in step.inputs for d in t.dims),
+        _split((*step.inputs, step.output), axes),
+        2 * _multiplies(step, one, axes) / chip.peak_flops(chip.matmul_dtype(compute)),
+        seconds["weights"],
+        experts,
+        seconds["positions"],
+        seconds["tokens"],
+        op.mask.window if op.mask else None,
+    )
+
+
+def _multiplies(step: Step, one: Mapping[str, float], axes: Mapping[str, int]) -> float:
+    dims = dict.fromkeys(d for t in step.inputs for d in t.dims)
+    split = dict.fromkeys(a for t in step.inputs for a in t.sharded_over)
+    return math.prod(one[d] for d in dims) / ways(tuple(split), axes)
+
+
+def _kept_as(tensor: Tensor, op: Op, setting: Setting) -> tuple[str, Dtype]:
+    """What a tensor's reads are counted as, and the dtype it is stored in."""
+    precision = setting.precision
+    if tensor.name in setting.weights:
+        return "weights", precision.of_part(op.part)
+    unit = _unit(tensor.dims)
+    is_cache = unit == "positions" and tensor.name in setting.caches
+    return unit, precision.kv if is_cache else precision.activations
+
+
+def _message(derived: Derived, setting: Setting, one: Mapping[str, float]) -> Message:
+    step, axes, op = derived.step, setting.axes, derived.op
+    group = setting.mesh.group(step.axes)
+    kind: CollectiveKind = "all_to_all" if step.op == "permute" else _kind(step)
+    larger = step.larger
+    elements = _local(larger, one, axes)
+    if kind == "all_to_all":
+        elements *= group.size
+    nbytes = elements * _sent_bytes(op, setting.precision)
+    time = collective_time(kind, nbytes, group)
+    return Message(
+        op.name,
+        op.part,
+        kind,
+        "+".join(sorted(step.axes)),
+        _unit(larger.dims),
+        _split((step.inputs[0], step.output), axes),
+        time.bandwidth_s,
+        time.latency_s,
+        op.mask.window if op.mask else None,
+    )
+
+
+def _sent_bytes(op: Op, precision: Precision) -> float:
+    """Activations travel as they are kept; a softmax sends f32."""
+    return sent_dtype(op, precision.activations).bits_per_element / 8
+
+
+def sent_dtype(op: Op, activations: Dtype) -> Dtype:
+    """What the collectives of an op carry."""
+    return DTYPES["f32"] if op.name == "attention.softmax" else activations
+
+
+def _kind(step: Step) -> CollectiveKind:
+    assert step.op != "einsum" and step.op != "slice", f"{step} is no collective"
+    return step.op

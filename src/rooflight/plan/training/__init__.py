@@ -1,0 +1,1 @@
+"""Which layout trains a model fastest, and what else follows from it."""

@@ -1,0 +1,145 @@
+"""The algorithm of a layer under a layout on a mesh: every derived step with its time.
+
+In: the ops of a graph, a `Layout`, a mesh and sizes. Out: an `Algorithm` of `Line`s. The steps are
+those of `derivation`; `costs.pick` chooses between strategies.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from rooflight.algebra.contract import Strategy
+from rooflight.algebra.notation import Axes, Contraction
+from rooflight.algebra.shapes import device_bytes, ways
+from rooflight.algebra.steps import Step
+from rooflight.costs.choose import Pricer, StepPrice, pick
+from rooflight.costs.roofline import contraction_time
+from rooflight.dtypes import Dtype
+from rooflight.hardware.mesh import Mesh
+from rooflight.models.graph.ops import Graph, Op
+from rooflight.models.layout.rules import Layout
+from rooflight.plan.training.derive.derivation import (
+    Derived,
+    Slot,
+    Waits,
+    known_options,
+    token_axes,
+)
+from rooflight.plan.training.derive.known_layers import derive_again
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One step with its time, the op it belongs to, and what waits for it (collectives only)."""
+
+    op: str
+    price: StepPrice
+    waits: Waits
+    slot: Slot = "F"
+    kept: bool = False  # the forward pass has made this already; a program may keep it
+    once: bool = False  # done once a step, however many microbatches
+    visible: float = 1.0  # the part of the query-key pairs that an attention kernel computes
+
+    @property
+    def step(self) -> Step:
+        return self.price.step
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A layer forward and backward."""
+
+    layout: Layout
+    forward: tuple[Line, ...]
+    backward: tuple[Line, ...]
+
+    @property
+    def spent(self) -> tuple[Line, ...]:
+        """The lines that take time: slices are free, and what the forward pass made is kept."""
+        lines = (*self.forward, *self.backward)
+        return tuple(x for x in lines if (x.price.op or x.price.network) and not x.kept)
+
+
+def derive_algorithm(
+    graph: Graph,
+    ops: Iterable[Op],
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    dims: Mapping[str, int],
+    dtype: Dtype,
+) -> Algorithm:
+    """Derives and prices the steps of `ops`, in order, and of their gradients, in reverse.
+
+    The tokens of an expert are padded to a multiple of the ways that tokens are split.
+    """
+    axes = mesh.axes
+    sizes = pad_routed(dims, ways(token_axes(layout), axes))
+
+    @cache
+    def split(over: Axes) -> int:
+        return ways(over, axes)
+
+    def choose(contraction: Contraction) -> Strategy:
+        options = known_options(contraction)
+        legal = [o for o in options if all(sizes[dim] % split(over) == 0 for dim, over in o.splits)]
+        if not legal:  # this says what does not divide
+            return pick([o.strategy for o in options], dims=sizes, mesh=mesh, dtype=dtype).strategy
+        fewest = min(o.reroutes for o in legal)
+        direct = [o.strategy for o in legal if o.reroutes == fewest]
+        if len(direct) == 1:  # nothing to compare: no price is needed
+            return direct[0]
+        return pick(direct, dims=sizes, mesh=mesh, dtype=dtype).strategy
+
+    found = derive_again(graph, tuple(ops), layout, choose)
+    pricer = Pricer(sizes, mesh, dtype)
+    forward, back = (
+        tuple(_priced(d, pricer, sizes, mesh, dtype) for d in side)
+        for side in (found.forward, found.backward)
+    )
+    return Algorithm(layout, forward, back)
+
+
+def pad_routed(dims: Mapping[str, int], multiple: int) -> dict[str, int]:
+    """Rounds the tokens an expert receives (dims C, C2...) up to a multiple.
+
+    >>> pad_routed({"B": 3, "C": 2458}, 16)
+    {'B': 3, 'C': 2464}
+    """
+    return {d: -(-n // multiple) * multiple if is_routed(d) else n for d, n in dims.items()}
+
+
+def is_routed(dim: str) -> bool:
+    return dim.rstrip("0123456789") == "C"
+
+
+def _priced(
+    derived: Derived, pricer: Pricer, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
+) -> Line:
+    op = derived.op
+    price = pricer.price(derived.step)
+    visible = visible_part(op, dims) if price.op else 1.0
+    if price.op and op.mask:
+        price = _as_kernel(price, visible, dims, mesh, dtype)
+    return Line(op.name, price, derived.waits, derived.slot, derived.kept, derived.once, visible)
+
+
+def visible_part(op: Op, dims: Mapping[str, int]) -> float:
+    """The part of all query-key pairs that a causal mask and a window let through."""
+    if op.mask is None:
+        return 1.0
+    queries, keys = dims["T"], dims["S"]
+    return op.mask.pairs(queries, keys, causal=True) / (queries * keys)
+
+
+def _as_kernel(
+    price: StepPrice, visible: float, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
+) -> StepPrice:
+    """An attention kernel skips masked pairs and never writes the scores to memory."""
+    step, chip = price.step, mesh.slice.chip
+    stored = [t for t in (*step.inputs, step.output) if not {"T", "S"} <= set(t.dims)]
+    moved = sum(device_bytes(t, dims, mesh.axes, dtype) for t in stored)
+    flops = price.flops * visible
+    compute = chip.matmul_dtype(dtype.name)
+    kernel = contraction_time(chip, flops=flops, bytes_moved=moved, compute=compute)
+    return replace(price, nbytes=moved, flops=flops, op=kernel)

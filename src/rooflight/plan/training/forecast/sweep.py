@@ -1,0 +1,370 @@
+"""The forecast of many layouts at once: what `step` does for one, in arrays.
+
+In: `Points` of a pattern, its contractions, constants. Out: for every point, schedule and remat
+policy the seconds of a step. Work depends on sizes alone, so it is priced once for all placements
+of the same degrees (`Points.alike`); collectives are priced on every mesh. Nothing is shared with
+the scalar forecast but the shares of stages and the form of the bubble: a search refuses to report
+a layout whose two forecasts differ.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.algebra.notation import Axes, Contraction, Tensor
+from rooflight.algebra.steps import Step
+from rooflight.costs.rates import TierRates, shift_tier_rates, tier_rates
+from rooflight.dtypes import Dtype
+from rooflight.models.graph.ops import Graph, Op
+from rooflight.plan.training.derive.algorithm import visible_part
+from rooflight.plan.training.derive.derivation import Derivation, Derived
+from rooflight.plan.training.derive.known_layers import derive_again
+from rooflight.plan.training.forecast.constants import Values, efficiency_name, memory_name
+from rooflight.plan.training.forecast.tally import Again, Key, really_sent, tally_of
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.remat import Remat, is_score
+from rooflight.plan.training.time.parts import (
+    LOSS_BYTES,
+    OPTIMIZER_BYTES,
+    STACK_PASSES,
+    WorkKind,
+    bubble_part,
+    elements_of,
+    has_weight,
+    host_seconds,
+    step_shares,
+)
+from rooflight.plan.training.time.stage_time import HEAD
+from rooflight.plan.training.time.step_time import layer_runs
+from rooflight.plan.training.time.sweep import Chooser, Points, combinations_of, placing
+from rooflight.plan.training.time.traffic import experts_per_token
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+LayerSums = Mapping[Key, Floats]
+_IN_STEP = "in step"  # stands for the policy of a program that runs whole stages again
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What prices a step: the dtype of weight matmuls, the constants, who runs the pipeline."""
+
+    compute: Dtype
+    values: Values
+    in_step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Of a step, and of its collectives, hidden ones too, on every point."""
+
+    total: Floats
+    collectives: Floats
+
+
+class Forecasts:
+    """All points of a chunk, ready for any schedule and remat policy."""
+
+    def __init__(
+        self, points: Points, asked: Mapping[int, Sequence[Contraction]], setting: Setting
+    ) -> None:
+        self._points, self._setting = points, setting
+        self._rates: dict[object, tuple[Floats, Floats]] = {}
+        self._lines: dict[object, Floats] = {}
+        self._works: dict[object, tuple[Floats, Floats]] = {}
+        self._few, self._of = points.alike
+        self._chooser = Chooser(points)
+        self._layers = {b: self._layer(b, ops, asked[b]) for b, ops in layer_runs(self._graph)}
+        self._held: dict[object, dict[int, Floats]] = {}
+        self._update_s = self._updates()
+        self._sent = self._transfers()
+
+    @property
+    def _graph(self) -> Graph:
+        return self._points.sizes.graph
+
+    # One layer of each kind, in one microbatch.
+
+    def _layer(
+        self, block: int, ops: Sequence[Op], asked: Sequence[Contraction]
+    ) -> dict[Key, Floats]:
+        points, graph = self._points, self._graph
+        again = self._again(block, ops)
+        totals: dict[Key, Floats] = {}
+        for where, chosen in combinations_of(self._chooser, asked):
+            derivation = derive_again(graph, tuple(ops), points.layout, chosen.__getitem__)
+            everywhere = len(where) == len(points)
+            for key, (of_few, values) in self._sums(derivation, again).items():
+                seconds = values[self._of] if of_few and len(values) > 1 else values
+                total = totals.setdefault(key, np.zeros(len(points)))
+                if everywhere:
+                    total += seconds
+                else:
+                    total[where] += seconds[where] if len(seconds) > 1 else seconds
+        for name, kept in points.sizes.kept.items():
+            if kept[block].on_host and block != HEAD:
+                placed = map(points.layout.of_activation, kept[block].tensors)
+                held = sum((points.elements(t) for t in placed), np.zeros(1))
+                totals["host", name] = np.broadcast_to(points.bytes(held), len(points))
+        for key, values in self._passes(ops, again).items():
+            seconds = values[self._of] if len(values) > 1 else values
+            totals[key] = totals.get(key, np.zeros(len(points))) + seconds
+        return totals
+
+    def _again(self, block: int, ops: Sequence[Op]) -> Again:
+        kept = self._points.sizes.kept
+        found = [(name, frozenset(op.name for op in by[block].ops)) for name, by in kept.items()]
+        if self._setting.in_step and self._points.layout.stages and block != HEAD:
+            found.append((_IN_STEP, frozenset(op.name for op in ops)))
+        return tuple(found)
+
+    def _sums(self, derivation: Derivation, again: Again) -> dict[Key, tuple[bool, Floats]]:
+        """Sums over the lines of a derivation; whether they are of the few points."""
+        tally = tally_of(derivation, again)
+        found: dict[Key, tuple[bool, Floats]] = {}
+        for part, works in tally.works.items():
+            priced = [(self._work(kind, line), n) for kind, line, n in works]
+            found["matmul", part] = True, _dot((s, n) for (s, _), n in priced)
+            found["roof", part] = True, _dot((r, n) for (_, r), n in priced)
+        casts = [(self._pass("elementwise", self._cast_bytes(t)), n) for t, n in tally.casts]
+        if casts and self._narrow < 1:
+            found["memory", ""] = True, _dot((s, n) for (s, _), n in casts)
+            roof = found["roof", ""][1] + _dot((r, n) for (_, r), n in casts)
+            found["roof", ""] = True, roof
+        for (part, wait), lines in tally.sent.items():
+            chip_kind = self._points.meshes.slice.chip.kind
+            sent = ((self._line(op, x), n) for x, n in lines for op in really_sent(x, chip_kind))
+            found[wait, part] = False, _dot(sent)
+        return found
+
+    @property
+    def _narrow(self) -> float:
+        """Bits of weight matmuls as a part of the bits that activations are stored in."""
+        return min(1.0, self._setting.compute.bits / self._points.sizes.dtype.bits)
+
+    def _work(self, kind: WorkKind, line: Derived) -> tuple[Floats, Floats]:
+        """Seconds of one matmul under the constants, and at the roofs."""
+        op, step = line.op, line.step
+        is_weight = has_weight(step)
+        key = kind, is_weight, op.mask, *map(placing, (*step.inputs, step.output))
+        if key not in self._works:
+            dtype = self._setting.compute if is_weight else self._points.sizes.dtype
+            flops, moved = self._size(line)
+            if is_weight and self._narrow < 1:
+                moved = moved - self._held_bytes(step.inputs) * (1 - self._narrow)
+            self._works[key] = self._priced(kind, dtype, flops, moved)
+        return self._works[key]
+
+    def _size(self, line: Derived) -> tuple[Floats, Floats]:
+        """FLOPs, and bytes as stored; an attention kernel keeps its scores to itself."""
+        few, op, step = self._few, line.op, line.step
+        sizes = {d: int(few.dims[d][0]) for d in ("T", "S")} if op.mask else {}
+        dims = dict.fromkeys(d for t in step.inputs for d in t.dims)
+        axes = dict.fromkeys(a for t in step.inputs for a in t.sharded_over)
+        done = np.ones(1)
+        for dim in dims:
+            done = done * few.dims[dim]
+        flops = 2 * done / few.split(axes) * visible_part(op, sizes)
+        ends = [t for t in (*step.inputs, step.output) if not (op.mask and is_score(t))]
+        return flops, self._held_bytes(ends)
+
+    def _held_bytes(self, tensors: Iterable[Tensor]) -> Floats:
+        few = self._few
+        return few.bytes(sum((few.elements(t) for t in tensors), np.zeros(1)))
+
+    def _priced(
+        self, kind: WorkKind, dtype: Dtype, flops: Floats, moved: Floats
+    ) -> tuple[Floats, Floats]:
+        chip, values = self._points.meshes.slice.chip, self._setting.values
+        efficiency = values[efficiency_name(kind, dtype.name)]
+        efficiency *= values["experts"] if kind == "experts" else 1.0
+        flops_s = flops / chip.peak_flops(chip.matmul_dtype(dtype.name))
+        bytes_s = moved / (chip.hbm_bytes_per_s or np.inf)
+        seconds = np.maximum(flops_s / efficiency, bytes_s / values[memory_name(kind)])
+        return seconds + values["product_s"], np.maximum(flops_s, bytes_s)
+
+    def _pass(self, kind: WorkKind, nbytes: Floats) -> tuple[Floats, Floats]:
+        return self._priced(kind, self._points.sizes.dtype, np.zeros(1), nbytes)
+
+    def _cast_bytes(self, tensor: Tensor) -> Floats:
+        return 2 * self._held_bytes([tensor]) * self._narrow
+
+    def _passes(self, ops: Sequence[Op], again: Again) -> dict[Key, Floats]:
+        """Memory passes between matmuls; what is done again is passed over once more."""
+        found: dict[Key, Floats] = {}
+
+        def add(part: str, kind: WorkKind, nbytes: Floats, *, is_new: bool) -> None:
+            seconds, roof = self._pass(kind, nbytes)
+            launch = 0.0 if is_new else self._setting.values["product_s"]
+            for what, more in (("memory", seconds - launch), ("roof", roof)):
+                found[what, part] = found.get((what, part), np.zeros(1)) + more
+
+        for op in ops:
+            if op.name == "head.logits":
+                logits = self._layout_bytes([op.contraction.result])
+                add(
+                    "",
+                    "elementwise",
+                    LOSS_BYTES * logits / self._few.bytes(np.ones(1)),
+                    is_new=True,
+                )
+            if op.name == "attention.scores":
+                add("", "elementwise", 4 * self._layout_bytes(op.contraction.operands), is_new=True)
+            if op.kind in ("elementwise", "route"):
+                kind: WorkKind = "dispatch" if op.kind == "route" else "elementwise"
+                moved = self._moved(op)
+                add("", kind, 3 * moved, is_new=True)
+                for name, names in again:
+                    if op.name in names:
+                        add(name, kind, moved, is_new=False)
+        return found
+
+    def _moved(self, op: Op) -> Floats:
+        ends = [*op.contraction.operands, op.contraction.result]
+        if op.kind == "route":
+            each = [self._layout_bytes([t]) for t in ends if "D" in t.dims]
+            return 2 * np.max(np.broadcast_arrays(*each), axis=0)
+        return self._layout_bytes(ends)
+
+    def _layout_bytes(self, tensors: Iterable[Tensor]) -> Floats:
+        place = self._few.layout.of_activation
+        shown = [t for t in tensors if not t.name[0].isupper() and not is_score(t)]
+        return self._held_bytes(place(t) for t in shown)
+
+    def _line(self, op: str, line: Derived) -> Floats:
+        """Seconds of one collective; layers that choose other strategies share most of them."""
+        step = line.step
+        exchanged = op in ("all_to_all", "permute") and line.waits == "critical"
+        copies = experts_per_token(self._graph) if exchanged else 1
+        key = op, step.op, frozenset(step.axes), copies, placing(step.larger)
+        if key not in self._lines:
+            per_byte, latency_s = self._rate(op, step.axes, copies)
+            self._lines[key] = self._sent_bytes(op, step) * per_byte + latency_s
+        return self._lines[key]
+
+    def _rate(self, op: str, axes: Axes, copies: int) -> tuple[Floats, Floats]:
+        """Seconds a byte and of latency of a collective, on every mesh, then on every point."""
+        key = op, frozenset(axes), copies
+        if key not in self._rates:
+            meshes = self._points.meshes
+            whole = meshes.tiers(key, lambda sweep: tier_rates(op, axes, sweep, copies=copies))
+            self._rates[key] = self._on_points(whole)
+        return self._rates[key]
+
+    def _on_points(self, rate: TierRates) -> tuple[Floats, Floats]:
+        at, values = self._points.mesh_of, self._setting.values
+        per_byte = rate.near / values["near_links"] + rate.far / values["far_links"]
+        return per_byte[at], rate.latency_s[at]
+
+    def _sent_bytes(self, op: str, step: Step) -> Floats:
+        points = self._points
+        without = step.axes if step.op == "all_to_all" else ()
+        return points.bytes(points.elements(step.larger, without))
+
+    # A step of one schedule.
+
+    def seconds(self, micro: Microbatching, remat: Remat) -> Seconds:
+        """A stage, the bubble, the update; nonsense where the schedule has no table."""
+        points, values = self._points, self._setting.values
+        count = points.count.astype(np.float64)
+        matmuls, memory = (self._stage(micro, remat, what) for what in ("matmul", "memory"))
+        work = count * (matmuls + memory)
+        waits = {w: count * self._stage(micro, remat, w) for w in ("experts", "weights")}
+        waits["activations"] = count * self._stage(micro, remat, "activations")
+        if self._sent is not None:
+            waits["activations"] = waits["activations"] + 2 * micro.virtual * count * self._sent
+        once = self._stage(micro, remat, "once")
+        collectives = once + sum(waits.values())
+        exposed = (1 - values["overlap_activations"]) * waits["activations"]
+        exposed = exposed + (1 - values["overlap_experts"]) * waits["experts"]
+        hidden = values["overlap_weights"]
+        once = once - hidden * np.minimum(once, (work + exposed) / count)
+        shown = waits["weights"] - hidden * np.minimum(waits["weights"], work + exposed)
+        each = np.maximum(work + exposed + shown, self._host_s(micro, remat))
+        bubble = bubble_part(micro, points.num_stages, in_step=self._setting.in_step)
+        total = each * (1 + bubble / count) + once + self._update_s + values["step_s"]
+        return Seconds(total, collectives)
+
+    def _host_s(self, micro: Microbatching, remat: Remat) -> Floats:
+        """Activations out to the host and back."""
+        chip = self._points.meshes.slice.chip
+        return host_seconds(chip, self._points.count * self._stage(micro, remat, "host"))
+
+    def _stage(self, micro: Microbatching, remat: Remat, what: str) -> Floats:
+        """A sum over the layers of the slowest stage, in one microbatch."""
+        held = self._slowest(micro, remat)
+        total = np.zeros(len(self._points))
+        for block, layers in held.items():
+            total = total + layers * self._of_block(block, remat, what)
+        return total
+
+    def _of_block(self, block: int, remat: Remat, what: str) -> Floats:
+        sums, part = self._layers[block], remat.name
+        if self._setting.in_step and self._points.layout.stages and block != HEAD:
+            part = _IN_STEP
+        none = np.zeros(1)
+        return sums.get((what, ""), none) + sums.get((what, part), none)
+
+    def _slowest(self, micro: Microbatching, remat: Remat) -> dict[int, Floats]:
+        """What the stage with most work at the roofs runs of each block, on every point."""
+        key = micro.schedule, micro.virtual, remat.name
+        if key not in self._held:
+            self._held[key] = self._find_slowest(micro, remat)
+        return self._held[key]
+
+    def _find_slowest(self, micro: Microbatching, remat: Remat) -> dict[int, Floats]:
+        points, blocks = self._points, tuple(self._layers)
+        roofs = {b: self._of_block(b, remat, "roof") for b in blocks}
+        held = {b: np.zeros(len(points)) for b in blocks}
+        order, in_step = self._graph.order, self._setting.in_step
+        for number, stages in enumerate(points.distinct_stages):
+            at = np.flatnonzero(points.stages_of == number)
+            shares = _distinct_shares(order, int(stages), micro, in_step)
+            if len(shares) > 1:
+                whole = np.stack([sum(n * roofs[b][at] for b, n in s.items()) for s in shares])
+                most = whole.argmax(axis=0)
+            else:
+                most = np.zeros(len(at), np.int64)
+            for b in blocks:
+                held[b][at] = np.array([s.get(b, 0.0) for s in shares])[most]
+        return held
+
+    def _transfers(self) -> Floats | None:
+        """To the next stage, one way, for one chunk of layers."""
+        points = self._points
+        layout = points.layout
+        if not layout.stages:
+            return None
+        whole = points.meshes.tiers("shift", lambda s: shift_tier_rates(layout.stages, s))
+        per_byte, latency_s = self._on_points(whole)
+        stream = layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
+        nbytes = points.bytes(points.elements(stream))
+        return (nbytes * per_byte + latency_s) * (points.num_stages > 1)
+
+    def _updates(self) -> Floats:
+        """The optimizer's pass; on a host also the stacks of weights that a program scans."""
+        points, graph = self._points, self._graph
+        on = points.meshes.slice
+        hbm = on.chip.hbm_bytes_per_s or np.inf
+        params = sum(elements_of(graph, p.tensor) * p.count for p in graph.params)
+        moved = np.full(1, OPTIMIZER_BYTES * params / on.num_chips)
+        if on.chip.kind == "cpu":
+            place = points.layout.of_weight
+            held = [p.count * points.elements(place(p.tensor)) for p in graph.params]
+            moved = moved + STACK_PASSES * points.bytes(sum(held, np.zeros(1)))
+        return moved / hbm / self._setting.values["memory"]
+
+
+def _dot(pairs: Iterable[tuple[Floats, float]]) -> Floats:
+    return sum((n * values for values, n in pairs), np.zeros(1))
+
+
+@lru_cache(maxsize=4096)
+def _distinct_shares(
+    order: tuple[int, ...], stages: int, micro: Microbatching, in_step: bool
+) -> tuple[Mapping[int, float], ...]:
+    found = step_shares(order, stages, micro, in_step=in_step)
+    return tuple(dict(items) for items in dict.fromkeys(tuple(s.items()) for s in found))

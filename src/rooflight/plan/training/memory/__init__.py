@@ -1,0 +1,1 @@
+"""Bytes on one chip: what frameworks hold, recipes and remat policies."""

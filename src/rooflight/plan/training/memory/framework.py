@@ -1,0 +1,156 @@
+"""`Framework`: what a training framework holds beyond the closed form, as its own code shows.
+
+The default, `none`, is the closed form of the book: every tensor once, no copies. The others are
+conventions to opt into, read in the frameworks' code; what was chosen to fit published runs instead
+says so (`docs/memory.md` has the runs and the errors).
+"""
+
+from dataclasses import dataclass
+
+from rooflight.dtypes import DTYPES, Dtype
+from rooflight.errors import UnknownNameError
+from rooflight.hardware.chip import Chip
+
+_BF16, _F32 = DTYPES["bf16"], DTYPES["f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """Copies that a framework makes, and when it lets go of what it gathered."""
+
+    name: str
+    help: str
+    loss: tuple[Dtype, ...] = (_F32, _BF16)  # arrays of the size of the logits, together
+    split_loss: tuple[Dtype, ...] = ()  # the same where the vocabulary is split, if they differ
+    keeps_gathered: bool = False  # a product's input is kept as gathered, not as the layout has it
+    keeps_activation: bool = False  # silu(gate) is kept beside gate, up and their product
+    copies_gradients: bool = False  # data parallel: in the compute dtype beside the recipe's
+    unread_gradients: bool = False  # one gradient of each shape that nobody reads stays allocated
+    gathers_blocks: bool = False  # weights are gathered a whole layer at a time, one layer ahead
+    keeps_weights: bool = False  # a pipeline stage gathers once a step and scatters at its end
+    scans_layers: bool = False  # one loop over layers, whose gradients are there until its end
+    loss_tokens: int | None = None  # of a chip, whose logits are there at once; None is all
+    lanes: int = 1  # on TPUs keys, values and what they add up to have heads of whole lanes
+    splits_dims: bool = False  # ZeRO splits the first dim that divides, else the flat array
+    cuts_by_flops: bool = False  # the head counts as layers where the stages are cut
+    reserved: float = 0.0  # what the allocator holds beyond what is allocated, as a part of it
+    recipe: str = "10"  # what it stores of a parameter unless it is told
+    in_step: bool = False  # the stages of a pipeline run in lock step and run their layers again
+    data: tuple[str, ...] = ("fsdp=X", "dp=Z", "dp=Z,fsdp=X")  # how it may split sequences
+    model: tuple[str, ...] = ("", "sp=Y", "cp=Y", "cp=W,sp=Y")  # and the rest of a layer
+    plain_fsdp: bool = False  # fsdp goes with tensor parallelism at most
+    folds_experts: bool = False  # over any product of the data, context and tensor axes
+    max_virtual: int = 1  # chunks of layers a stage may hold; 1 is no interleaving
+    counted_ends: int = 0  # embedding and head may each stand for a layer where layers are cut
+    remats: tuple[str, ...] = ("none", "dots", "block")  # policies, or tensors joined by +
+
+
+FRAMEWORKS = {
+    f.name: f
+    for f in (
+        Framework("none", "the closed form: each tensor once"),
+        Framework(
+            "rooflight",
+            "Rooflight's own program: a scan over layers, logits in chunks",
+            scans_layers=True,
+            loss_tokens=2048,
+            lanes=128,  # the compiler's tiles: heads of 64 are kept as 128, half of it padding
+            splits_dims=True,
+            in_step=True,
+            model=("", "sp=Y", "tp=Y", "cp=Y", "ulysses=Y", "cp=W,sp=Y"),
+            max_virtual=4,
+        ),
+        Framework(
+            "megatron",
+            "Megatron-LM with Transformer Engine and fused cross-entropy",
+            loss=(_BF16, _BF16),  # the second one by the runs: the kernel itself works in place
+            unread_gradients=True,
+            recipe="18",
+            # Weights whole, optimizer state split: its distributed optimizer; or Megatron-FSDP.
+            data=("", "dp=Z", "fsdp=X"),
+            plain_fsdp=True,
+            folds_experts=True,
+            max_virtual=64,
+            counted_ends=2,  # --account-for-embedding-in-pipeline-split and the same for the loss
+        ),
+        Framework(
+            "maxtext",
+            "MaxText: a scan over layers, fp32 weights, its remat policies",
+            loss=(_BF16,),  # by the runs: 32,768 tokens x 262,144 words of a chip ran in 32 GB
+            scans_layers=True,
+            lanes=128,
+            splits_dims=True,
+            recipe="f32",
+            in_step=True,
+            model=("", "tp=Y", "sp=Y", "cp=Y", "cp=W,sp=Y"),
+            folds_experts=True,
+            max_virtual=4,
+            remats=(
+                "none",
+                "dots",  # minimal
+                "q+k+v+attended_heads+attended",  # save_dot_with_context_except_mlp
+                "q+k+v+attended",  # save_dot_except_mlp
+                "q+k+v",  # save_qkv_proj
+                "attended",  # save_out_proj
+                "q+k+v+attended_heads",  # custom, as its recipes for TPU7x
+                "q+k+v+attended@host",
+                "q+k+v@host",  # qkv_proj_offloaded
+                "block",  # full
+                "offload",  # full, the inputs of layers offloaded
+            ),
+        ),
+        Framework(
+            "nanotron",
+            "Nanotron: unfused silu, whole inputs kept, gradients in bf16 and fp32",
+            loss=(_BF16, _F32, _F32),
+            keeps_gathered=True,  # by the runs: an option whose setting was not published
+            keeps_activation=True,
+            copies_gradients=True,
+            cuts_by_flops=True,
+            data=("", "dp=Z"),
+        ),
+        Framework(
+            "llm-foundry",
+            "LLM Foundry: FSDP by layers, fused cross-entropy",
+            loss=(_BF16, _BF16),
+            gathers_blocks=True,
+            recipe="f32",
+            data=("fsdp=X",),
+            model=("",),
+        ),
+        Framework(
+            "deepspeed",
+            "DeepSpeed ZeRO-3 for long sequences: the loss in tiles, inputs of layers on the host",
+            gathers_blocks=True,
+            loss_tokens=2048,
+            recipe="f32",
+            data=("fsdp=X",),
+            model=("", "ulysses=Y"),
+            remats=("none", "dots", "block", "offload"),
+        ),
+        Framework(
+            "torchtitan",
+            "torchtitan: FSDP by layers, cross-entropy that is not fused",
+            loss=(_BF16, _F32, _F32, _F32),
+            split_loss=(_BF16, _F32, _F32, _F32, _F32),
+            gathers_blocks=True,
+            keeps_weights=True,
+            recipe="f32",
+            max_virtual=8,
+            reserved=0.07,  # by the runs: what is published is reserved memory
+        ),
+    )
+}
+PLANNED = ("megatron", "torchtitan", "maxtext", "rooflight")  # whose runs are planned for
+
+
+def default_framework(chip: Chip) -> Framework:
+    """What most people run on a kind of chip: Megatron-LM on GPUs; our own program elsewhere."""
+    return FRAMEWORKS["megatron" if chip.kind == "gpu" else "rooflight"]
+
+
+def parse_framework(text: str) -> Framework:
+    """Finds a framework by name; unknown names get a did-you-mean."""
+    if text not in FRAMEWORKS:
+        raise UnknownNameError("framework", text, FRAMEWORKS)
+    return FRAMEWORKS[text]

@@ -1,0 +1,126 @@
+"""Bytes on one chip of everything that pipeline stages are made of, each worked out once.
+
+In: a `Job`. Out: `Sized`. A stage only adds: so many layers of this block, one head.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rooflight.algebra.notation import Tensor
+from rooflight.algebra.shapes import local_shape, ways
+from rooflight.dtypes import Dtype
+from rooflight.models.layout.zero import split_state
+from rooflight.plan.training.memory.in_flight import Gathered, backward_bytes, gathered, loss_bytes
+from rooflight.plan.training.memory.job import Job, OnChip
+from rooflight.plan.training.memory.template import Pattern, Product, Same, Stored, pattern_of
+
+AxisSizes = tuple[tuple[str, int], ...]
+Shape = tuple[str, tuple[int, ...]]  # of a product's weight on one chip, with the op's name
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Bytes by block, and of both ends of the model."""
+
+    pattern: Pattern
+    state: Mapping[int | str, tuple[int, ...]]  # of a block's weights, and of both ends'
+    kept: Mapping[int, int]
+    backward: Mapping[int, int]
+    gathered: Mapping[int | str, tuple[Gathered, ...]]
+    shapes: Mapping[int | str, frozenset[Shape]]  # empty unless the framework asks for them
+    head_kept: int
+    head_gradient: int  # of the head's table, before it is scattered
+    loss: int
+
+
+def size_up(job: Job) -> Sized:
+    """Multiplies out the pattern of a job."""
+    on, pattern = OnChip(job, job.sizes()), pattern_of(job)
+    layers = pattern.layers.items()
+    weights: dict[int | str, tuple[Stored, ...]] = {b: layer.weights for b, layer in layers}
+    weights |= {"embedding": pattern.embedding, "head": pattern.head, "tied": pattern.tied}
+    products: dict[int | str, tuple[Product, ...]] = {b: layer.products for b, layer in layers}
+    products |= {"head": pattern.head_products}
+    stored = components(job)
+    return Sized(
+        pattern,
+        {b: tuple(_stored_bytes(c, w, job) for c in stored) for b, w in weights.items()},
+        {b: on.kept(layer.kept) for b, layer in layers},
+        {b: backward_bytes(layer, on) for b, layer in layers},
+        {b: gathered(ps, on) for b, ps in products.items()},
+        {
+            b: frozenset(_shape(p, job) for p in ps)
+            for b, ps in products.items()
+            if job.framework.unread_gradients
+        },
+        on.total(pattern.head_kept),
+        sum(on.nbytes(p.weight, job.recipe.compute) for p in pattern.head_products),
+        loss_bytes(on, pattern),
+    )
+
+
+def _shape(product: Product, job: Job) -> Shape:
+    """Experts are matrices of one shape."""
+    local = local_shape(product.weight, job.graph.sizes, job.axes)
+    pairs = zip(product.weight.dims, local, strict=True)
+    return product.name, tuple(size for dim, size in pairs if dim.rstrip("0123456789") != "E")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Numbers kept of every parameter; `extra` axes split what the layout leaves on a chip."""
+
+    name: str
+    dtypes: tuple[Dtype, ...]
+    extra: tuple[str, ...] = ()
+
+
+def components(job: Job) -> tuple[Component, ...]:
+    """What the recipe and the framework store of a parameter, and what ZeRO splits."""
+    recipe = job.recipe
+    optimizer = job.data_axes if job.zero >= 1 else ()
+    split = job.data_axes if job.zero >= 2 else ()
+    is_copied = job.framework.copies_gradients and ways(job.data_axes, job.axes) > 1
+    copies = _one(recipe.compute) if is_copied else ()
+    # Gradients that are used up as they come still have to be added up over microbatches.
+    summed = recipe.gradients or (recipe.compute if job.micro.count > 1 else None)
+    if job.framework.scans_layers and job.micro.count == 1:
+        summed = None  # those that the scan stacks are all there are
+    return (
+        Component("weights", _one(recipe.weights), job.data_axes if job.zero >= 3 else ()),
+        Component("gradients", (*_one(summed), *copies), split),
+        Component("master weights", _one(recipe.master), optimizer),
+        Component("optimizer moments", recipe.moments, optimizer),
+    )
+
+
+def _one(dtype: Dtype | None) -> tuple[Dtype, ...]:
+    return (dtype,) if dtype else ()
+
+
+def _stored_bytes(component: Component, weights: Iterable[Stored], job: Job) -> int:
+    return sum(
+        dtype.nbytes(_elements(stored, component.extra, job))
+        for stored in weights
+        for dtype in component.dtypes
+    )
+
+
+def _elements(stored: Stored, extra: tuple[str, ...], job: Job) -> int:
+    """What a chip holds of a param; where ZeRO splits it flat, the last chip's part is shorter."""
+    axes = tuple(job.axes.items())
+    return _held(Same(job.graph), stored.placed, extra, axes, job.framework.splits_dims)
+
+
+@lru_cache(maxsize=16_384)  # a search asks for the same weights on the same axes again and again
+def _held(
+    same: Same, placed: Tensor, extra: tuple[str, ...], sizes: AxisSizes, splits_dims: bool
+) -> int:
+    dims, axes = same.graph.sizes, dict(sizes)
+    if splits_dims:
+        return math.prod(local_shape(split_state(placed, extra, sizes=dims, axes=axes), dims, axes))
+    local = math.prod(local_shape(placed, dims, axes))
+    free = [axis for axis in extra if axis not in placed.sharded_over]
+    return -(-local // ways(free, axes))

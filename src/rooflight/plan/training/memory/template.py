@@ -1,0 +1,185 @@
+"""`Pattern`: every tensor of a step where a layout puts it, before any size is known.
+
+In: a graph, a layout, a remat policy and a framework. Out: placed tensors, by block. A pattern
+serves every mesh and batch, so it is made once and kept; `memory` only multiplies sizes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from rooflight.algebra.notation import Axes, Tensor
+from rooflight.models.graph.ops import Graph, Op, Param
+from rooflight.models.layout.rules import Layout
+from rooflight.plan.training.memory.framework import Framework
+from rooflight.plan.training.memory.job import Job
+from rooflight.plan.training.memory.remat import REMATS, Remat, activations, is_score, keep
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A weight at its home."""
+
+    param: Param
+    placed: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A weight matmul as one chip does it, its operands brought together."""
+
+    name: str
+    weight: Tensor
+    activations: tuple[Tensor, ...]
+    gathered_over: Axes  # axes that the weight loses for the product
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of a kind: what it keeps, what it makes again, and what each op brings together."""
+
+    kept: tuple[Tensor, ...]
+    names: tuple[str, ...]  # of what is kept
+    remade: tuple[Tensor, ...]
+    products: tuple[Product, ...]
+    moments: tuple[tuple[Tensor, ...], ...]  # operands and result of each op, in memory together
+    weights: tuple[Stored, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The layers by block, and what is around them."""
+
+    layers: Mapping[int, Layer]
+    embedding: tuple[Stored, ...]
+    head: tuple[Stored, ...]
+    tied: tuple[Stored, ...]  # of the embedding, read by the head again
+    head_kept: tuple[Tensor, ...]
+    head_products: tuple[Product, ...]
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """A graph as a key: graphs are made once a model, so the very same one is the same."""
+
+    graph: Graph
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.graph is other.graph
+
+    def __hash__(self) -> int:
+        return id(self.graph)
+
+
+def pattern_of(job: Job) -> Pattern:
+    """The pattern of a job, from the cache where another job had the same."""
+    layout = job.layout
+    rules = (layout.weight, layout.stream, layout.inner, layout.scores)
+    key = (layout.text, *(tuple(rule.items()) for rule in rules))
+    return _cached(Same(job.graph), _Layout(layout, key), job.remat, job.framework)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    layout: Layout
+    key: tuple[object, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Layout) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=1024)
+def _cached(same: Same, held: _Layout, remat: Remat, framework: Framework) -> Pattern:
+    graph, layout = same.graph, held.layout
+    stored = [Stored(p, layout.of_weight(p.tensor)) for p in graph.params]
+    frame = [op for op in graph.ops if op.block is None]
+    head = next(op for op in frame if "V" in op.contraction.result.dims)
+    ends = [t for t in keep(frame, REMATS["none"]).tensors if "V" not in t.dims]
+    outer = [s for s in stored if s.param.block is None]
+    return Pattern(
+        layers={b: _layer(graph, b, layout, remat, framework) for b in dict.fromkeys(graph.order)},
+        embedding=tuple(s for s in outer if s.param.part == "embedding"),
+        head=tuple(s for s in outer if s.param.part != "embedding"),
+        tied=tuple(s for s in outer if s.param.part == "embedding" and s.param.name in head.params),
+        head_kept=tuple(map(layout.of_activation, ends)),
+        head_products=tuple(_product(op, layout) for op in frame if op.kind == "matmul"),
+        logits=layout.of_activation(head.contraction.result),
+    )
+
+
+def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Framework) -> Layer:
+    ops = [op for op in graph.ops if op.block == block]
+    kept = keep(ops, remat)
+    products = {op.name: _product(op, layout) for op in ops if op.kind == "matmul"}
+    whole = _whole(ops, products) if framework.keeps_gathered else {}
+    copies = _copies(ops, kept.tensors) if framework.keeps_activation else []
+    return Layer(
+        kept=tuple(whole.get(t.name) or layout.of_activation(t) for t in (*kept.tensors, *copies)),
+        names=tuple(dict.fromkeys(t.name for t in (*kept.tensors, *copies))),
+        remade=tuple(map(layout.of_activation, kept.remade)),
+        products=tuple(products.values()),
+        moments=tuple(_moment(op, layout, products) for op in ops if op.kind != "elementwise"),
+        weights=tuple(
+            Stored(p, layout.of_weight(p.tensor)) for p in graph.params if p.block == block
+        ),
+    )
+
+
+def _whole(ops: Iterable[Op], products: Mapping[str, Product]) -> dict[str, Tensor]:
+    """Inputs of products as gathered for them; the stream itself is an input of no product."""
+    found: dict[str, Tensor] = {}
+    for op in ops:
+        if op.kind == "matmul":
+            inputs = zip(activations(op), products[op.name].activations, strict=False)
+            found |= {t.name: placed for t, placed in inputs if "D" in t.dims}
+    return found
+
+
+def _copies(ops: Iterable[Op], kept: Iterable[Tensor]) -> list[Tensor]:
+    """The activated gate of each gated product that is kept, as large as the gate."""
+    names = {t.name for t in kept}
+    gated = [op.contraction for op in ops if op.name.endswith(".act")]
+    return [
+        replace(c.operands[0], name="activated")
+        for c in gated
+        if len(c.operands) > 1 and c.result.name in names
+    ]
+
+
+def _moment(op: Op, layout: Layout, products: Mapping[str, Product]) -> tuple[Tensor, ...]:
+    """Gradients of the result and of the activations of one op are in memory together."""
+    if op.kind == "matmul":
+        return products[op.name].activations
+    ends = [*activations(op), op.contraction.result]
+    return tuple(layout.of_activation(t) for t in ends if not is_score(t))
+
+
+def _product(op: Op, layout: Layout) -> Product:
+    """Axes that split the tokens before and after a product stay; a weight must lose these.
+
+    All other axes are the weight's own: an activation is gathered to meet it, and its result
+    scattered. The same follows from the four rules of `algebra`, without choosing between them.
+    """
+    inputs, result = activations(op), op.contraction.result
+    (weight,) = (t for t in op.contraction.operands if t not in inputs)
+    home = layout.of_weight(weight)
+    tokens = _token_axes(inputs, weight, layout) & _token_axes([result], weight, layout)
+    held = {d: tuple(a for a in home.axes_of(d) if a not in tokens) for d in weight.dims}
+
+    def placed(tensor: Tensor) -> Tensor:
+        axes = layout.of_activation(tensor)
+        found = (held.get(d, tuple(a for a in axes.axes_of(d) if a in tokens)) for d in tensor.dims)
+        return Tensor(tensor.name, tensor.dims, tuple(found))
+
+    whole = Tensor(weight.name, weight.dims, tuple(held.values()))
+    lost = tuple(axis for axis in home.sharded_over if axis in tokens)
+    return Product(op.name, whole, tuple(map(placed, (*inputs, result))), lost)
+
+
+def _token_axes(tensors: Iterable[Tensor], weight: Tensor, layout: Layout) -> set[str]:
+    placed = (layout.of_activation(t) for t in tensors)
+    return {a for t in placed for d in t.dims if d not in weight.dims for a in t.axes_of(d)}

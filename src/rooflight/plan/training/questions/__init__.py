@@ -1,0 +1,1 @@
+"""What follows from a plan: budgets, flips, what-ifs, curves."""

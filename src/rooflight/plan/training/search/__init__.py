@@ -1,0 +1,1 @@
+"""The space of layouts, and the search that prices all of it."""

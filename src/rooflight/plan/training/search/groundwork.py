@@ -1,0 +1,114 @@
+"""What a search works out that no batch changes, kept for the next question about the same slice.
+
+In: a graph, a slice, the tokens of a sequence. Out: the contractions and the placements of every
+pattern. A search with what was kept finds what one without it finds: a test asks both.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.algebra.notation import Contraction, Tensor
+from rooflight.costs.mesh_sweep import MeshSweep
+from rooflight.dtypes import DTYPES
+from rooflight.hardware.slice import Slice
+from rooflight.models.graph.ops import Graph
+from rooflight.models.layout.rules import Layout
+from rooflight.plan.training.derive.derivation import Split, splits_of
+from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
+from rooflight.plan.training.search.space import Meshes, every_placement, patterns
+from rooflight.plan.training.time.sweep import Points, Sizes, contractions
+
+Asked = Mapping[int, Sequence[Contraction]]
+OURS = FRAMEWORKS["rooflight"]
+_MOST_ROWS = 500_000  # placements that are kept, of all patterns: about 60 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pattern on a slice: what divides whatever the batch, and what the batch must divide."""
+
+    meshes: Meshes
+    splits: frozenset[Split]  # of dims that depend on the batch
+
+
+class Groundwork:
+    """One model on one slice, at one length of sequences."""
+
+    def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> None:
+        self._graph, self._on, self._seq = graph, on, seq
+        self._asked: dict[str, tuple[Layout, Asked]] = {}
+        self._placed: dict[str, Placed] = {}
+        self._rows = 0
+        self.patterns: tuple[Layout, ...] = tuple(patterns(graph, framework))
+
+    def asked(self, layout: Layout) -> Asked:
+        """Every contraction of a pattern."""
+        known = self._asked.get(layout.text)
+        if known is None or known[0] != layout:  # one text may have other rules, as in serving
+            known = layout, contractions(self._graph, layout)
+            self._asked[layout.text] = known
+        return known[1]
+
+    def placed(self, layout: Layout) -> Placed:
+        """Every placement of a pattern on which the model divides, for some batch."""
+        found = self._placed.get(layout.text)
+        if found is None or found.meshes.layout != layout:
+            found = self._place(layout)
+            if self._rows + found.meshes.count <= _MOST_ROWS:
+                self._rows += found.meshes.count
+                self._placed[layout.text] = found
+        return found
+
+    def _place(self, layout: Layout) -> Placed:
+        graph = self._graph
+        splits = splits_of(placed_tensors(graph, layout, self.asked(layout)))
+        moving = frozenset(s for s in splits if s[0] == "B" or s[0] in graph.per_token)
+        sizes = Sizes(graph, 1, self._seq, DTYPES["bf16"], {})
+
+        def keep(table: MeshSweep) -> npt.NDArray[np.bool_]:
+            alone, every = Meshes(layout, (table,)), np.arange(table.count)
+            points = Points(sizes, alone, every, np.ones(1, np.int64), np.zeros_like(every))
+            return points.divides(splits - moving) & (points.num_stages <= len(graph.order))
+
+        return Placed(every_placement(layout, self._on, keep), moving)
+
+
+def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tensor]:
+    """All that a layout has to divide: the stream, weights, and every tensor that is asked."""
+    yield layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
+    yield from (layout.of_weight(p.tensor) for p in graph.params)
+    for block in asked.values():
+        for product in block:
+            yield from (*product.operands, product.result)
+
+
+class _Key:
+    """A graph is told by which one it is: `model_graph` makes one for each model."""
+
+    __slots__ = ("framework", "graph", "on", "seq")
+
+    def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework) -> None:
+        self.graph, self.on, self.seq, self.framework = graph, on, seq, framework
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Key):
+            return NotImplemented
+        mine, others = ((k.on, k.seq, k.framework) for k in (self, other))
+        return self.graph is other.graph and mine == others
+
+    def __hash__(self) -> int:
+        return hash((id(self.graph), str(self.on), self.seq, self.framework.name))
+
+
+def groundwork_of(graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> Groundwork:
+    """What is kept of the last few slices."""
+    return _kept(_Key(graph, on, seq, framework))
+
+
+@lru_cache(maxsize=4)
+def _kept(key: _Key) -> Groundwork:
+    return Groundwork(key.graph, key.on, key.seq, key.framework)

@@ -1,0 +1,393 @@
+"""Which layout? Every layout of the space is judged; the fastest that fit are reported.
+
+In: a `Question`. Out: a `Search`: `Candidate`s, best first, and counts. A layout here is a pattern
+of schemes on a mesh (`space`), a number of microbatches, a pipeline schedule and a remat policy.
+Those whose weights and kept activations alone exceed the memory are only counted (`least_memory`).
+All others are priced at once (`sweep`), with the same formulas as one by one (`price_one`): a test
+tries everything, one by one, and finds the same winner with the same time.
+
+Of times within a thousandth, the layout with less time in collectives is first: what overlaps
+today may not tomorrow.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.costs.choose import TIE
+from rooflight.errors import ModelError, ShardingError
+from rooflight.models.graph.count import training_flops
+from rooflight.models.layout.rules import Layout
+from rooflight.plan.training.forecast.constants import MATMUL_CONSTANTS
+from rooflight.plan.training.forecast.evidence import context_axes, least_context, seen_reaches
+from rooflight.plan.training.forecast.sweep import Forecasts, Setting
+from rooflight.plan.training.memory.count import Memory
+from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.least import LeastMemory
+from rooflight.plan.training.memory.remat import Remat
+from rooflight.plan.training.search.candidate import (
+    Candidate,
+    Question,
+    counted_seconds,
+    evidence_key,
+    extrapolation_of,
+    held_by,
+    price_one,
+    question_basis,
+)
+from rooflight.plan.training.search.groundwork import Asked, Groundwork, Placed, groundwork_of
+from rooflight.plan.training.search.options import allowed_on, options_of, policies_of, schedules_of
+from rooflight.plan.training.search.ranked import Placements, Ranked, in_order, rank
+from rooflight.plan.training.search.region import or_all
+from rooflight.plan.training.search.space import Meshes, microbatch_counts
+from rooflight.plan.training.time.compose import Steps, layer_times
+from rooflight.plan.training.time.parts import bubble_part
+from rooflight.plan.training.time.sweep import Points, Sizes, kept_by
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_CHUNK = 50_000  # points priced together: their arrays stay small
+_LOOKED_AT = 64  # sizes of faster layouts of a new kind whose memory is counted
+_SIMPLE = 1.02  # of forecasts so near to each other the simplest layout is the answer
+_SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The best candidates, and how many layouts divide and were priced, and could not fit."""
+
+    candidates: tuple[Candidate, ...]
+    num_priced: int  # those that are too large among them
+    num_too_large: int  # weights, optimizer and kept activations exceed the HBM
+    num_too_slow: int  # meshes with microbatches left out: FLOPs and bubble alone take too long
+    num_unfit: int  # of those looked at more closely
+    worth_measuring: Candidate | None = None  # forecast faster than the first, without evidence
+
+
+Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layouts priced
+
+
+def search_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
+    """Prices every layout and returns the `count` fastest that fit, no two of the same degrees."""
+    found = Found(question, count)
+    layouts = layouts_of(question)
+    limit_s = math.inf
+    for done, layout in enumerate(layouts):
+        if layout.stages and limit_s == math.inf:
+            limit_s = found.limit()
+        found.add(layout, limit_s)
+        if watch:
+            watch(done + 1, len(layouts), found.num_priced)
+    return found.search()
+
+
+def layouts_of(question: Question) -> list[Layout]:
+    """The patterns of the space; on one chip they are all the same."""
+    layouts = list(or_all(question.region.layouts, ground_of(question).patterns))
+    return layouts if question.on.num_chips > 1 else layouts[:1]
+
+
+class Found:
+    """What a search has priced so far."""
+
+    def __init__(self, question: Question, count: int) -> None:
+        self._question, self._count = question, count
+        self._sizes = sizes_of(question)
+        self._ranked: list[Ranked] = []
+        self._held: dict[object, Memory] = {}
+        self._alone: dict[tuple[int, int], Candidate] = {}  # by chunk and place in it
+        self.num_priced = self._too_large = self._too_slow = 0
+
+    def add(self, layout: Layout, limit_s: float) -> None:
+        """Prices all layouts of a pattern, but for those whose pipeline alone takes too long."""
+        ground = ground_of(self._question)
+        asked, placed = ground.asked(layout), ground.placed(layout)
+        for points, skipped in every_point(self._question, self._sizes, placed, limit_s):
+            self._too_slow += skipped
+            if len(points):
+                chunk, priced, too_large = _rank(self._question, points, asked)
+                self._ranked.append(chunk)
+                self.num_priced += priced
+                self._too_large += too_large
+
+    def limit(self) -> float:
+        """Seconds of the last that would be reported: what is slower need not be priced."""
+        best = self.best()
+        if len(best) < self._count or not self._question.region.must_fit:
+            return math.inf
+        return max(counted_seconds(self._question, c) for c in best)
+
+    def best(self) -> list[Candidate]:
+        """The first of each degrees that fit; most of those in order differ in placement only."""
+        found: dict[object, Candidate] = {}
+        for number, index in in_order(self._ranked):
+            chunk = self._ranked[number]
+            degrees = chunk.degrees(index)
+            if degrees not in found and self._fit(degrees, chunk, index):
+                with suppress(ShardingError):  # a product of it has no way with whole blocks
+                    found[degrees] = self._priced((number, index))
+            if len(found) == self._count:
+                break
+        return list(found.values())
+
+    def _priced(self, at: tuple[int, int]) -> Candidate:
+        """A layout on its own, once: the limit and the answer ask for the same ones."""
+        if at not in self._alone:
+            chunk, index = self._ranked[at[0]], at[1]
+            candidate = price_one(self._question, *chunk.named(index))
+            self._alone[at] = self._checked(candidate, float(chunk.expected_s[index]))
+        return self._alone[at]
+
+    def _checked(self, candidate: Candidate, swept_s: float) -> Candidate:
+        """Priced alone and among all, a layout takes the same time."""
+        alone_s = candidate.step_s
+        if not math.isclose(alone_s, swept_s, rel_tol=TIE):
+            raise ModelError(
+                f"{candidate.layout.text} on {candidate.mesh} takes {alone_s} s alone and"
+                f" {swept_s} s in the search"
+            )
+        return candidate
+
+    def _fit(self, degrees: object, chunk: Ranked, index: int) -> bool:
+        fits = self._memory(degrees, chunk, index).fits or not self._question.region.must_fit
+        if not fits:
+            chunk.drop(index)
+        return fits
+
+    def _memory(self, degrees: object, chunk: Ranked, index: int) -> Memory:
+        """Memory does not depend on where the axes lie, so each size is asked once."""
+        key = degrees, *chunk.option_at(index)
+        if key not in self._held:
+            self._held[key] = held_by(self._question, *chunk.named(index))
+        return self._held[key]
+
+    def search(self) -> Search:
+        best = self._simplest_first(self.best())
+        worth = self._worth_measuring(best[0]) if best else None
+        unfit = sum(not held.fits for held in self._held.values())
+        return Search(tuple(best), self.num_priced, self._too_large, self._too_slow, unfit, worth)
+
+    def _worth_measuring(self, first: Candidate) -> Candidate | None:
+        """The fastest forecast of a kind that nobody measured, if it is faster by 2 %."""
+        if self._question.rank == "roofline" or not self._question.region.must_fit:
+            return None
+        found: list[tuple[float, int, int]] = []
+        for number, chunk in enumerate(self._ranked):
+            is_new = chunk.counted_s > chunk.expected_s
+            at = np.flatnonzero(is_new & (chunk.expected_s * _SIMPLE < first.step_s))
+            found += [(float(chunk.expected_s[i]), number, int(i)) for i in at]
+        most = len(self._held) + _LOOKED_AT
+        for _, number, index in sorted(found):
+            chunk = self._ranked[number]
+            is_fit = self._fit(chunk.degrees(index), chunk, index)
+            if is_fit and self._is_priced((number, index)):
+                return self._priced((number, index))
+            if len(self._held) > most:
+                break
+        return None
+
+    def _simplest_first(self, best: list[Candidate]) -> list[Candidate]:
+        """Of forecasts within 2 % of the first, the simplest is the answer; the rest keep order."""
+        if self._question.rank == "roofline" or not best or not self._question.region.must_fit:
+            return best
+        first = self._simplest()
+        others = [c for c in best if c.degrees != first.degrees]
+        return [first, *others][: self._count]
+
+    def _simplest(self) -> Candidate:
+        """The fewest axes, tensors inside a node, then the most room."""
+        seen: dict[object, None] = {}
+        found: tuple[tuple[int, bool, int], tuple[int, int]] | None = None
+        limit_s = math.inf
+        for number, index in in_order(self._ranked):
+            chunk = self._ranked[number]
+            if chunk.counted_s[index] > limit_s * _SAFE:  # bands are no wider than that
+                break
+            degrees = chunk.degrees(index)
+            if chunk.counted_s[index] > limit_s or degrees in seen:
+                continue
+            if not self._fit(degrees, chunk, index) or not self._is_priced((number, index)):
+                continue
+            limit_s = min(limit_s, _SIMPLE * float(chunk.counted_s[index]))
+            seen[degrees] = None
+            room = self._memory(degrees, chunk, index).headroom_bytes
+            key = (chunk.num_axes(index), chunk.splits_tensors_far(index), -room)
+            found = min(found or (key, (number, index)), (key, (number, index)))
+        assert found is not None, "there is a best one"
+        return self._priced(found[1])
+
+    def _is_priced(self, at: tuple[int, int]) -> bool:
+        """Whether every matmul of a layout has a way with whole blocks."""
+        try:
+            self._priced(at)
+        except ShardingError:
+            return False
+        return True
+
+
+def sizes_of(question: Question) -> Sizes:
+    """Forecasts tell the dtype of matmuls from that of activations, the roofline does not."""
+    q = question
+    kept = kept_by(q.graph, or_all(q.region.remats, policies_of(q)))
+    dtype = q.stored if q.rank == "forecast" else q.dtype
+    return Sizes(q.graph, q.batch, q.seq, dtype, kept)
+
+
+def every_point(
+    question: Question, sizes: Sizes, placed: Placed, limit_s: float
+) -> Iterator[tuple[Points, int]]:
+    """All points of a pattern that divide, a chunk at a time; and how many were skipped."""
+    meshes = placed.meshes
+    for dim, axes in placed.splits:
+        if dim == "B" and meshes.count:
+            split = math.prod((meshes.ways(a) for a in axes), start=np.ones(1, np.int64))
+            meshes = meshes.only(question.batch % split == 0)
+    if meshes.count and any(dim != "B" for dim, _ in placed.splits):  # tokens that are routed
+        every = np.arange(meshes.count)
+        points = Points(sizes, meshes, every, np.ones(1, np.int64), np.zeros_like(every))
+        meshes = meshes.only(points.divides(placed.splits))
+    if meshes.count and (question.region.ways or question.region.far):
+        meshes = meshes.only(question.region.on(meshes))
+    yield from _chunks(question, sizes, meshes, limit_s)
+
+
+def ground_of(question: Question) -> Groundwork:
+    return groundwork_of(question.graph, question.on, question.seq, question.framework)
+
+
+def _chunks(
+    question: Question, sizes: Sizes, meshes: Meshes, limit_s: float
+) -> Iterator[tuple[Points, int]]:
+    """Every mesh with every number of microbatches that leaves each data shard whole sequences."""
+    counts = np.array(question.region.counts(microbatch_counts(question.batch)), np.int64)
+    if not meshes.count or not len(counts):
+        return
+    data, stages, shape_of = meshes.shapes()
+    divides = question.batch // counts % data[:, None] == 0
+    skipped = 0
+    if limit_s < math.inf:
+        soon = least_seconds(question, stages[:, None], counts) <= limit_s * _SAFE
+        times = np.bincount(shape_of, minlength=len(data))
+        skipped = int(((divides & ~soon).sum(axis=1) * times).sum())
+        divides &= soon
+    mesh_of, which = np.nonzero(divides[shape_of])
+    for start in range(0, len(mesh_of) or 1, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield Points(sizes, meshes, mesh_of[part], counts, which[part]), skipped
+        skipped = 0
+
+
+def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
+    """No layout with so many stages and microbatches is faster, whatever its mesh.
+
+    Matmuls take at least their FLOPs over the peak, times what the constants leave of it, on the
+    average stage; then comes the shortest bubble of the schedules. At the roofline a backward of
+    our pipeline runs its stage again, and has as many FLOPs by itself.
+    """
+    q, chip = question, question.on.chip
+    flops = training_flops(q.graph, batch=q.batch, seq=q.seq, causal=True)
+    ideal_s = flops / q.on.num_chips / chip.peak_flops(chip.matmul_dtype(q.dtype.name))
+    schedules = or_all(q.region.schedules, schedules_of(q.framework))
+    if q.rank == "roofline":
+        shortest = min(1 / v for _, v in schedules)
+        return ideal_s * (1 + (stages - 1) * shortest / counts)
+    values = question_basis(q).values
+    best = max(values[name] for name in (*MATMUL_CONSTANTS, "attention"))
+    in_step = q.framework.in_step
+    bubbles = [bubble_part(Microbatching(1, s, v), stages, in_step=in_step) for s, v in schedules]
+    return ideal_s / best * (1 + np.min(bubbles, axis=0) / counts)
+
+
+def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int, int]:
+    """Prices every option of a chunk that may fit; how many there are, and how many cannot."""
+    few, of = points.alike
+    least = LeastMemory(few, question.recipe, question.framework)
+    must_fit, times = question.region.must_fit, np.bincount(of)
+    hbm_bytes = question.usable_bytes
+    options: list[tuple[Microbatching, Remat]] = []
+    held: list[Floats] = []
+    may: list[Bools] = []
+    num = num_too_large = 0
+    for micro, remat in options_of(points.layout, question):
+        allowed = allowed_on(micro, few, question)
+        nbytes = least.bytes(micro, remat)
+        fits = nbytes <= hbm_bytes if must_fit else nbytes > 0
+        num += int(times[allowed].sum())
+        num_too_large += int(times[allowed & ~fits].sum())
+        if (allowed & fits).any():
+            options.append((micro, remat))
+            held.append(nbytes)
+            may.append(allowed & fits)
+    if not options:
+        none = np.zeros(0, np.int64)
+        empty = np.zeros(0)
+        return Ranked(points, options, empty, empty, empty, none, none, none), num, num_too_large
+    is_left = np.logical_or.reduce(may)[of]
+    points, of = points.only(is_left), of[is_left]
+    price = _pricer(question, points, asked)
+    doubt = np.broadcast_to(_doubt(question, points), len(points))
+    placements = Placements(of, doubt > 1)
+    keys: list[Floats] = []
+    expected_s: list[Floats] = []
+    counted_s: list[Floats] = []
+    at: list[Ints] = []
+    option: list[Ints] = []
+    for i, (micro, remat) in enumerate(options):
+        total_s, collectives_s = price(micro, remat)
+        whole_s = total_s * doubt
+        ranked = rank(whole_s, collectives_s) if must_fit else held[i][of]
+        chosen = placements.least(ranked, whole_s)
+        chosen = chosen[may[i][of[chosen]]]
+        counted_s.append(whole_s[chosen])
+        keys.append(ranked[chosen])
+        expected_s.append(total_s[chosen])
+        at.append(chosen)
+        option.append(np.full(len(chosen), i))
+    keyed, seconds, counted = map(np.concatenate, (keys, expected_s, counted_s))
+    where, which = map(np.concatenate, (at, option))
+    sized = of[where] * len(options) + which
+    used, place = np.unique(where, return_inverse=True)  # points drop what they worked out
+    few = points.only(used)
+    return Ranked(few, options, keyed, seconds, counted, place, which, sized), num, num_too_large
+
+
+def _doubt(question: Question, points: Points) -> Floats:
+    """What a step counts for in the ranking: more, by the interval, where no run is like it."""
+    key = evidence_key(question)
+    seen = seen_reaches(*key)
+    if question.rank == "roofline" or not seen:
+        return np.ones(1)
+    context = points.split(context_axes(points.layout))
+    is_new = points.meshes.reaches_beyond(seen)[points.mesh_of]
+    is_new = is_new | (context > 1) & (question.seq / context < least_context(*key))
+    return np.where(is_new, math.exp(extrapolation_of(question)), 1.0)
+
+
+Price = Callable[[Microbatching, Remat], tuple[Floats, Floats]]
+
+
+def _pricer(question: Question, points: Points, asked: Asked) -> Price:
+    """Seconds of a step and of its collectives on every point, by what the question ranks by."""
+    if question.rank == "roofline":
+        steps = Steps(points, layer_times(points, asked))
+
+        def composed(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:
+            found = steps.composed(micro, remat, question.overlap)
+            return found.expected_s, found.collectives_s
+
+        return composed
+    values = question_basis(question).values
+    setting = Setting(question.dtype, values, in_step=question.framework.in_step)
+    forecasts = Forecasts(points, asked, setting)
+
+    def forecast(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:
+        found = forecasts.seconds(micro, remat)
+        return found.total, found.collectives
+
+    return forecast

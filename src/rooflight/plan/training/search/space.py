@@ -1,0 +1,315 @@
+"""The space of the search: patterns of schemes, and every mesh on which a pattern may lie.
+
+In: a graph, a slice. Out: patterns (`Layout`s), each with its `Meshes`. A pattern is a choice of
+
+    data        fsdp=X | dp=Z | dp=Z,fsdp=X
+    model       nothing | sp=Y | cp=Y | ulysses=Y | cp=W,sp=Y (not beside two data axes)
+                | tp=Y (beside one data axis and nothing else: it moves the bytes of sp)
+    experts     nothing | ep over the inner data axis | ep over the axis of sp
+    pipeline    nothing | pp=P
+
+and lies on every way to share out the physical dims of the slice among its axes, in every nesting
+order of those that share a dim. Left out, with reasons: an axis of one chip (another pattern
+has it); a pipeline inside another axis (it sends least, so it goes outermost); axes other than
+data and pipeline between slices (DCN is slower than the torus by an order of magnitude); behind
+switches, orders in which an axis skips part of a node (ranks are counted node by node).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, permutations, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rooflight.algebra.notation import Axes
+from rooflight.costs.mesh_sweep import MeshSweep, every_degree, every_mesh, ranked_meshes
+from rooflight.costs.rates import Rate, TierRates, collective_rate, shift_rate
+from rooflight.hardware.mesh import FAR, Mesh
+from rooflight.hardware.slice import Slice, SwitchDim
+from rooflight.models.graph.ops import Graph
+from rooflight.models.layout.rules import Layout, parse_layout, scheme_axes
+from rooflight.plan.training.forecast.evidence import scheme_name, tier_name
+from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+_OUTER = "PRZXEWCY"  # of axes that could be nested either way: stages outside, tensors inside
+
+
+def patterns(graph: Graph, framework: Framework = FRAMEWORKS["rooflight"]) -> Iterator[Layout]:
+    """Every pattern, those without a pipeline first, then those with fewer schemes."""
+    routed = any(op.kind == "route" for op in graph.ops)
+    texts = [
+        ",".join(filter(None, (text, pipeline)))
+        for data, model, pipeline in product(framework.data, framework.model, ("", "pp=P"))
+        if not _is_left_out(data, model, pipeline)
+        for is_plain in (framework.plain_fsdp and "fsdp" in data,)
+        if not (is_plain and (pipeline or "cp" in model))
+        for text in (",".join(filter(None, (data, model))),)
+        for text in (text, *(_experts(text, framework) if routed and not is_plain else ()))
+        if text or pipeline
+    ]
+    unique = sorted(dict.fromkeys(texts), key=lambda t: ("pp=" in t, t.count("=")))
+    yield from map(parse_layout, unique)
+
+
+def _is_left_out(data: str, model: str, pipeline: str) -> bool:
+    """Four axes that split tensors; tp where sp, which moves the same bytes, stands as well."""
+    four = data.count("=") + model.count("=") > 3
+    return four or (model == "tp=Y" and bool(pipeline or data.count("=") > 1))
+
+
+def _experts(text: str, framework: Framework) -> Iterator[str]:
+    """A pattern with its experts: over its inner data axis, or over that of tensors.
+
+    Folded, they lie over all of the sequences' axis or a part of it (X, or E), and over any of the
+    other axes.
+    """
+    parts = dict(part.split("=") for part in text.split(",") if part)
+    inner = parts.get("fsdp") or parts.get("dp", "")
+    if not framework.folds_experts:
+        if "tp" not in parts:
+            yield from (f"{text},ep={axis}" for axis in (inner, parts.get("sp")) if axis)
+        return
+    part = "E" if "X" in text else "X"
+    split = text.replace(f"dp={inner}", f"dp={inner}{part}")
+    others = [parts[name] for name in ("cp", "sp") if name in parts]
+    for chosen in (c for n in range(len(others) + 1) for c in combinations(others, n)):
+        rest = "".join(chosen)
+        if inner:
+            yield from (f"{text},ep={inner}{rest}", f"{split},ep={part}{rest}")
+        if rest:
+            yield f"{text},ep={rest}"
+
+
+def data_axes(layout: Layout) -> tuple[str, ...]:
+    return tuple(layout.stream.get("B", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Meshes:
+    """The meshes of one pattern: one sweep for every nesting order of its axes.
+
+    `rows` are some of them. Sizes and rates are worked out for all, once, and parts read them.
+    """
+
+    layout: Layout
+    sweeps: tuple[MeshSweep, ...]
+    rows: Ints | None = None  # None is all
+    _known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        return sum(s.count for s in self.sweeps) if self.rows is None else len(self.rows)
+
+    @property
+    def slice(self) -> Slice:
+        return self.sweeps[0].slice
+
+    def only(self, chosen: Bools) -> "Meshes":
+        """Those at which `chosen` is true."""
+        rows = np.flatnonzero(chosen)
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def ways(self, axis: str) -> Ints:
+        key = "ways", axis
+        if key not in self._known:
+            self._known[key] = np.concatenate([s.ways(axis) for s in self.sweeps])
+        return self._taken(self._known[key])
+
+    def num_stages(self) -> Ints:
+        one = np.ones(self.count, np.int64)
+        return math.prod((self.ways(a) for a in self.layout.stages), start=one)
+
+    def shapes(self) -> tuple[Ints, Ints, Ints]:
+        """The distinct pairs of data shards and stages, as two arrays, and which each mesh has."""
+        if "shapes" not in self._known:
+            whole = replace(self, rows=None)
+            one = np.ones(whole.count, np.int64)
+            data = math.prod((whole.ways(a) for a in data_axes(self.layout)), start=one)
+            pairs = np.stack([data, whole.num_stages()])
+            distinct, of = np.unique(pairs, axis=1, return_inverse=True)
+            self._known["shapes"] = distinct[0], distinct[1], of.reshape(-1)
+        data, stages, of = self._known["shapes"]
+        return data, stages, self._taken(of)
+
+    def rate(self, op: str, axes: Axes) -> Rate:
+        """What a collective costs on each of them."""
+        return self._rate((op, frozenset(axes)), lambda sweep: collective_rate(op, axes, sweep))
+
+    def shift(self) -> Rate:
+        """From one pipeline stage to the next."""
+        return self._rate("shift", lambda sweep: shift_rate(self.layout.stages, sweep))
+
+    def tiers(self, key: object, find: Callable[[MeshSweep], TierRates]) -> TierRates:
+        """Rates by tier on each of them, found once."""
+        known = "tiers", key
+        if known not in self._known:
+            self._known[known] = TierRates.joined([find(sweep) for sweep in self.sweeps])
+        whole: TierRates = self._known[known]
+        return whole if self.rows is None else whole.at(self.rows)
+
+    def reaches_beyond(self, seen: frozenset[str]) -> Bools:
+        """Where some scheme goes further than in any measured run."""
+        key = "beyond", seen
+        if key not in self._known:
+            found = [_beyond(sweep, self.layout, seen) for sweep in self.sweeps]
+            self._known[key] = np.concatenate(found)
+        whole: Bools = self._known[key]
+        return whole if self.rows is None else whole[self.rows]
+
+    def goes_far(self, scheme: str) -> Bools:
+        """Where a scheme leaves its node or torus."""
+        whole = np.concatenate([_reaches(s, self.layout, scheme)[1] for s in self.sweeps])
+        return whole if self.rows is None else whole[self.rows]
+
+    def mesh(self, index: int) -> Mesh:
+        if self.rows is not None:
+            index = int(self.rows[index])
+        for sweep in self.sweeps:
+            if index < sweep.count:
+                return _nested(sweep, index) if sweep.slice.chip.switched else sweep.mesh(index)
+            index -= sweep.count
+        raise IndexError(index)
+
+    def _rate(self, key: object, find: Callable[[MeshSweep], Rate]) -> Rate:
+        if key not in self._known:
+            rates = [find(sweep) for sweep in self.sweeps]
+            per_byte = np.concatenate([r.seconds_per_byte for r in rates])
+            self._known[key] = Rate(per_byte, np.concatenate([r.latency_s for r in rates]))
+        whole: Rate = self._known[key]
+        if self.rows is None:
+            return whole
+        return Rate(whole.seconds_per_byte[self.rows], whole.latency_s[self.rows])
+
+    def _taken(self, whole: Ints) -> Ints:
+        return whole if self.rows is None else whole[self.rows]
+
+
+def _beyond(sweep: MeshSweep, layout: Layout, seen: frozenset[str]) -> Bools:
+    """`evidence.unseen_of` of every mesh of a sweep."""
+    result = np.zeros(sweep.count, np.bool_)
+    for scheme in scheme_axes(layout):
+        near, far = _reaches(sweep, layout, scheme)
+        for where, of in ((far, FAR[:1]), (near & ~far, ())):
+            if f"{scheme_name(scheme)}@{tier_name(of, sweep.slice)}" not in seen:
+                result |= where
+    return result
+
+
+def _reaches(sweep: MeshSweep, layout: Layout, scheme: str) -> tuple[Bools, Bools]:
+    """Whether a scheme has parts of near tiers, and of far ones."""
+    one, none = np.ones(1, np.int64), np.zeros(sweep.count, np.bool_)
+    near, far = none.copy(), none.copy()
+    for dim in (d.name for d in sweep.slice.dims):
+        for axis in scheme_axes(layout)[scheme]:
+            used = sweep.sizes[axis].get(dim, one) > 1
+            near, far = (near, far | used) if dim in FAR else (near | used, far)
+    return near, far
+
+
+Keep = Callable[[MeshSweep], Bools]
+
+
+def every_placement(layout: Layout, on: Slice, keep: Keep | None = None) -> Meshes:
+    """All meshes of a pattern, each once; `keep` sees them before their axes are nested."""
+    split = tuple(sorted(layout.split_over))
+    if on.chip.switched and on.num_chips > 1:
+        found = _by_rank(layout, split, on, keep)
+        return Meshes(layout, (found,) if found.count else ())
+    table = every_mesh((*layout.stages, *split), on)
+    table = _kept(table.only(_allowed(table, layout)), keep)
+    sweeps: list[MeshSweep] = []
+    for order in permutations(split):
+        chosen = _is_first(table, split, order)
+        names = (*layout.stages, *order)
+        if chosen.any():
+            sweeps.append(MeshSweep(on, {a: table.sizes[a] for a in names}).only(chosen))
+    return Meshes(layout, tuple(sweeps))
+
+
+def _kept(table: MeshSweep, keep: Keep | None) -> MeshSweep:
+    return table.only(keep(table)) if keep and table.count else table
+
+
+def _by_rank(layout: Layout, split: Sequence[str], on: Slice, keep: Keep | None) -> MeshSweep:
+    """Behind switches: every order of ranks, inner axes filling nodes first, then leaves.
+
+    Orders that put the same parts of the same axes on each tier are one mesh. Only the parts
+    matter to a price, so all are in one sweep, and `Meshes.mesh` nests the axes of one.
+    """
+    names = (*layout.stages, *split)
+    degrees = every_degree(names, on.num_chips)
+    sizes = MeshSweep(on, {axis: {"": degrees[:, i]} for i, axis in enumerate(names)})
+    whole = np.logical_and.reduce([degrees[:, i] > 1 for i in range(len(names))])
+    whole = np.flatnonzero(whole)
+    if keep and len(whole):
+        some = np.zeros(sizes.count, np.bool_)
+        some[whole] = True
+        whole = whole[keep(sizes.only(some))]
+    tables = [ranked_meshes(order, on, degrees[whole], names) for order in permutations(names)]
+    table = MeshSweep.joined(tables)
+    _, first = np.unique(table.codes(names), return_index=True)
+    table = table.at(np.sort(first))
+    return table.only(_allowed(table, layout))
+
+
+def _nested(sweep: MeshSweep, index: int) -> Mesh:
+    """One mesh of a sweep by ranks, its axes nested as they fill the tiers."""
+    tiers = [d.name for d in sweep.slice.dims if d.name in next(iter(sweep.sizes.values()))]
+
+    def reach(axis: str) -> tuple[int, int, int]:
+        """Innermost tier, outermost tier: who begins further out is outside."""
+        used = [i for i, tier in enumerate(tiers) if sweep.sizes[axis][tier][index] > 1] or [0]
+        return max(used), min(used), _OUTER.find(axis)
+
+    one = np.array([index])
+    order = sorted(sweep.sizes, key=reach)
+    return MeshSweep(sweep.slice, {a: sweep.at(one).sizes[a] for a in order}).mesh(0)
+
+
+def _allowed(table: MeshSweep, layout: Layout) -> Bools:
+    """No axis of one chip, unless there is but one; only data and pipeline between slices."""
+    result = np.ones(table.count, np.bool_)
+    between = [d.name for d in table.slice.dims if isinstance(d, SwitchDim) and d.name == "dcn"]
+    for axis, parts in table.sizes.items():
+        if table.slice.num_chips > 1:
+            result &= table.ways(axis) > 1
+        if axis not in (*data_axes(layout), *layout.stages):
+            for dim in between:
+                if dim in parts:
+                    result &= parts[dim] == 1
+    return result
+
+
+def _is_first(table: MeshSweep, split: Sequence[str], order: Sequence[str]) -> Bools:
+    """Whether no earlier order is the same mesh: axes that share no physical dim may swap."""
+    rank = {axis: i for i, axis in enumerate(split)}
+    result = np.ones(table.count, np.bool_)
+    for j, later in enumerate(order):
+        swaps = np.ones(table.count, np.bool_)
+        for earlier in reversed(order[:j]):
+            swaps = swaps & ~_share(table, earlier, later)
+            if rank[later] < rank[earlier]:
+                result &= ~swaps
+    return result
+
+
+def _share(table: MeshSweep, one: str, other: str) -> Bools:
+    """Whether two axes have parts of one physical dim."""
+    parts = table.sizes[one].items()
+    both = [(size > 1) & (table.sizes[other][dim] > 1) for dim, size in parts]
+    return np.logical_or.reduce(both)
+
+
+def microbatch_counts(batch: int) -> tuple[int, ...]:
+    """Every number of microbatches that cuts a batch evenly.
+
+    >>> microbatch_counts(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    low = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
+    return tuple(sorted({*low, *(batch // n for n in low)}))

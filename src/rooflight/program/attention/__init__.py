@@ -1,0 +1,1 @@
+"""Attention kernels: chunked, tiled, splash, ring, Ulysses."""

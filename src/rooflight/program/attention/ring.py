@@ -1,0 +1,183 @@
+"""Ring attention: positions split over an axis, keys and values rotate. Called inside `shard_map`.
+
+    q[B,T_X,K,G,H], k[B,T_X,K,H], v[B,T_X,K,Hv] -> out[B,T_X,K,G,Hv],  X of n devices
+    n times: state = merge(state, tile(q, k, v));  k, v = Permute_X(k, v)
+    backward, n times: dq, dk, dv += tile_gradients(q, k, v, dO, lse, delta)
+                       k, v, dk, dv = Permute_X(k, v, dk, dv)
+
+The permute of a round needs nothing that its tile computes, so the two overlap. dk and dv travel
+with their keys and are home after n shifts; nothing is saved but the local q, k, v, out and lse.
+`ring_order` says which positions a device holds, and why causal rings want the order zigzag.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rooflight.errors import ShardingError
+from rooflight.program.attention import chunks
+from rooflight.program.attention import tile as tiles
+from rooflight.program.attention.chunks import Triple
+from rooflight.program.attention.tile import How, Keys, Queries, State
+from rooflight.program.varying import align
+
+# Which positions of a sequence the devices of a ring hold.
+
+Order = Literal["blocks", "zigzag"]
+
+
+def zigzag_pieces(devices: int) -> list[int]:
+    """The pieces of a sequence in the order in which the devices hold them.
+
+    >>> zigzag_pieces(4)
+    [0, 7, 1, 6, 2, 5, 3, 4]
+    """
+    return [piece for r in range(devices) for piece in (r, 2 * devices - 1 - r)]
+
+
+def zigzag(x: jax.Array, devices: int, dim: int = 1) -> jax.Array:
+    """A whole sequence along `dim`, reordered so that block r is what device r holds."""
+    return _take_pieces(x, zigzag_pieces(devices), dim)
+
+
+def unzigzag(x: jax.Array, devices: int, dim: int = 1) -> jax.Array:
+    """The inverse of `zigzag`: positions in their own order."""
+    pieces = zigzag_pieces(devices)
+    return _take_pieces(x, [pieces.index(i) for i in range(2 * devices)], dim)
+
+
+def ring_positions(
+    length: int, *, axis: str, order: Order, rank: jax.Array | None = None
+) -> jax.Array:
+    """Inside `shard_map`: the positions of the `length` tokens that a device (this one) holds."""
+    rank = lax.axis_index(axis) if rank is None else rank
+    if order == "blocks":
+        return rank * length + jnp.arange(length)
+    half, last = length // 2, 2 * lax.axis_size(axis) - 1
+    pieces = jnp.stack([rank, last - rank])[:, None]
+    return (pieces * half + jnp.arange(half)).reshape(length)
+
+
+def _take_pieces(x: jax.Array, pieces: list[int], dim: int) -> jax.Array:
+    size = x.shape[dim] // len(pieces)
+    whole = x.reshape(*x.shape[:dim], len(pieces), size, *x.shape[dim + 1 :])
+    return jnp.take(whole, jnp.array(pieces), axis=dim).reshape(x.shape)
+
+
+Pair = tuple[jax.Array, jax.Array]  # keys and values, or their gradients
+Saved = tuple[Triple, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The axis around which keys rotate, the order of positions along it, and what is computed."""
+
+    axis: str
+    order: Order
+    how: How
+
+    @property
+    def size(self) -> int:
+        return lax.axis_size(self.axis)
+
+
+def ring_attend(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    axis: str,
+    how: How,
+    order: Order = "zigzag",
+    sinks: jax.Array | None = None,
+    kv_length: jax.Array | None = None,
+) -> jax.Array:
+    """What `attend` gives for the whole sequence, of which each device holds its part."""
+    length = q.shape[1]
+    if length != k.shape[1] or (order == "zigzag" and length % 2):
+        raise ShardingError(
+            f"a ring of {length} queries and {k.shape[1]} keys a device in order {order}",
+            hint="give both the same even length: pad the sequence to twice the ring",
+        )
+    if order == "zigzag":
+        # A tile of an early and a late piece is never skipped.
+        how = replace(how, chunk=min(how.chunk, length // 2))
+    at = ring_positions(length, axis=axis, order=order)  # makes all vary over the axis
+    (q, k, v), sinks, kv_length, _ = align(((q, k, v), sinks, kv_length, at))
+    return _ring((q, k, v), sinks, kv_length, Ring(axis, order, how))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _ring(
+    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: Ring
+) -> jax.Array:
+    return _run(qkv, sinks, kv_length, ring)[0]
+
+
+def _run(
+    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: Ring
+) -> tuple[jax.Array, Saved]:
+    q, k, v = qkv
+    queries = Queries(q, _positions(ring, q, 0))
+
+    def more(state: State, kv: Pair, step: jax.Array | int) -> State:
+        keys = _keys(ring, kv, step, kv_length)
+        return tiles.merge(state, chunks.forward(queries, keys, ring.how))
+
+    def turn(carry: tuple[State, Pair], step: jax.Array) -> tuple[tuple[State, Pair], None]:
+        state, kv = carry
+        return (more(state, kv, step), _shift(ring, kv)), None
+
+    start = tiles.nothing(q, v), (k, v)
+    (state, kv), _ = lax.scan(turn, start, jnp.arange(ring.size - 1))
+    out, lse = tiles.finish(more(state, kv, ring.size - 1), sinks)
+    out = out.astype(q.dtype)
+    return out, (qkv, sinks, kv_length, out, lse)
+
+
+def _run_gradients(
+    ring: Ring, saved: Saved, d_out: jax.Array
+) -> tuple[Triple, jax.Array | None, None]:
+    (q, k, v), sinks, kv_length, out, lse = saved
+    delta = chunks.row_sums(d_out, out)
+    queries = Queries(q, _positions(ring, q, 0), d_out, lse, delta)
+
+    def more(sums: Triple, kv: Pair, step: jax.Array | int) -> Triple:
+        new = chunks.backward(queries, _keys(ring, kv, step, kv_length), ring.how)
+        return sums[0] + new[0], sums[1] + new[1], sums[2] + new[2]
+
+    def turn(carry: tuple[Triple, Pair], step: jax.Array) -> tuple[tuple[Triple, Pair], None]:
+        sums, kv = carry
+        dq, dk, dv = more(sums, kv, step)
+        return ((dq, *_shift(ring, (dk, dv))), _shift(ring, kv)), None
+
+    zeros = chunks.zeros_of(q), chunks.zeros_of(k), chunks.zeros_of(v)
+    (sums, kv), _ = lax.scan(turn, (zeros, (k, v)), jnp.arange(ring.size - 1))
+    dq, dk, dv = more(sums, kv, ring.size - 1)
+    dk, dv = _shift(ring, (dk, dv))
+    dsinks = None if sinks is None else tiles.sinks_gradient(sinks, lse, delta)
+    return (dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)), dsinks, None
+
+
+_ring.defvjp(_run, _run_gradients)
+
+
+def _positions(ring: Ring, x: jax.Array, step: jax.Array | int) -> jax.Array:
+    """The positions [1,t] of what a device holds after `step` shifts."""
+    source = (lax.axis_index(ring.axis) - step) % ring.size
+    return ring_positions(x.shape[1], axis=ring.axis, order=ring.order, rank=source)[None]
+
+
+def _keys(ring: Ring, kv: Pair, step: jax.Array | int, kv_length: jax.Array | None) -> Keys:
+    at = _positions(ring, kv[0], step)
+    at = at if kv_length is None else jnp.where(at < kv_length[:, None], at, chunks.ABSENT)
+    return Keys(*kv, at)
+
+
+def _shift(ring: Ring, pair: Pair) -> Pair:
+    n = ring.size
+    return lax.ppermute(pair, ring.axis, [(i, (i + 1) % n) for i in range(n)])

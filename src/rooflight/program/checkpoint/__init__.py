@@ -1,0 +1,1 @@
+"""Weights in and out: safetensors and Hugging Face names."""

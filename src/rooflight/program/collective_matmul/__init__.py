@@ -1,0 +1,1 @@
+"""Matmuls that overlap with the collectives they wait for."""

@@ -1,0 +1,196 @@
+"""Matmuls that overlap their collective (Wang et al. 2023; chapter 10). Inside `shard_map`.
+
+    all_gather_matmul      rows      A[I_X,J] * B[J,K_X] -> C[I,K_X]     C_i  = A_i B for each i
+                           contract  A[I,J_X] * B[J,K_X] -> C[I,K_X]     C   += A_j B_j for each j
+    matmul_reduce_scatter  rows      A[I,J_X] * B[J_X,K] -> C[I_X,K]     C_i += A_i B, travelling
+                           columns   A[I,J_X] * B[J_X,K] -> C[I,K_X]     C_k += A B_k, travelling
+    matmul_all_reduce                A[I,J_X] * B[J_X,K] -> C[I,K]       columns, then AllGather_X
+
+Gradients are of the same family: dA of a gathering form is a scattering form of dC B^T, dB is the
+other gathering form, and so back. Only local blocks are saved; A is gathered again for dB.
+Matrices have two dims; `jax.vmap` adds others. The ways around the ring: `collective_matmul_ring`.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rooflight.errors import ShardingError
+from rooflight.program.varying import align
+
+Gathered = Literal["rows", "contract"]
+Scattered = Literal["rows", "columns"]
+Pair = tuple[jax.Array, jax.Array]
+
+
+def all_gather_matmul(
+    a: jax.Array, b: jax.Array, *, axis: str, dim: Gathered, two_way: bool = True
+) -> jax.Array:
+    """AllGather_X(A) * B, A split over its rows or over the contracted dim."""
+    return _gather(*_aligned(a, b, axis), axis, dim, two_way)
+
+
+def matmul_reduce_scatter(
+    a: jax.Array, b: jax.Array, *, axis: str, dim: Scattered, two_way: bool = True
+) -> jax.Array:
+    """ReduceScatter_X(A * B) over the rows or the columns of the product."""
+    _check_divides(a.shape[0] if dim == "rows" else b.shape[1], axis, dim)
+    return _scatter(*_aligned(a, b, axis), axis, dim, two_way)
+
+
+def matmul_all_reduce(
+    a: jax.Array, b: jax.Array, *, axis: str, two_way: bool = True, tiles: int = 2
+) -> jax.Array:
+    """AllReduce_X(A * B), the gather of one tile of columns beside the product of the next."""
+    _check_divides(b.shape[1], axis, "columns", tiles)
+    return _all_reduce(*_aligned(a, b, axis), axis, two_way, tiles)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _gather(a: jax.Array, b: jax.Array, axis: str, dim: Gathered, two_way: bool) -> jax.Array:
+    rows = a.shape[0] * (lax.axis_size(axis) if dim == "rows" else 1)
+    dtype = b.dtype if dim == "rows" else jnp.float32  # a sum of blocks is kept in fp32
+    c = jnp.zeros_like(b, dtype, shape=(rows, b.shape[1]))
+    for source, block in arrivals(a, axis=axis, two_way=two_way):
+        if dim == "rows":
+            c = _put(c, _product(block, b), source, 0)
+        else:
+            c += _product(block, _take(b, source, a.shape[1], 0))
+    return c.astype(b.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _scatter(a: jax.Array, b: jax.Array, axis: str, dim: Scattered, two_way: bool) -> jax.Array:
+    n = lax.axis_size(axis)
+
+    def part(owner: jax.Array) -> jax.Array:
+        if dim == "rows":
+            return _take(a, owner, a.shape[0] // n, 0) @ b
+        return a @ _take(b, owner, b.shape[1] // n, 1)
+
+    return departures(part, axis=axis, two_way=two_way)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _all_reduce(a: jax.Array, b: jax.Array, axis: str, two_way: bool, tiles: int) -> jax.Array:
+    blocks = [_scatter(a, tile, axis, "columns", two_way) for tile in jnp.split(b, tiles, axis=1)]
+    whole = [lax.all_gather(c, axis, axis=1, tiled=True, to="invarying") for c in blocks]
+    return jnp.concatenate(whole, axis=1)
+
+
+def _gather_grads(axis: str, dim: Gathered, two_way: bool, saved: Pair, dc: jax.Array) -> Pair:
+    a, b = saved
+    scattered, other = ("rows", "contract") if dim == "rows" else ("columns", "rows")
+    da: jax.Array = _scatter(dc, b.T, axis, scattered, two_way)
+    return da, _gather(a.T, dc, axis, other, two_way)
+
+
+def _scatter_grads(axis: str, dim: Scattered, two_way: bool, saved: Pair, dc: jax.Array) -> Pair:
+    """Both gathering forms read the same blocks of dC, which go around once."""
+    a, b = saved
+    da, db = jnp.zeros_like(a, jnp.float32), jnp.zeros_like(b, jnp.float32)
+    for source, block in arrivals(dc, axis=axis, two_way=two_way):
+        if dim == "rows":
+            da = _put(da, _product(block, b.T), source, 0)
+            db += _product(_take(a, source, block.shape[0], 0).T, block)
+        else:
+            da += _product(block, _take(b, source, block.shape[1], 1).T)
+            db = _put(db, _product(a.T, block), source, 1)
+    return da.astype(a.dtype), db.astype(b.dtype)
+
+
+def _all_reduce_grads(axis: str, two_way: bool, tiles: int, saved: Pair, dc: jax.Array) -> Pair:
+    dc = lax.pcast(dc, axis, to="varying")  # every device has all of it: no exchange
+    return dc @ saved[1].T, saved[0].T @ dc
+
+
+def _saving(f: Callable[..., Any]) -> Callable[..., tuple[jax.Array, Pair]]:
+    def forward(a: jax.Array, b: jax.Array, *words: object) -> tuple[jax.Array, Pair]:
+        return f(a, b, *words), (a, b)
+
+    return forward
+
+
+_gather.defvjp(_saving(_gather), _gather_grads)
+_scatter.defvjp(_saving(_scatter), _scatter_grads)
+_all_reduce.defvjp(_saving(_all_reduce), _all_reduce_grads)
+
+
+def _aligned(a: jax.Array, b: jax.Array, axis: str) -> Pair:
+    return align((a, b, lax.axis_index(axis)))[:2]
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
+
+
+def _take(x: jax.Array, block: jax.Array, size: int, dim: int) -> jax.Array:
+    return lax.dynamic_slice_in_dim(x, block * size, size, dim)
+
+
+def _put(x: jax.Array, value: jax.Array, block: jax.Array, dim: int) -> jax.Array:
+    value = value.astype(x.dtype)
+    return lax.dynamic_update_slice_in_dim(x, value, block * value.shape[dim], dim)
+
+
+def _check_divides(size: int, axis: str, what: str, tiles: int = 1) -> None:
+    if size % (ways := lax.axis_size(axis) * tiles):
+        raise ShardingError(
+            f"{size} {what} of a product cannot be split {ways} ways ({tiles} tiles over {axis})",
+            hint=f"pad the {what} to a multiple of {ways}",
+        )
+
+
+# The two rings under every collective matmul: blocks that arrive, and sums that depart.
+
+
+def arrivals(x: jax.Array, *, axis: str, two_way: bool) -> Iterator[tuple[jax.Array, jax.Array]]:
+    """Every device's block and whose it is, the own one first."""
+    n, me = lax.axis_size(axis), lax.axis_index(axis)
+    right = left = x
+    yield me, x
+    for step in range(1, _steps(n, two_way) + 1):
+        right = _shift(right, axis, 1)
+        yield (me - step) % n, right
+        if two_way:
+            left = _shift(left, axis, -1)
+            yield (me + step) % n, left
+    if two_way and n % 2 == 0:
+        half = x.shape[0] // 2
+        ends = _shift(right[:half], axis, 1), _shift(left[half:], axis, -1)
+        yield (me + n // 2) % n, jnp.concatenate(ends)
+
+
+def departures(part: Callable[[jax.Array], jax.Array], *, axis: str, two_way: bool) -> jax.Array:
+    """The sum over all devices of `part(me)`, where `part(j)` is this device's term for owner j."""
+    n, me = lax.axis_size(axis), lax.axis_index(axis)
+    steps = _steps(n, two_way)
+    right, left = jnp.zeros(()), jnp.zeros(())  # sums on their way to owners right and left of here
+    if two_way and n % 2 == 0:
+        far = part((me + n // 2) % n)
+        half, rest = far.shape[0] // 2, far.shape[0] - far.shape[0] // 2
+        right = _pad(_shift(far[:half], axis, 1), (0, rest))
+        left = _pad(_shift(far[half:], axis, -1), (half, 0))
+    for step in range(steps, 0, -1):
+        right = _shift(right + part((me + step) % n), axis, 1)
+        if two_way:
+            left = _shift(left + part((me - step) % n), axis, -1)
+    return part(me) + right + left
+
+
+def _steps(n: int, two_way: bool) -> int:
+    """Steps of whole blocks; both ways with n even, one step of halves comes on top."""
+    return (n - 1) // 2 if two_way else n - 1
+
+
+def _shift(x: jax.Array, axis: str, by: int) -> jax.Array:
+    n = lax.axis_size(axis)
+    return lax.ppermute(x, axis, [(i, (i + by) % n) for i in range(n)])
+
+
+def _pad(x: jax.Array, rows: tuple[int, int]) -> jax.Array:
+    return jnp.pad(x, (rows, *((0, 0),) * (x.ndim - 1)))

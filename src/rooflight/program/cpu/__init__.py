@@ -1,0 +1,1 @@
+"""FFI custom calls for hosts: C++ sources and their loader."""

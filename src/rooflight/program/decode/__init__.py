@@ -1,0 +1,1 @@
+"""Generation: caches, steps, sampling."""

@@ -1,0 +1,176 @@
+"""Inference: a prompt at once, a prompt in chunks, one token a row, a few drafted tokens a row.
+
+In: weights, a paged cache, tokens and where they are. Out: logits[B,T,V] or those of each row's
+last token, and the cache. Functions to trace under the mesh of the pins; `generate` compiles them.
+
+    prefill   tokens[B,T] -> last logits[B,V], kept[L,B,T,...]   no cache is read
+    extend    tokens[B,T], cache -> h[B,T,D], cache              the rest: T = 1, a chunk, drafts
+
+The cache is carried through the layers and written in place. Weights may be stacked, for a scan
+over layers, or `Unrolled`.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from rooflight.models.spec import Attention
+from rooflight.program.decode.cache import Layers, place_of
+from rooflight.program.decode.form import Unrolled
+from rooflight.program.model.attention import Heads, mix
+from rooflight.program.model.forward import Program, embed, finish, forward_block, frame_scope
+from rooflight.program.model.layers import softcapped
+from rooflight.program.model.params import Tree
+from rooflight.program.paged.attend import attend_pages, kv_entry, latent_entries
+from rooflight.program.paged.blocks import Pages, Rows
+from rooflight.program.products import Scope
+
+Weights = tuple[dict[str, jax.Array], ...]  # of a run: one dict a block of its pattern
+
+
+def prefill(
+    program: Program, params: Tree, tokens: jax.Array, lengths: jax.Array
+) -> tuple[jax.Array, Layers]:
+    """The logits [B,V] after each row's last token, and what `insert` writes to a cache.
+
+    Rows of tokens[B,T] have `lengths` [B] tokens and then padding, which no token of a row sees.
+    """
+    x = embed(program, params, tokens)
+    kept: list[tuple[Pages, ...]] = []
+    for run in range(len(program.model.layers)):
+        x, mine = _prefill_run(program, run, params.layers[run], x)
+        kept.append(mine)
+    return _last_logits(program, params, finish(program, params, x), lengths), tuple(kept)
+
+
+def _prefill_run(
+    program: Program, run: int, weights: Weights, x: jax.Array
+) -> tuple[jax.Array, tuple[Pages, ...]]:
+    blocks, specs = program.model.layers[run].blocks, program.specs.layers[run]
+
+    def pattern(x: jax.Array, weights: Weights) -> tuple[jax.Array, tuple[Pages, ...]]:
+        kept: list[Pages] = []
+        memory = partial(_keep, program, kept)
+        for block, described, mine in zip(blocks, specs, weights, strict=True):
+            x = forward_block(program, block, described, mine, x, memory=memory)
+        return x, tuple(kept)
+
+    return lax.scan(pattern, x, weights)
+
+
+def _keep(
+    program: Program, kept: list[Pages], scope: Scope, spec: Attention, heads: Heads
+) -> jax.Array:
+    """Attends as in training, and keeps what a cache would."""
+    if spec.latent:
+        assert scope.block is not None
+        latent, k_rope = latent_entries(heads, place_of(scope.pins, scope.block))
+        kept.append({"latent": latent, "k_rope": k_rope})
+    else:
+        kept.append({"kv": kv_entry(scope, heads)})
+    return mix(scope, spec, heads, program.kernel)
+
+
+def extend(
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
+) -> tuple[jax.Array, Layers]:
+    """tokens[B,T] after what the cache has of their rows -> h[B,T,D], and the cache with them."""
+    program = replace(program, is_inference=True)
+    positions = rows.positions(tokens.shape[1])
+    x = embed(program, params, tokens, positions)
+    written: list[tuple[Pages, ...]] = []
+    for run in range(len(program.model.layers)):
+        x, pages = _extend_run(program, run, params.layers[run], (x, cache[run]), rows)
+        written.append(pages)
+    return finish(program, params, x), tuple(written)
+
+
+def _extend_run(
+    program: Program,
+    run: int,
+    weights: Weights | Unrolled,
+    state: tuple[jax.Array, tuple[Pages, ...]],
+    rows: Rows,
+) -> tuple[jax.Array, tuple[Pages, ...]]:
+    blocks, specs = program.model.layers[run].blocks, program.specs.layers[run]
+    positions = rows.positions(state[0].shape[1])
+
+    def pattern(
+        state: tuple[jax.Array, tuple[Pages, ...]], mine: tuple[Weights, jax.Array]
+    ) -> tuple[tuple[jax.Array, tuple[Pages, ...]], None]:
+        (x, pages), (weights, layer) = state, mine
+        written: list[Pages] = []
+        for i, block in enumerate(blocks):
+
+            def memory(
+                scope: Scope, spec: Attention, heads: Heads, *, pages: Pages = pages[i]
+            ) -> jax.Array:
+                out, new = attend_pages(scope, spec, heads, pages=pages, layer=layer, rows=rows)
+                written.append(new)
+                return out
+
+            x = forward_block(
+                program, block, specs[i], weights[i], x, memory=memory, positions=positions
+            )
+        return (x, tuple(written)), None
+
+    if isinstance(weights, Unrolled):
+        for layer, mine in enumerate(weights):
+            state, _ = pattern(state, (mine, jnp.int32(layer)))
+        return state
+    layers = jnp.arange(program.model.layers[run].times)
+    return lax.scan(pattern, state, (weights, layers))[0]
+
+
+def generate(
+    program: Program,
+    params: Tree,
+    cache: Layers,
+    tokens: jax.Array,
+    positions: jax.Array,
+    tables: jax.Array,
+) -> tuple[jax.Array, Layers]:
+    """One token [B] a row at its position [B]: the logits [B,V] after it, and the cache with it.
+
+    A row whose position is negative has no sequence: nothing is written for it.
+    """
+    starts, lengths = jnp.maximum(positions, 0), (positions >= 0).astype(jnp.int32)
+    rows = Rows(starts, lengths, tables)
+    h, cache = extend(program, params, cache, tokens[:, None], rows)
+    return _logits(program, params, h)[:, 0], cache
+
+
+def prefill_chunk(
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
+) -> tuple[jax.Array, Layers]:
+    """The next part tokens[B,T] of each row's prompt: logits [B,V] after it, and the cache."""
+    h, cache = extend(program, params, cache, tokens, rows)
+    return _last_logits(program, params, h, rows.lengths), cache
+
+
+def score(
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
+) -> tuple[jax.Array, Layers]:
+    """The logits [B,T,V] after each of a few tokens a row, and the cache with all of them."""
+    h, cache = extend(program, params, cache, tokens, rows)
+    return _logits(program, params, h), cache
+
+
+def _logits(program: Program, params: Tree, h: jax.Array) -> jax.Array:
+    scope = frame_scope(replace(program, is_inference=True), params)
+    found = scope.product("head.logits", h)
+    return softcapped(found.astype(jnp.float32), program.model.softcap)
+
+
+def _last_logits(program: Program, params: Tree, h: jax.Array, lengths: jax.Array) -> jax.Array:
+    """Those of each row's last token: the head reads one position a row."""
+    spec = jax.typeof(h).sharding.spec
+    place = PartitionSpec(spec[0], None, spec[2])
+    at = jax.reshard(jnp.maximum(lengths - 1, 0), PartitionSpec(spec[0]))
+    h = jax.reshard(h, place)
+    h = jnp.take_along_axis(h, at[:, None, None], 1)
+    return _logits(program, params, h)[:, 0]

@@ -1,0 +1,1 @@
+"""The program of a plan: train steps and served steps."""

@@ -1,0 +1,101 @@
+"""A plan as records: what its program is built from, and what is expected of the compiler.
+
+In: a `Plan`. Out: a `Setting`: graph, layout, mesh and dtypes, for one microbatch.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rooflight.algebra.notation import Tensor
+from rooflight.dtypes import Dtype, parse_dtype
+from rooflight.hardware.mesh import Mesh
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
+from rooflight.models.graph.ops import Graph, Op, Param
+from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.rules import Layout, parse_layout
+from rooflight.models.layout.zero import data_axes, split_state
+from rooflight.plan.file.record import Plan
+from rooflight.plan.training.derive.constraints import derive_ops, pins_of, without_lone_axes
+from rooflight.plan.training.derive.derivation import Derivation
+from rooflight.plan.training.memory.recipe import parse_recipe
+from rooflight.program.from_plan.schedule import rounds_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A plan's parts as records, for one microbatch."""
+
+    plan: Plan
+    graph: Graph
+    layout: Layout
+    mesh: Mesh
+    dims: Mapping[str, int]
+    compute: Dtype
+    weights: Dtype
+
+    def pins(self) -> Pins:
+        return pins_of(self.graph, self.layout, mesh=self.mesh, dims=self.dims, dtype=self.compute)
+
+    def derive(self, ops: Iterable[Op]) -> Derivation:
+        return derive_ops(
+            self.graph, ops, self.layout, mesh=self.mesh, dims=self.dims, dtype=self.compute
+        )
+
+    def parts(self) -> Iterator[tuple[int | None, int, Derivation]]:
+        """Block, layers and steps of all that the program does in one go.
+
+        The products around the layers are on their own: a tied table is moved for each of them.
+        """
+        for op in self.graph.ops:
+            if op.block is None:
+                yield None, 1, self.derive([op])
+        for run in rounds_of(self.plan).runs:
+            for block in run.blocks:
+                index = self.plan.model.blocks.index(block)
+                ops = [op for op in self.graph.ops if op.block == index]
+                yield index, run.times, self.derive(ops)
+
+    def stacks(self) -> Iterator[tuple[str, Param, int]]:
+        """Every weight with its path in the program's state and the layers it is stacked of."""
+        for param in self.graph.params:
+            if param.block is None:
+                yield f"frame['{param.name}']", param, 1
+        rounds = rounds_of(self.plan)
+        for at, run in enumerate(rounds.runs):
+            for place, block in enumerate(run.blocks):
+                index = self.plan.model.blocks.index(block)
+                for param in self.graph.params:
+                    if param.block == index:
+                        yield (
+                            f"layers[{at}][{place}]['{param.name}']",
+                            param,
+                            run.times * rounds.chunks,
+                        )
+
+    def state_of(self, param: Param) -> Tensor:
+        """A weight where the optimizer keeps its part."""
+        stored = self.layout.of_weight(param.tensor)
+        extra = data_axes(self.layout) if self.plan.zero else ()
+        return split_state(stored, extra, sizes=self.graph.sizes, axes=self.mesh.axes)
+
+    @property
+    def pending(self) -> Dtype:
+        """The dtype of gradients whose sum waits for the end of the step."""
+        recipe = parse_recipe(self.plan.recipe)
+        is_added = self.plan.microbatches > 1 or self.plan.stages > 1
+        return (recipe.gradients or recipe.compute) if is_added else self.weights
+
+
+def setting_of(plan: Plan) -> Setting:
+    """Reads the texts of a plan."""
+    graph, mesh = model_graph(plan.model), plan.placed()
+    return Setting(
+        plan,
+        graph,
+        without_lone_axes(parse_layout(plan.layout), mesh),
+        mesh,
+        dim_sizes(graph, batch=plan.batch // plan.microbatches, seq=plan.seq),
+        parse_dtype(plan.dtype),
+        parse_recipe(plan.recipe).weights,
+    )

@@ -1,0 +1,1 @@
+"""Layers, loss and parameters of the JAX program."""

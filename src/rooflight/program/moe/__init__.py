@@ -1,0 +1,1 @@
+"""Experts: routing, exchange and grouped matmuls."""

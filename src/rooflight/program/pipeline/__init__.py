@@ -1,0 +1,1 @@
+"""Pipeline stages: schedules as tables that one program runs."""

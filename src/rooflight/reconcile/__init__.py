@@ -1,1 +1,0 @@
-"""Predictions held against published measurements, and constants fitted to them."""

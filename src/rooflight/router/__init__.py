@@ -1,1 +1,0 @@
-"""A small front: requests over replicas, by the prefix they share and the load there is."""

@@ -1,0 +1,1 @@
+"""Serving: the engine, HTTP, disaggregated prefill, the router."""

@@ -1,0 +1,1 @@
+"""Prefill on one engine, decode on another."""

@@ -1,0 +1,57 @@
+"""Prefill and generate as two servers: which side one is on, and what it has for that."""
+
+from dataclasses import dataclass
+
+from rooflight.errors import ModelError
+from rooflight.serve.disaggregated.borrower import Borrower
+from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.disaggregated.route import Lender
+from rooflight.serve.disaggregated.transfer import BytesCarrier, Carrier, JaxCarrier
+from rooflight.serve.engine.run import Engine
+from rooflight.serve.engine.runner import Runner
+from rooflight.serve.http.bounds import Bounds
+from rooflight.serve.http.exchange import Exchange
+from rooflight.serve.http.logs import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """One of two servers that share the work."""
+
+    mark: str  # of the model, which both must have: see `fingerprint`
+    prefill_from: str | None  # the address of the other one; None on the side that prefills
+    key: str | None  # that it is shown
+    patience_s: float  # for a prompt, and then for its KV, before it is computed here
+    transfer: str  # bytes or jax
+    host: str  # where jax listens
+
+    @property
+    def carrier(self) -> Carrier:
+        return JaxCarrier(self.host) if self.transfer == "jax" else BytesCarrier()
+
+
+def make_side(
+    separation: Separation,
+    engine: Engine,
+    runner: Runner,
+    exchange: Exchange,
+    bounds: Bounds,
+    log: Log,
+) -> Lender | Borrower:
+    """What the server has beside its engine, which must be one for that."""
+    if not isinstance(engine, SeparatedEngine):
+        raise ModelError("this engine neither hands over blocks nor takes them")
+    mark, url = separation.mark, separation.prefill_from
+    if url is None:
+        return Lender(engine, runner, exchange, separation.carrier, mark)
+    return Borrower(
+        engine,
+        runner,
+        separation.carrier,
+        log,
+        url=url,
+        key=separation.key,
+        mark=mark,
+        patience_s=separation.patience_s,
+        bounds=bounds,
+    )

@@ -1,0 +1,1 @@
+"""The scheduler of `batching` drives compiled steps of `program`."""

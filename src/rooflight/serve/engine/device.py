@@ -1,0 +1,286 @@
+"""`Device`: weights, cache and state on the mesh, and the verbs that change them.
+
+Every verb is one dispatch of a function that was compiled by `warm`; it returns before the device
+is done. What a call found is a `Found`, whose `read` waits.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rooflight.program.decode.cache import Layers, check_rows_only, init_cache
+from rooflight.program.decode.form import decode_form, serving_weights
+from rooflight.program.decode.pages import Group, Values
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree
+from rooflight.program.shardings import device_mesh
+from rooflight.serve.engine.config import EngineConfig, smallest
+from rooflight.serve.engine.pages import Pages
+from rooflight.serve.engine.request import Mask, Sampling
+from rooflight.serve.engine.step_function import (
+    EVERY,
+    WORD,
+    Field,
+    State,
+    check_drafts,
+    draft,
+    set_masks,
+    set_token,
+    step,
+)
+
+Ints = np.ndarray[Any, np.dtype[np.int32]]
+_DRAFTS, _GUESSES = -1, -2  # the kinds of a call that checks drafts, and of one that makes them
+
+
+class Tile(NamedTuple):
+    """Some tokens of a prompt, from position `start` of its row on."""
+
+    row: int
+    start: int
+    tokens: Sequence[int]
+    is_last: bool  # of the prompt: the row makes its next token
+
+
+class Found(NamedTuple):
+    """The results of a dispatch, still on their way."""
+
+    array: jax.Array
+
+    def read(self) -> Ints:
+        """Waits: [rows, 2 + 2 K], a token, the bits of its log probability, then the top K."""
+        return np.asarray(self.array)
+
+
+class Device:
+    """One replica's mesh, as the engine sees it."""
+
+    def __init__(self, program: Program, params: Tree, config: EngineConfig) -> None:
+        check_rows_only(program.pins)
+        self.config = config
+        self.num_compilations = 0
+        self._program = program
+        self._mesh = device_mesh(program.pins.axes)
+        with jax.set_mesh(self._mesh):
+            self._params = serving_weights(params)
+            is_by_row = decode_form().is_by_row
+        # Row by row a call reads no more of a table than there is.
+        self._widths = config.table_widths[-1:] if is_by_row else config.table_widths
+        self._compiled: dict[tuple[int, int, int], Any] = {}
+        self._compiled_masks: dict[int, Any] = {}
+        # What a call says of each row, fields and table; the last row is nobody's.
+        self._lines = np.zeros((config.max_rows + 1, Field.COUNT + config.max_blocks), np.int32)
+        self._lines[:, Field.ROW] = np.arange(config.max_rows + 1)
+        self._empty_cache = self._compile(
+            partial(
+                init_cache,
+                program,
+                num_blocks=config.num_blocks,
+                block_size=config.block_tokens,
+                dtype=config.cache_dtype,
+                spread=config.spread,
+            )
+        )
+        self.reset()
+        self.pages = Pages(self._mesh, self._cache, config.table_widths, self._compile)
+        self._compiled_token: Any = None
+
+    def reset(self) -> None:
+        """An empty cache and state: what was there is gone."""
+        rows, words = self.config.max_rows + 1, -(-self._program.model.vocab // WORD)
+        self._cache: Layers = self._empty_cache()
+        tokens, masks = np.zeros(rows, np.int32), np.full((rows, words), EVERY, np.uint32)
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        self._state = State(*(jax.device_put(x, everywhere) for x in (tokens, masks)))
+
+    # The verbs
+
+    def open_row(self, row: int, sampling: Sampling, logprobs: int) -> None:
+        """How a row draws from now on."""
+        line = self._lines[row]
+        line[Field.TOP_K] = sampling.top_k
+        line[Field.SEED] = sampling.seed & 0x7FFFFFFF
+        line[Field.LOGPROBS] = logprobs
+        line.view(np.float32)[[Field.TEMPERATURE, Field.TOP_P]] = (
+            sampling.temperature,
+            sampling.top_p,
+        )
+
+    def write_table(self, row: int, start: int, blocks: Sequence[int]) -> None:
+        """Blocks that a row takes from now on."""
+        at = Field.COUNT + start
+        self._lines[row, at : at + len(blocks)] = blocks
+
+    def prefill(self, tiles: Sequence[Tile]) -> Found:
+        """Computes tiles of prompts, which may be of the same row."""
+        config = self.config
+        size, count = config.tile_tokens, smallest(config.tile_counts, len(tiles))
+        tokens = np.zeros((count, size), np.int32)
+        rows = np.full(count, config.max_rows)
+        starts, lengths = np.zeros((2, count), np.int32)
+        for i, tile in enumerate(tiles):
+            tokens[i, : len(tile.tokens)] = tile.tokens
+            rows[i], starts[i], lengths[i] = tile.row, tile.start, len(tile.tokens)
+        lines = self._gather(rows, starts, lengths)
+        for i, tile in enumerate(tiles):
+            if not tile.is_last:
+                lines[i, Field.ROW] = config.max_rows
+        return self._dispatch(np.concatenate([lines, tokens], 1), size)
+
+    def generate(self, rows: Sequence[int], starts: Sequence[int]) -> Found:
+        """One more token for each row, after the one it made last, which is at its start."""
+        config, num = self.config, len(rows)
+        count = smallest(config.row_counts, num)
+        padded = np.full(count, config.max_rows)
+        padded[:num] = rows
+        places, lengths = np.zeros((2, count), np.int32)
+        places[:num], lengths[:num] = starts, 1
+        return self._dispatch(self._gather(padded, places, lengths), 0)
+
+    def check_drafts(
+        self, rows: Sequence[int], starts: Sequence[int], tokens: Sequence[Sequence[int]]
+    ) -> Found:
+        """What each row draws after its last token, which is at its start, and after its drafts.
+
+        Found is [rows, drafts + 1, 2 + 2 K].
+        """
+        config, num = self.config, len(rows)
+        count = smallest(config.row_counts, num)
+        padded = np.full(count, config.max_rows)
+        padded[:num] = rows
+        places, lengths = np.zeros((2, count), np.int32)
+        places[:num], lengths[:num] = starts, [len(some) for some in tokens]
+        given = np.zeros((count, config.num_drafts + 1), np.int32)
+        for i, some in enumerate(tokens):
+            given[i, : len(some)] = some
+        lines = self._gather(padded, places, lengths)
+        return self._dispatch(np.concatenate([lines, given], 1), _DRAFTS)
+
+    def draft(
+        self, rows: Sequence[int], starts: Sequence[int], last: Sequence[int], rooms: Sequence[int]
+    ) -> Found:
+        """What rows would draw after their last tokens; each has room for so many drafts.
+
+        Found is [rows, drafts + 1]; the last column is no draft.
+        """
+        config, num = self.config, len(rows)
+        count = smallest(config.row_counts, num)
+        padded = np.full(count, config.max_rows)
+        padded[:num] = rows
+        places, lengths, given = np.zeros((3, count), np.int32)
+        places[:num], lengths[:num], given[:num] = starts, rooms, last
+        lengths[:num] += 1
+        lines = self._gather(padded, places, lengths)
+        return self._dispatch(np.concatenate([lines, given[:, None]], 1), _GUESSES)
+
+    def read(self, blocks: Sequence[int], group: Group) -> Values:
+        """What some layers have in some blocks."""
+        return self.pages.read(self._cache, blocks, group)
+
+    def insert(self, blocks: Sequence[int], group: Group, values: Values) -> None:
+        """What some layers have in some blocks from now on."""
+        self._cache = self.pages.write(self._cache, blocks, group, values)
+
+    def start_row(self, row: int, token: int) -> None:
+        """The last token of a row whose cache was inserted."""
+        self._state = self._token_function()(self._state, np.int32(row), np.int32(token))
+
+    def _gather(self, rows: Any, starts: Ints, lengths: Ints) -> Ints:
+        """The lines of some rows, with as much of their tables as the longest needs."""
+        config = self.config
+        blocks = -(-int((starts + lengths).max()) // config.block_tokens)
+        lines = self._lines[rows, : Field.COUNT + smallest(self._widths, blocks)]
+        lines[:, Field.START], lines[:, Field.LENGTH] = starts, lengths
+        return lines
+
+    def allow(self, masks: Sequence[tuple[int, Mask | None]]) -> None:
+        """Which tokens rows may draw from now on."""
+        count = smallest(self.config.row_counts, len(masks))
+        rows = np.full(count, self.config.max_rows, np.int32)
+        words = np.full((count, self._state.masks.shape[1]), EVERY, np.uint32)
+        for i, (row, mask) in enumerate(masks):
+            rows[i] = row
+            if mask is not None:
+                padded = np.zeros(words.shape[1] * WORD, np.bool_)
+                padded[: len(mask)] = mask
+                words[i] = np.packbits(padded, bitorder="little").view(np.uint32)
+        self._state = self._mask_function(count)(self._state, rows, words)
+
+    # Compilation
+
+    def warm(self, *, is_drafter: bool = False) -> None:
+        """Compiles everything that can ever be called, or that a drafter needs."""
+        config = self.config
+        kinds = [_GUESSES] if is_drafter else [0, _DRAFTS] if config.num_drafts else [0]
+        for width in self._widths:
+            for count, kind in product(config.row_counts, kinds):
+                self._function(count, width, kind)
+            for count in config.tile_counts:
+                self._function(count, width, config.tile_tokens)
+        if is_drafter:
+            return
+        for count in config.row_counts:
+            self._mask_function(count)
+        if config.moves_blocks or config.host_blocks:
+            self.pages.warm()
+            self._token_function()
+
+    def _dispatch(self, packed: Ints, kind: int) -> Found:
+        """Runs the function of some kind: `_DRAFTS`, or as many tokens of prompts a line."""
+        count, columns = packed.shape
+        width = columns - Field.COUNT - self._num_packed(kind)
+        run = self._function(count, width, kind)
+        found, self._cache, self._state = run(self._params, self._cache, self._state, packed)
+        found.copy_to_host_async()
+        return Found(found)
+
+    def _num_packed(self, kind: int) -> int:
+        return {_DRAFTS: self.config.num_drafts + 1, _GUESSES: 1}.get(kind, kind)
+
+    def _function(self, count: int, width: int, kind: int) -> Any:
+        key = (count, width, kind)
+        if key not in self._compiled:
+            num_tokens = self._num_packed(kind)
+            run = self._kinds(kind, width, num_tokens)
+            packed = self._like((count, Field.COUNT + width + num_tokens), jnp.int32)
+            taken = (self._params, self._cache, self._state, packed)
+            self._compiled[key] = self._compile(run, *taken, donate=(1, 2))
+        return self._compiled[key]
+
+    def _kinds(self, kind: int, width: int, num_tokens: int) -> Any:
+        program, num_top = self._program, min(self.config.max_logprobs, self._program.model.vocab)
+        if kind == _GUESSES:
+            return partial(draft, program, width=width, num_drafts=self.config.num_drafts)
+        if kind == _DRAFTS:
+            return partial(check_drafts, program, width=width, num_top=num_top)
+        return partial(step, program, width=width, num_tokens=num_tokens, num_top=num_top)
+
+    def _mask_function(self, count: int) -> Any:
+        if count not in self._compiled_masks:
+            rows = self._like((count,), jnp.int32)
+            words = self._like((count, self._state.masks.shape[1]), jnp.uint32)
+            taken = (self._state, rows, words)
+            self._compiled_masks[count] = self._compile(set_masks, *taken, donate=(0,))
+        return self._compiled_masks[count]
+
+    def _token_function(self) -> Any:
+        if self._compiled_token is None:
+            number = self._like((), jnp.int32)
+            taken = (self._state, number, number)
+            self._compiled_token = self._compile(set_token, *taken, donate=(0,))
+        return self._compiled_token
+
+    def _compile(self, function: Any, *taken: Any, donate: tuple[int, ...] = ()) -> Any:
+        self.num_compilations += 1
+        with jax.set_mesh(self._mesh):
+            return jax.jit(function, donate_argnums=donate).lower(*taken).compile()
+
+    def _like(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere)

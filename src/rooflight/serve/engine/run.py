@@ -1,0 +1,343 @@
+"""`Engine`: jobs in, tokens out, a step at a time. No thread, and nothing depends on a clock.
+
+    add -> Scheduler.schedule -> Device.generate, Device.prefill -> Found.read -> Delta
+
+The host is one step ahead of what it has read: a step is dispatched before the tokens of the one
+before are read, which stay on the device as its input. So a text that ends at a stop token has run
+one step too far, and what that step made of it is dropped. Jobs that follow a grammar, and drafts,
+need to know the tokens so far: with them the engine reads each step before the next.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from rooflight.batching.request import Admission, Request
+from rooflight.batching.scheduler import Scheduler
+from rooflight.batching.step_batch import Chunk, StepBatch, TableWrite
+from rooflight.errors import UsageError
+from rooflight.program.model.forward import Program
+from rooflight.program.model.params import Tree
+from rooflight.serve.engine.config import EngineConfig
+from rooflight.serve.engine.device import Device, Found, Ints, Tile
+from rooflight.serve.engine.host_blocks import HostBlocks
+from rooflight.serve.engine.request import Delta, Finish, Job, Mask, TokenLogprobs
+from rooflight.serve.engine.running import Text
+from rooflight.serve.engine.stats import Counts, EngineStats, stats_of
+
+# Log probabilities from the numbers of a row, as `step_function` packs them.
+
+
+def logprobs_of(values: Ints, count: int) -> TokenLogprobs:
+    """Those of the token that was drawn, and of the `count` likeliest."""
+    chances = values.view(np.float32)
+    num_top = (len(values) - 2) // 2
+    tokens: list[int] = values[2 : 2 + count].tolist()
+    top: list[float] = chances[2 + num_top : 2 + num_top + count].tolist()
+    return TokenLogprobs(float(chances[1]), dict(zip(tokens, top, strict=True)))
+
+
+class _Dispatched(NamedTuple):
+    """A call that is on its way, and whose token each line of its result is."""
+
+    found: Found
+    lines: Sequence[tuple[int, Text]]
+    drafts: Sequence[Sequence[int]] = ()  # of each line, if the call checked any
+
+
+class Engine:
+    """The jobs of one replica and the device that computes them."""
+
+    def __init__(self, program: Program, params: Tree, config: EngineConfig) -> None:
+        self.config = config
+        self.device = Device(program, params, config)
+        self.scheduler = Scheduler(config.limits)
+        self._vocab = program.model.vocab
+        self._texts: dict[int, Text] = {}
+        self._by_row: dict[int, Text] = {}
+        self._pending: list[_Dispatched] = []
+        self._deltas: list[Delta] = []  # of the step at hand
+        self._num_guided = 0  # jobs with a grammar
+        self._guided_rows: set[int] = set()  # where the device has a mask
+        self._compilations_when_warm = 0
+        self._counts = Counts()
+        self._drafter: Device | None = None  # a model that guesses
+        self._host = HostBlocks(self.device)
+
+    # What goes in
+
+    def warm(self) -> None:
+        """Compiles everything; nothing is compiled after."""
+        self.device.warm()
+        if self._drafter is not None:
+            self._drafter.warm(is_drafter=True)
+        self._compilations_when_warm = self._num_compilations
+
+    def draft_with(self, program: Program, params: Tree) -> None:
+        """Lets a smaller model guess ahead, in place of what a text has said before.
+
+        Its keys and values lie in blocks of the same numbers, so the scheduler knows one cache.
+        """
+        if program.model.vocab != self._vocab or not self.config.num_drafts:
+            raise UsageError(
+                f"{program.model.name} with {program.model.vocab} tokens cannot guess"
+                f" {self.config.num_drafts} of {self._vocab}",
+                hint="take a smaller model of the same family, and let it guess at least one token",
+            )
+        sizes = replace(self.config, cache_dtype=None, moves_blocks=False, host_blocks=0, spread=())
+        self._drafter = Device(program, params, sizes)
+
+    def check(self, job: Job) -> Admission:
+        """Whether a job can ever run; raises if it is not one."""
+        return self.config.check(job, self._vocab)
+
+    def add(self, job: Job) -> Admission:
+        """Queues a job, or says why not."""
+        return self._admit(job, self.scheduler.add)
+
+    def _admit(self, job: Job, enqueue: Callable[[Request], Admission]) -> Admission:
+        found = self.check(job)
+        if found is not Admission.ADMITTED:
+            return found
+        text = Text(job, self.config.block_tokens, guesses=self._looks_back)
+        found = enqueue(text.request)
+        if found is Admission.ADMITTED:
+            self._texts[job.id] = text
+            self._num_guided += job.allowed is not None
+        return found
+
+    def cancel(self, id: int) -> Delta | None:
+        """Drops a job at once; None if it is not here, or already done."""
+        text = self._texts.get(id)
+        if text is None:
+            return None
+        self.scheduler.cancel(id)
+        return self._end(text, Finish.CANCELLED)
+
+    # What comes out
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._pending) or self.scheduler.num_requests > 0
+
+    @property
+    def ids(self) -> list[int]:
+        """Of the jobs that are here."""
+        return list(self._texts)
+
+    def step(self) -> list[Delta]:
+        """Dispatches the next step, then reads the tokens of the one before."""
+        batch = self.scheduler.schedule()
+        before, self._pending = self._pending, []
+        self._dispatch(batch)
+        self.scheduler.commit()
+        self._read(before)
+        if self._num_guided or self.config.num_drafts:
+            before, self._pending = self._pending, []
+            self._read(before)
+        return self._take_deltas()
+
+    def recover(self, error: str) -> list[Delta]:
+        """After a step that raised: ends all that ran with `FAILED`, and empties the device."""
+        self._pending = []
+        for device in self._devices:
+            device.reset()
+        self._guided_rows.clear()
+        self._host.clear()
+        self.scheduler.abort()
+        lost = [t for t in self._texts.values() if t.job.id not in self.scheduler]
+        return self._take_deltas() + [self._end(text, Finish.FAILED, error) for text in lost]
+
+    def _take_deltas(self) -> list[Delta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    @property
+    def stats(self) -> EngineStats:
+        compilations = self._num_compilations - self._compilations_when_warm
+        return stats_of(self.scheduler, self._counts, compilations)
+
+    @property
+    def _num_compilations(self) -> int:
+        return sum(device.num_compilations for device in self._devices)
+
+    @property
+    def _devices(self) -> Sequence[Device]:
+        """Those with a cache: of the model, and of one that guesses."""
+        return (self.device,) if self._drafter is None else (self.device, self._drafter)
+
+    @property
+    def _looks_back(self) -> bool:
+        """Whether guesses are what a text has said before."""
+        return self.config.num_drafts > 0 and self._drafter is None
+
+    # Inside a step
+
+    def _dispatch(self, batch: StepBatch) -> None:
+        self._write_tables(batch.writes)
+        for chunk in batch.chunks:
+            self._open(chunk)
+        if self._num_guided or self._guided_rows:
+            self._guide(batch)
+        if batch.decode_rows:
+            self._generate(batch.decode_rows)
+        if batch.chunks:
+            self._prefill(batch.chunks)
+
+    def _open(self, chunk: Chunk) -> None:
+        """Gives a text the row that the scheduler chose for it."""
+        text = self._texts[chunk.id]
+        self._seat(chunk.row, text)
+        if text.cached is None:
+            text.began = time.monotonic()
+            self._counts.prefix_queries += len(text.job.prompt)
+            self._count_prompt(text, chunk.start)
+
+    def _seat(self, row: int, text: Text) -> None:
+        self._by_row[row] = text
+        for device in self._devices:
+            device.open_row(row, text.job.sampling, text.job.logprobs)
+
+    def _write_tables(self, writes: Iterable[TableWrite]) -> None:
+        """What new blocks held is moved before they are used."""
+        tier = self.scheduler.room.tier
+        if tier is not None and tier.moves:
+            self._host.follow(tier.take_moves())
+        for write in writes:
+            for device in self._devices:
+                device.write_table(*write)
+
+    def _count_prompt(self, text: Text, cached: int) -> None:
+        text.cached = cached
+        self._counts.prompt_tokens += len(text.job.prompt)
+
+    def _guide(self, batch: StepBatch) -> None:
+        """Tells the device what the rows that follow a grammar may draw in this step."""
+        rows = [*batch.decode_rows, *(c.row for c in batch.chunks if c.is_last)]
+        masks: list[tuple[int, Mask | None]] = []
+        for row in rows:
+            allowed = self._by_row[row].job.allowed
+            if allowed is not None or row in self._guided_rows:
+                masks.append((row, None if allowed is None else allowed.mask()))
+                (self._guided_rows.discard if allowed is None else self._guided_rows.add)(row)
+        if masks:
+            self.device.allow(masks)
+
+    def _generate(self, rows: Sequence[int]) -> None:
+        texts = [self._by_row[row] for row in rows]
+        starts = [t.length - 1 for t in texts]
+        drafts = self._draft(rows, texts, starts) if self.config.num_drafts else ()
+        if any(drafts):
+            given = [[t.tokens[-1], *more] for t, more in zip(texts, drafts, strict=True)]
+            found = self.device.check_drafts(rows, starts, given)
+        else:
+            found, drafts = self.device.generate(rows, starts), ()
+        for text in texts:
+            text.length += 1
+        self._pending.append(_Dispatched(found, list(enumerate(texts)), drafts))
+
+    def _draft(
+        self, rows: Sequence[int], texts: Sequence[Text], starts: Sequence[int]
+    ) -> list[list[int]]:
+        """Guesses for each row, as many as there are blocks for."""
+        most, drafter = self.config.num_drafts, self._drafter
+        if drafter is None:
+            drafts = [text.guess(most) for text in texts]
+            return [d[: self._reserve(row, len(d))] for row, d in zip(rows, drafts, strict=True)]
+        pairs = zip(rows, texts, strict=True)
+        rooms = [self._reserve(row, text.num_more(most)) for row, text in pairs]
+        found = drafter.draft(rows, starts, [t.tokens[-1] for t in texts], rooms).read()
+        return [line[:room].tolist() for line, room in zip(found, rooms, strict=False)]
+
+    def _reserve(self, row: int, wanted: int) -> int:
+        """Blocks for so many drafts of a row, or for as many as there can be."""
+        if not wanted:
+            return 0
+        self._write_tables(self.scheduler.reserve(row, wanted))
+        return min(wanted, self.scheduler.room_of(row))
+
+    def _prefill(self, chunks: Sequence[Chunk]) -> None:
+        """Cuts chunks into tiles, and tiles into calls."""
+        size, most = self.config.tile_tokens, self.config.tile_counts[-1]
+        tiles = [tile for chunk in chunks for tile in self._tiles(chunk, size)]
+        for at in range(0, len(tiles), most):
+            some = tiles[at : at + most]
+            found = self.device.prefill(some)
+            if self._drafter is not None:
+                self._drafter.prefill(some)
+            lines = [(i, self._by_row[t.row]) for i, t in enumerate(some) if t.is_last]
+            if lines:
+                self._pending.append(_Dispatched(found, lines))
+            for _, text in lines:
+                text.length += 1
+
+    def _tiles(self, chunk: Chunk, size: int) -> Iterable[Tile]:
+        tokens, end = self._texts[chunk.id].tokens, chunk.start + chunk.tokens
+        for start in range(chunk.start, end, size):
+            stop = min(start + size, end)
+            is_last = chunk.is_last and stop == end
+            yield Tile(chunk.row, start, tokens[start:stop], is_last)
+
+    # What was read
+
+    def _read(self, dispatched: Sequence[_Dispatched]) -> None:
+        """Waits for the tokens of a step; those of a text that ended meanwhile are dropped."""
+        for found, lines, drafts in dispatched:
+            values = found.read()
+            for line, text in lines:
+                if text.finish is None:
+                    some = drafts[line] if drafts else ()
+                    self._deltas.append(self._take(text, values[line], some))
+
+    def _take(self, text: Text, values: Ints, drafts: Sequence[int]) -> Delta:
+        """The next tokens of a text, one more than drafts hold, and whether they were the last."""
+        lines = np.atleast_2d(values)
+        drawn: list[int] = lines[: len(drafts) + 1, 0].tolist()
+        num = 1 + next((i for i, t in enumerate(drafts) if t != drawn[i]), len(drafts))
+        if drafts:
+            self._accept(text, num - 1, len(drafts))
+        wanted = lines[:num] if text.job.logprobs else ()
+        return self._gain(text, drawn[:num], [logprobs_of(x, text.job.logprobs) for x in wanted])
+
+    def _gain(self, text: Text, drawn: Sequence[int], found: Sequence[TokenLogprobs]) -> Delta:
+        """More tokens for a text, up to the one that ends it."""
+        job, keys, finish, tokens = text.job, list[bytes](), None, list[int]()
+        for token in drawn:
+            tokens.append(token)
+            keys += text.append(token)
+            finish = self._finish(text, token)
+            if finish is not None:
+                break
+        if keys and job.id in self.scheduler:
+            self.scheduler.extend_keys(job.id, keys)
+        self._counts.generated_tokens += len(tokens)
+        began = None if text.is_reported else text.began
+        cached = text.report_cached()
+        if finish is not None:
+            self.scheduler.cancel(job.id)  # unless it is done there, too
+            self._end(text, finish)
+        logprobs = tuple(found[: len(tokens)])
+        return Delta(job.id, tuple(tokens), logprobs, finish, cached, began=began)
+
+    def _accept(self, text: Text, accepted: int, drafted: int) -> None:
+        self._counts.drafted_tokens += drafted
+        self._counts.accepted_tokens += accepted
+        text.length += accepted
+        self.scheduler.accept(text.job.id, accepted)
+
+    def _finish(self, text: Text, token: int) -> Finish | None:
+        """Whether a text ends with this token."""
+        job = text.job
+        is_complete = job.allowed is not None and not job.allowed.accept(token)
+        if token in job.stop_tokens or is_complete:
+            return Finish.STOP
+        return Finish.LENGTH if text.num_made == job.max_new_tokens else None
+
+    def _end(self, text: Text, finish: Finish, error: str = "") -> Delta:
+        text.finish = finish
+        del self._texts[text.job.id]
+        self._num_guided -= text.job.allowed is not None
+        return Delta(text.job.id, finish=finish, cached_tokens=text.report_cached(), error=error)

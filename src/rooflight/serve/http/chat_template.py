@@ -1,0 +1,78 @@
+"""The chat template of a folder: messages to one prompt.
+
+A template comes from the operator's own folder and never from a request; it can still be somebody
+else's, so it is parsed and rendered in a process that can hurt itself only (`template_render`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rooflight.errors import UsageError
+from rooflight.files import read_file
+from rooflight.serve.http.bounded import Bounded, TooMuch
+from rooflight.serve.http.problem import invalid
+
+Message = Mapping[str, str]
+_HINT = "repair chat_template in tokenizer_config.json, or remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template that parses, in its process."""
+
+    process: Bounded
+
+    def render(self, messages: Sequence[Message], *, most: int) -> str:
+        """One prompt, ready for the assistant's turn, of at most `most` characters."""
+        try:
+            found = self.process.ask({"messages": [dict(m) for m in messages], "most": most})
+        except TooMuch:
+            raise invalid("messages", "the chat template takes too long for these") from None
+        if "text" in found:
+            return found["text"]
+        refused = found.get("refused", "the chat template cannot write these")
+        raise invalid("messages", refused)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+def load_template(folder: Path) -> ChatTemplate | None:
+    """From chat_template.jinja or tokenizer_config.json; None if neither has one."""
+    config_path, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config: Mapping[str, Any] = _config(config_path) if config_path.exists() else {}
+    source = read_file(file, hint=_HINT) if file.exists() else config.get("chat_template")
+    if not isinstance(source, str):
+        return None
+    process = Bounded(
+        "rooflight.serve.http.template_render", {"source": source, "names": _names(config)}
+    )
+    try:
+        failed = process.ask(None).get("failed")
+    except TooMuch:
+        failed = "it takes too long"
+    if failed is not None:
+        process.stop()
+        raise UsageError(f"the chat template of {folder} does not parse: {failed}", hint=_HINT)
+    return ChatTemplate(process)
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(read_file(path, hint=_HINT))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from None
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
+def _names(config: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token and others, as text."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        text = cast(dict[str, Any], value).get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found

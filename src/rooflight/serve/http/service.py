@@ -1,0 +1,332 @@
+"""`Service`: everything behind the routes: tokenizer, engine, keys, limits; and its life.
+
+start -> warm -> ready -> drain -> stop
+"""
+
+import asyncio
+import itertools
+import math
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from rooflight.models.huggingface.read import read_hf_config
+from rooflight.serve.disaggregated.borrower import Borrower
+from rooflight.serve.disaggregated.route import Lender
+from rooflight.serve.disaggregated.separation import Separation, make_side
+from rooflight.serve.engine.request import Allowed, Job, Sampling
+from rooflight.serve.engine.run import Engine
+from rooflight.serve.engine.runner import Runner
+from rooflight.serve.http.asked import Asked, Kind
+from rooflight.serve.http.body import Bodies
+from rooflight.serve.http.bounds import Bounds
+from rooflight.serve.http.chat_template import load_template
+from rooflight.serve.http.exchange import Exchange
+from rooflight.serve.http.fairness import FairQueue, Shares
+from rooflight.serve.http.front import until_ended
+from rooflight.serve.http.generation import Choice, Generation, Port
+from rooflight.serve.http.grammar import Grammars
+from rooflight.serve.http.keys import NOBODY, Allowance, Key
+from rooflight.serve.http.logs import Log
+from rooflight.serve.http.metrics import Metrics
+from rooflight.serve.http.problem import Problem, invalid, overloaded, unavailable
+from rooflight.serve.http.protocol import make_protocol
+from rooflight.serve.http.text import TextStream
+from rooflight.serve.http.tokens import load_tokenizer
+from rooflight.serve.http.waiting_limit import WaitingLimit
+from rooflight.serve.http.workers import Workers
+
+# Liveness means progress, readiness means warm.
+
+_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Watches a runner; asks it nothing that could wait for the device."""
+
+    runner: Runner
+    step_seconds: float | None  # of a full step, predicted
+    floor_seconds: float
+
+    @property
+    def patience(self) -> float:
+        return max(self.floor_seconds, _STEPS * (self.step_seconds or 0.0))
+
+    @property
+    def seconds_since_step(self) -> float:
+        return time.monotonic() - self.runner.last_step_time
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Since the last step, or since there was work again; 0 with none."""
+        return self.runner.stalled_seconds
+
+    @property
+    def is_live(self) -> bool:
+        return not self.runner.is_dead and self.stalled_seconds <= self.patience
+
+    @property
+    def is_ready(self) -> bool:
+        return self.runner.is_warm and self.is_live
+
+
+Tokens = tuple[int, ...]
+T = TypeVar("T")
+_SEEDS = 2**31 - 1
+_WORKER_THREADS = 2
+_STOP_S = 10.0  # that the last step gets
+_MORE_OPEN = 64  # requests that may be read or tokenised beyond those the engine can hold
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Choices of the operator."""
+
+    name: str  # of the model, as clients say it
+    keys: tuple[Key, ...] = ()
+    deadline_s: float = 600.0  # of a request, from when its body is read to its last byte
+    write_s: float = 20.0  # that a reader may take to make room in its socket
+    drain_s: float = 60.0  # that running requests get when the server is told to stop
+    patience_s: float = 5.0  # after which a step is stuck, unless three predicted are longer
+    open_metrics: bool = False  # no key is asked for them
+
+
+class Service:
+    """One model, served."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: Engine,
+        settings: Settings,
+        limit: WaitingLimit,
+        log: Log,
+        separation: Separation | None = None,
+    ) -> None:
+        self.settings = settings
+        self.log = log
+        self.limit = limit
+        self.tokenizer = load_tokenizer(folder)
+        self.template = load_template(folder)
+        config, vocab = engine.config, read_hf_config(folder).vocab
+        bounds = Bounds(vocab, config.max_model_tokens, max_logprobs=config.max_logprobs)
+        self.protocol = make_protocol(bounds, model=settings.name)
+        self.exchange = Exchange()
+        self.runner = Runner(engine, self.exchange.deliver)
+        self.lender: Lender | None = None
+        self._borrower: Borrower | None = None
+        if separation is not None:
+            side = make_side(separation, engine, self.runner, self.exchange, bounds, log)
+            self.lender = side if isinstance(side, Lender) else None
+            self._borrower = side if isinstance(side, Borrower) else None
+        self.health = Health(self.runner, limit.step_seconds, settings.patience_s)
+        self.metrics = Metrics(settings.name, self.runner.stats, self._gauges())
+        self.bodies = Bodies()
+        self.is_draining = False
+        self.num_open = 0
+        self.max_open = config.max_rows + config.max_waiting + _MORE_OPEN
+        self._grammars = Grammars(self.tokenizer, vocab)
+        self._allowances = {key.name: Allowance(key) for key in (*settings.keys, NOBODY)}
+        is_shared = len(settings.keys) > 1
+        self._fairness = FairQueue(
+            limit.max_waiting_tokens if is_shared else math.inf,
+            config.max_waiting if is_shared else math.inf,
+        )
+        self._open = Shares(self.max_open if is_shared else math.inf)
+        self.ids = itertools.count(1)  # of jobs; clients never choose or see them
+        threads = _WORKER_THREADS
+        self._workers = Workers("worker", threads=threads, a_key=1 if is_shared else threads)
+
+    def _gauges(self) -> dict[str, Callable[[], float]]:
+        """Of ours, read when they are scraped."""
+        return {
+            "last_step_timestamp_seconds": lambda: time.time() - self.health.seconds_since_step,
+            "stalled_seconds": lambda: self.health.stalled_seconds,
+            "predicted_step_seconds": lambda: self.limit.step_seconds or math.nan,
+            "steps": lambda: self.runner.step_count,
+            "max_waiting_tokens": lambda: self.limit.max_waiting_tokens,
+            "open_requests": lambda: self.num_open,
+            "log_lines_dropped": lambda: self.log.dropped,
+            **(self._borrower.gauges() if self._borrower else {}),
+            **(self.lender.gauges() if self.lender else {}),
+        }
+
+    @property
+    def _queue_s(self) -> float:
+        """How long a full queue takes."""
+        return self.limit.seconds(self.limit.max_waiting_tokens)
+
+    # Its life
+
+    def start(self) -> None:
+        """On the running event loop; `health.is_ready` says when it is warm."""
+        self.exchange.attach()
+        if self._borrower is not None:
+            self._borrower.start()
+        self.runner.start()
+
+    async def drain(self) -> bool:
+        """Refuses new requests and waits for those there are; false if some had to be ended."""
+        self.is_draining = True
+        self.bodies.end()
+        return await until_ended(lambda: self.num_open, self.settings.drain_s)
+
+    async def stop(self) -> None:
+        if self._borrower is not None:
+            await self._borrower.stop()
+        stop = partial(self.runner.stop, _STOP_S if self.runner.is_warm else 0)
+        await asyncio.get_running_loop().run_in_executor(None, stop)
+        self._grammars.stop()
+        if self.template is not None:
+            self.template.stop()
+        self._workers.stop()
+
+    # A request
+
+    @contextmanager
+    def entered(self, key: Key) -> Generator[None]:
+        """One more request while the block runs, or the reason why not."""
+        self._check_open()
+        allowance = self._allowances[key.name]
+        if not self._open.may_enter(key.name):
+            raise overloaded("too many requests of this key are open", retry_after=1)
+        allowance.enter()
+        self._open.enter(key.name)
+        self.num_open += 1
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+            self._open.leave(key.name)
+            allowance.leave()
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise unavailable("draining", "this server is about to stop")
+        if not self.runner.is_warm:
+            raise unavailable("warming_up", "this server is not ready yet")
+        if not self.health.is_live:
+            raise unavailable("engine_dead", "the engine has stopped")
+        if self.num_open >= self.max_open:
+            raise overloaded("too many requests are open", retry_after=1)
+
+    @asynccontextmanager
+    async def generation(
+        self, asked: Asked, key: Key, deadline: float
+    ) -> AsyncGenerator[Generation]:
+        """A request in the engine, while the block runs; whatever it leaves undone is cancelled."""
+        async with asyncio.timeout_at(deadline):
+            prompts = await self._encode(asked, key)
+            new_tokens = sum(self._new_tokens(p, asked) for p in prompts) * asked.n
+            tokens = sum(map(len, prompts)) * asked.n + new_tokens
+            self._check_logprobs(asked, new_tokens)
+            guides = await self._guides(asked, len(prompts) * asked.n, key)
+        allowance, fairness = self._allowances[key.name], self._fairness
+        self._spend(key, tokens, sum(map(len, prompts)) * asked.n, len(prompts) * asked.n)
+        choices = self._choices(asked, prompts, key, guides)
+        intake = self._borrower or self.runner
+        port = Port(intake, self.runner, self.exchange, self.metrics, fairness, key.name)
+        found = Generation(port, choices, n=asked.n, with_logprobs=asked.logprobs is not None)
+        waiting = self.runner.waiting_tokens + sum(map(len, prompts))
+        try:
+            found.start(retry_after=self._queue_s)
+            if self.limit.prefill_tokens_per_s is not None:
+                self.metrics.predicted_ttft.observe(self.limit.seconds(waiting))
+            yield found
+        finally:
+            found.close()
+            unused = tokens - found.num_used
+            allowance.give_back(unused)
+            fairness.give_back(key.name, unused)
+
+    def _spend(self, key: Key, tokens: int, waiting: int, requests: int) -> None:
+        """Takes what a request may use of its key's limits, and its place in the queue."""
+        allowance = self._allowances[key.name]
+        allowance.spend(tokens)
+        if not self._fairness.enter(key.name, waiting, requests):
+            allowance.give_back(tokens)
+            raise overloaded("too much of this key is waiting", retry_after=self._queue_s)
+
+    @contextmanager
+    def charged(self, key: Key, prompt_tokens: int) -> Generator[None]:
+        """A prompt that is computed for another server, while the block runs."""
+        self._spend(key, prompt_tokens, prompt_tokens, 1)
+        try:
+            yield
+        finally:
+            self._fairness.leave(key.name, prompt_tokens)
+
+    def _check_logprobs(self, asked: Asked, new_tokens: int) -> None:
+        """Each is a few words of the answer: all of them are held until the last is there."""
+        most = self.protocol.bounds.max_logprob_entries
+        if asked.logprobs is not None and new_tokens * (1 + asked.logprobs) > most:
+            found = f"{new_tokens} new tokens with {asked.logprobs} alternatives each"
+            raise invalid("logprobs", f"{found}, of at most {most} log probabilities in all")
+
+    async def _encode(self, asked: Asked, key: Key) -> list[Tokens]:
+        """The tokens of its prompts; text is tokenised in a worker thread."""
+        most = self.protocol.bounds.max_characters
+        if asked.kind is Kind.CHAT:
+            if self.template is None:
+                raise Problem(400, "no_chat_template", "this model has no chat template")
+            render = partial(self.template.render, asked.messages, most=most)
+            text = await self.in_worker(key, render)
+            return [await self.encode(key, text, with_special=False)]
+        return [
+            await self.encode(key, prompt, with_special=True) if isinstance(prompt, str) else prompt
+            for prompt in asked.prompts
+        ]
+
+    async def encode(self, key: Key, text: str, *, with_special: bool) -> Tokens:
+        work = partial(self.tokenizer.encode, text, with_special=with_special)
+        return await self.in_worker(key, work)
+
+    async def in_worker(self, key: Key, work: Callable[[], T]) -> T:
+        """Work that would hold up the event loop."""
+        return await self._workers.run(key.name, work)
+
+    def _new_tokens(self, prompt: Tokens, asked: Asked) -> int:
+        """As many as asked for, or as fit; both numbers are said where they do not."""
+        most = self.protocol.bounds.max_model_tokens
+        wanted = asked.new_tokens(most - len(prompt))
+        if not prompt or len(prompt) + wanted > most:
+            found = f"{len(prompt)} prompt tokens and {wanted} new ones"
+            raise invalid("prompt", f"{found}, of at least 2 and at most {most} in all")
+        return wanted
+
+    def _choices(
+        self,
+        asked: Asked,
+        prompts: Sequence[Tokens],
+        key: Key,
+        guides: Sequence[Allowed | None],
+    ) -> list[Choice]:
+        stops = frozenset[int]() if asked.ignore_eos else self.tokenizer.stop_tokens
+        seed = secrets.randbits(31) if asked.seed is None else asked.seed
+        choices: list[Choice] = []
+        for index, prompt in enumerate(p for p in prompts for _ in range(asked.n)):
+            wanted = self._new_tokens(prompt, asked)
+            job = Job(
+                next(self.ids),
+                prompt,
+                wanted,
+                Sampling(asked.temperature, asked.top_p, asked.top_k, (seed + index) & _SEEDS),
+                stops,
+                logprobs=0 if asked.logprobs is None else max(1, asked.logprobs),
+                salt=key.salt,
+                priority=self._fairness.place(key.name, len(prompt) + wanted),
+                allowed=guides[index],
+            )
+            choices.append(Choice(index, job, TextStream(self.tokenizer, asked.stops)))
+        return choices
+
+    async def _guides(self, asked: Asked, count: int, key: Key) -> Sequence[Allowed | None]:
+        if asked.schema is None:
+            return [None] * count
+        return await self._grammars.guides(asked.schema, count, key=key.name)

@@ -1,0 +1,1 @@
+"""A front for several servers."""

@@ -1,0 +1,1 @@
+"""Renderers: text, SVG, HTML, browser, notebook; they compute nothing."""

@@ -1,0 +1,1 @@
+"""The explorer: views, each a question with its answer as data."""

@@ -1,0 +1,153 @@
+"""Chip: its parts and rates, its systolic array and its streaming from HBM, step by step.
+
+Rates are those of `rooflight chips`; cycles are `costs.systolic`, streaming is `costs.streaming`.
+"""
+
+from dataclasses import replace
+
+from rooflight.dtypes import DTYPES
+from rooflight.hardware.catalog import chip_names
+from rooflight.hardware.chip import Chip
+from rooflight.ui.browser.answer import Answer, Column, Fact, Link, Picture, Table
+from rooflight.ui.browser.chip_stream import stream_answer
+from rooflight.ui.browser.chip_systolic import systolic_answer
+from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.svg.chip import chip_svg
+from rooflight.units import format_si
+
+_FACTS = (
+    Column("fact", "fact"),
+    Column("value", "value"),
+    Column("source", "source", is_wide=True),
+    Column("checked", "checked"),
+)
+_SIDES = tuple(str(n) for n in range(1, 7))
+_SIZES = tuple(str(n) for n in range(1, 13))
+_CHUNKS = tuple(str(n) for n in range(1, 17))
+_POWERS = tuple(str(2**n) for n in range(13))
+
+
+def answer(question: Question) -> Answer:
+    """The part of the chip that was asked for."""
+    chip = question.slice("on").chip
+    match question.text("show"):
+        case "systolic array":
+            found = systolic_answer(question, chip)
+        case "HBM streaming":
+            found = stream_answer(question, chip)
+        case _:
+            found = _parts(chip)
+    return replace(found, links=_links(question), command=_command(question, chip))
+
+
+def _parts(chip: Chip) -> Answer:
+    rates = [(f"flops.{dtype}", rate, "FLOP/s") for dtype, rate in chip.flops.items()]
+    known: list[tuple[str, float | None, str]] = [
+        ("hbm_bytes", chip.hbm_bytes, "B"),
+        ("hbm_bytes_per_s", chip.hbm_bytes_per_s, "B/s"),
+        ("vmem_bytes", chip.vmem_bytes, "B"),
+        ("vmem_bytes_per_s", chip.vmem_bytes_per_s, "B/s"),
+        ("vector_flops", chip.vector_flops, "FLOP/s"),
+        *rates,
+        ("pcie_bytes_per_s", chip.pcie_bytes_per_s, "B/s"),
+        ("dcn_bytes_per_s_per_host", chip.dcn_bytes_per_s_per_host, "B/s"),
+    ]
+    rows = [_fact_row(chip, name, value, unit) for name, value, unit in known if value]
+    heads = zip(("HBM", "HBM feeds", "on the chip"), known[:3], strict=True)
+    facts = tuple(
+        Fact(name, label, value, lambda v, u=unit: format_si(v, u))
+        for label, (name, value, unit) in heads
+    )
+    return Answer(
+        sentences=(
+            f"{chip.title}: what it holds and how fast its parts feed each other",
+            "Everything a program computes on comes from HBM through on-chip memory into a unit,"
+            " and goes back the same way.",
+        ),
+        facts=facts,
+        pictures=(
+            Picture(
+                "parts",
+                chip_svg(chip),
+                f"The parts of {chip.title} with their sizes and rates",
+                640,
+            ),
+        ),
+        figures=tuple((name, value) for name, value, _ in known),
+        tables=(
+            Table("facts", "What the catalog says, and where it is from", _FACTS, tuple(rows)),
+        ),
+    )
+
+
+def _fact_row(chip: Chip, name: str, value: float, unit: str) -> tuple[str | None, ...]:
+    source = chip.source_of(name)
+    shown = format_si(value, unit)
+    return (name, shown, source.title if source else None, source.checked if source else None)
+
+
+def _links(question: Question) -> tuple[Link, ...]:
+    kept = tuple((name, question.text(name)) for name in ("on", "b", "d", "f", "dtype"))
+    others = [s for s in _SHOW if s != question.text("show")]
+    return (
+        *(Link(f"Its {name}", "chip", (("show", name), *kept)) for name in others),
+        Link("The same matmul under the roof", "roofline", kept),
+    )
+
+
+def _command(question: Question, chip: Chip) -> str:
+    if question.text("show") == "parts":
+        return f"rooflight chips {chip.name}"
+    size = "x".join(question.text(name) for name in "bdf")
+    return f"rooflight roofline --on {chip.name} --dtype {question.text('dtype')} --matmul {size}"
+
+
+_SHOW = ("parts", "systolic array", "HBM streaming")
+_DRAWN = "of the drawn array"
+_SMALL = "of the drawn product"
+
+_ARRAY = ("show", "systolic array")
+_STREAM = ("show", "HBM streaming")
+_PRODUCT = ("show", "systolic array", "HBM streaming")
+
+VIEW = View(
+    "chip",
+    "Chip",
+    "Its parts and rates; a systolic array and streaming from HBM, step by step.",
+    (
+        Field("show", "Show", "choice", "systolic array", choices=_SHOW),
+        Field("on", "Chip", "text", "v5e", "any chip of `rooflight chips`", chip_names()),
+        Field("rows", "Rows", "count", "4", _DRAWN, stops=_SIDES, most=6, when=_ARRAY),
+        Field("cols", "Columns", "count", "4", _DRAWN, stops=_SIDES, most=6, when=_ARRAY),
+        Field("m", "m", "count", "6", f"rows of X, {_SMALL}", stops=_SIZES, most=16, when=_ARRAY),
+        Field("k", "k", "count", "4", _SMALL, stops=_SIZES, most=16, when=_ARRAY),
+        Field("n", "n", "count", "4", _SMALL, stops=_SIZES, most=16, when=_ARRAY),
+        Field(
+            *("registers", "Weight registers", "choice", "2", "in each cell"),
+            choices=("1", "2"),
+            when=_ARRAY,
+        ),
+        Field(
+            *("op", "Op", "choice", "matmul", "that is streamed"),
+            choices=("matmul", "elementwise product"),
+            when=_STREAM,
+        ),
+        Field(
+            *("b", "B", "count", "256", "[B,D] x [D,F], or two of [B,D]"),
+            stops=_POWERS,
+            most=1e9,
+            when=_PRODUCT,
+        ),
+        Field("d", "D", "count", "4096", "of the chip's product", most=1e9, when=_PRODUCT),
+        Field("f", "F", "count", "16384", "of the chip's product", most=1e9, when=_PRODUCT),
+        Field("dtype", "Dtype", "choice", "bf16", choices=tuple(DTYPES), when=_STREAM),
+        Field("chunks", "Chunks", "count", "8", stops=_CHUNKS, most=16, when=_STREAM),
+        Field(
+            *("buffers", "Buffers", "count", "2", "for each side"),
+            stops=("1", "2", "3", "4"),
+            most=4,
+            when=_STREAM,
+        ),
+    ),
+    answer,
+)

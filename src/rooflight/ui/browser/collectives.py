@@ -1,0 +1,158 @@
+"""Collectives: hops on the links as the simulator runs them, beside the time of the formula.
+
+The numbers are those of `rooflight collective`. Expert dispatch sends tokens to the chips of their
+experts in two ways: each to those that want it (all-to-all), or all to all (all-gather).
+"""
+
+from rooflight.costs.network import CollectiveKind
+from rooflight.dtypes import DTYPES
+from rooflight.errors import UsageError
+from rooflight.hardware.axes import axes_of, mesh_of
+from rooflight.ui.browser.answer import (
+    Answer,
+    Column,
+    Fact,
+    Table,
+    show_bytes,
+    show_count,
+    show_seconds,
+    show_share,
+)
+from rooflight.ui.browser.dispatch import dispatch_answer
+from rooflight.ui.browser.hops import (
+    Run,
+    effort,
+    elsewhere,
+    hops_film,
+    priced_run,
+    run_command,
+    too_many,
+    where,
+)
+from rooflight.ui.browser.view import Field, Question, View
+from rooflight.units import format_si
+
+_MOST_CHIPS = 1_000_000  # of the formula
+_DISPATCH = "expert-dispatch"
+_KINDS: dict[str, CollectiveKind] = {
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-reduce": "all_reduce",
+    "all-to-all": "all_to_all",
+}
+_TIMES = (
+    Column("bound", "time by"),
+    Column("seconds", "time", show_seconds),
+    Column("meaning", "meaning", is_wide=True),
+)
+
+
+def answer(question: Question) -> Answer:
+    """The time of a collective, and its hops where they can be watched."""
+    on = question.slice("on")
+    if on.num_chips > _MOST_CHIPS:
+        raise UsageError(f"{on} has more than a million chips", hint="ask for v5e:16x16")
+    mesh = mesh_of(question.text("mesh") or None, on)
+    axes = axes_of(question.text("axes") or None, mesh)
+    if question.text("kind") == _DISPATCH:
+        return dispatch_answer(question, mesh, axes)
+    run = priced_run(_KINDS[question.text("kind")], question.count("bytes"), mesh, axes)
+    return _answer(run)
+
+
+def _answer(run: Run) -> Answer:
+    time, seen = run.time, run.seen
+    facts = [
+        Fact("expected_s", "time", time.expected_s, show_seconds, "bandwidth and latency"),
+        Fact("binds", "bound by", time.binds),
+        Fact("chips", "chips in a group", run.chips, show_count),
+    ]
+    if seen:
+        ratio = seen.result.seconds / time.expected_s
+        facts += [
+            Fact("simulated_s", "simulated", seen.result.seconds, show_seconds, effort(run)),
+            Fact("simulated_over_formula", "of the formula", ratio, show_share),
+            Fact("utilisation", "busiest link", seen.result.utilisation, show_share, "of the time"),
+            Fact("link_bytes", "it carries", seen.result.max_link_bytes, show_bytes),
+            Fact("hops", "hops", len(seen.result.hops), show_count, "messages over a link"),
+        ]
+    return Answer(
+        sentences=(_sentence(run), where(run), *too_many(run)),
+        facts=tuple(facts),
+        films=(hops_film(run),) if seen else (),
+        tables=(_times(run),),
+        links=elsewhere(run),
+        command=run_command(run),
+    )
+
+
+def _sentence(run: Run) -> str:
+    time = run.time
+    return (
+        f"{run.name} of {format_si(time.nbytes, 'B')} over {run.chips} chips:"
+        f" {show_seconds(time.expected_s)}, bound by {time.binds}"
+    )
+
+
+def _times(run: Run) -> Table:
+    time = run.time
+    rows: list[tuple[str, float, str]] = [
+        ("expected", time.expected_s, "bandwidth and latency"),
+        ("lower", time.lower_s, "everything overlaps"),
+        ("upper", time.upper_s, "nothing overlaps: one axis or tier after another"),
+        ("rule of thumb", time.rule_s, "the book's, for large groups"),
+    ]
+    if run.seen:
+        rows.append(("simulated", run.seen.result.seconds, "message by message on the links"))
+    rows += [
+        (f"{t.name}", t.bandwidth_s, f"bandwidth; latency {show_seconds(t.latency_s)}")
+        for t in time.tiers
+    ]
+    return Table("times", "The formula, its bounds, and the simulation", _TIMES, tuple(rows), 0)
+
+
+_POWERS = tuple(str(2**n) for n in range(7, 21))
+_BYTES = tuple(f"{n}{unit}" for unit in ("kB", "MB", "GB") for n in (1, 4, 16, 64, 256))
+
+VIEW = View(
+    "collectives",
+    "Collectives",
+    "Hops on ring, line, torus and switches, one by one; expert dispatch beside broadcast.",
+    (
+        Field("kind", "Collective", "choice", "all-gather", choices=(*_KINDS, _DISPATCH)),
+        Field(
+            *("bytes", "Bytes", "count", "34MB", "of the whole array, as if it were not split"),
+            stops=_BYTES,
+            most=1e15,
+            when=("kind", *_KINDS),
+        ),
+        Field(
+            *("tokens", "Tokens", "count", "4096", "of all chips together"),
+            stops=_POWERS,
+            most=1e9,
+            when=("kind", _DISPATCH),
+        ),
+        Field("d", "D", "count", "4096", "numbers in a token", most=1e6, when=("kind", _DISPATCH)),
+        Field(
+            *("k", "Experts a token", "count", "2"),
+            stops=("1", "2", "4", "8", "16"),
+            most=1024,
+            when=("kind", _DISPATCH),
+        ),
+        Field(
+            *("dtype", "Dtype", "choice", "bf16", "of a token"),
+            choices=tuple(DTYPES),
+            when=("kind", _DISPATCH),
+        ),
+        Field(
+            *("on", "Slice", "text", "v5e:16x1", "16x1 is a ring, 8x1 a line, 4x4 a mesh"),
+            choices=("v5e:16x1", "v5e:8x1", "v5e:4x4", "v5p:4x4x4", "h100:8", "h100:4x2"),
+        ),
+        Field(
+            *("mesh", "Mesh", "text", "", "X=4,Y=4; empty: an axis for each dim of the slice"),
+            is_optional=True,
+        ),
+        Field("axes", "Over", "text", "", "mesh axes; empty: all", is_optional=True),
+    ),
+    answer,
+)

@@ -1,0 +1,349 @@
+"""HTML of the explorer: the frame with its form, and an answer as the part that is swapped.
+
+The server renders both, so the first view needs no script; with one, only the answer is asked for
+again. No style and no script stands in the markup, because the policy of the page forbids them.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from urllib.parse import urlencode
+
+from rooflight.errors import RooflightError
+from rooflight.ui.browser.answer import Answer, Fact, Film, Link, Picture, Table
+from rooflight.ui.browser.view import Field, View
+from rooflight.ui.html.page import scrolling
+from rooflight.units import parse_count
+
+
+def document(title: str, body: Sequence[str]) -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{escape(title)} - rooflight</title>",
+            '<link rel="icon" href="/assets/icon.svg" type="image/svg+xml">',
+            '<link rel="stylesheet" href="/assets/explore.css">',
+            '<script type="module" src="/assets/explore.js"></script>',
+            "</head>",
+            "<body>",
+            '<a class="skip" href="#answer">Skip to the answer</a>',
+            *body,
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def header(views: Sequence[View], current: str) -> str:
+    """The name of the house and its rooms."""
+    links = "".join(
+        f'<li><a href="/{v.name}"{_current(v.name == current)}>{escape(v.title)}</a></li>'
+        for v in views
+    )
+    return (
+        '<header class="top"><a class="home" href="/">rooflight</a>'
+        f'<nav aria-label="Views"><ul>{links}</ul></nav></header>'
+    )
+
+
+def _current(is_current: bool) -> str:
+    return ' aria-current="page"' if is_current else ""
+
+
+def home_page(views: Sequence[View]) -> str:
+    """The list of views."""
+    cards = [
+        f'<li><a href="/{v.name}"><strong>{escape(v.title)}</strong></a>'
+        f"<span>{escape(v.about)}</span></li>"
+        for v in views
+    ]
+    main = [
+        '<main id="answer" class="home-list">',
+        "<h1>Ask, and look</h1>",
+        "<p>Every number is one that the command line prints. A question is a URL: share it.</p>",
+        f'<ul class="cards">{"".join(cards)}</ul>',
+        "</main>",
+    ]
+    return document("Explore", [header(views, ""), *main])
+
+
+def view_page(
+    views: Sequence[View], view: View, values: Mapping[str, str], parts: Mapping[str, str]
+) -> str:
+    """A view with its form and the parts of its answer, as markup; an absent part is asked for."""
+    slots = ["answer", *(["more"] if view.more else [])]
+    main = [
+        f'<main data-view="{view.name}">',
+        f'<div class="head"><h1>{escape(view.title)}</h1><p>{escape(view.about)}</p></div>',
+        '<div class="columns">',
+        form(view, values),
+        '<div class="answers">',
+        '<p id="status" class="status" role="status" aria-live="polite"></p>',
+        *(_slot(view, slot, parts.get(slot), values) for slot in slots),
+        "</div>",
+        "</div>",
+        _keys(),
+        "</main>",
+    ]
+    return document(view.title, [header(views, view.name), *main])
+
+
+def _slot(view: View, slot: str, markup: str | None, values: Mapping[str, str]) -> str:
+    """Where a part of the answer goes."""
+    state = "fresh" if markup is not None else "asked"
+    whole = escape(f"/{view.name}?{urlencode({**values, 'whole': 'yes'})}")
+    waiting = (
+        '<p class="loading">Working it out ...</p>'
+        f'<noscript><p><a href="{whole}">Without scripts: the rest of the answer</a></p></noscript>'
+    )
+    content = waiting if markup is None else markup
+    return f'<div id="{slot}" class="part" data-state="{state}">{content}</div>'
+
+
+def _keys() -> str:
+    """What the keyboard does; `?` shows it."""
+    keys = (
+        ("?", "this list"),
+        ("/", "to the first field"),
+        ("arrow keys", "move a slider, or a film that has the focus, by one stop"),
+        ("space", "play or pause the film"),
+        ("Esc", "close this list"),
+    )
+    rows = "".join(f"<dt><kbd>{k}</kbd></dt><dd>{w}</dd>" for k, w in keys)
+    return (
+        '<dialog id="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
+        f'<dl>{rows}</dl><form method="dialog"><button>Close</button></form></dialog>'
+    )
+
+
+def answer_markup(view: View, answer: Answer, query: str, *, part: str = "answer") -> str:
+    """One part of an answer: sentences, facts, pictures, tables, exports."""
+    head = [
+        f'<p class="{"answer" if i == 0 else "note"}">{escape(words)}</p>'
+        for i, words in enumerate(answer.sentences)
+    ]
+    return "\n".join(
+        [
+            *head,
+            *_facts(answer.facts),
+            *(_table(view, table, query, part) for table in answer.tables if table.is_first),
+            *(_film(view, film, query, part) for film in answer.films),
+            *(_picture(view, picture, query, part) for picture in answer.pictures),
+            *(_table(view, table, query, part) for table in answer.tables if not table.is_first),
+            *_links(answer.links),
+            *_exports(view, answer, query, part),
+        ]
+    )
+
+
+def error_markup(error: RooflightError) -> str:
+    """What is wrong with the question and what would work."""
+    hint = f'<p class="hint">{escape(error.hint)}</p>' if error.hint else ""
+    return f'<div class="error" role="alert"><p>{escape(str(error))}</p>{hint}</div>'
+
+
+def _facts(facts: Sequence[Fact]) -> list[str]:
+    if not facts:
+        return []
+    boxes = [
+        f'<div><dt>{escape(f.label)}</dt><dd data-figure="{escape(f.key)}">{escape(f.text)}</dd>'
+        + (f'<dd class="small">{escape(f.note)}</dd>' if f.note else "")
+        + "</div>"
+        for f in facts
+    ]
+    return [f'<dl class="facts">{"".join(boxes)}</dl>']
+
+
+def _picture(view: View, picture: Picture, query: str, part: str) -> str:
+    svg = picture.svg.replace("</title>", f"</title>\n<desc>{escape(picture.caption)}</desc>", 1)
+    wide = f' data-least="{picture.least}"' if picture.least else ""
+    return (
+        f'<figure data-picture="{picture.key}"{wide}>{scrolling(picture.caption, svg)}'
+        f"<figcaption>{escape(picture.caption)}</figcaption>"
+        f"{_saves(view, picture.key, query, part)}</figure>"
+    )
+
+
+def _saves(view: View, key: str, query: str, part: str) -> str:
+    source = f"{_api(view, part)}.svg?picture={key}&{query}"
+    return (
+        f'<div class="saves"><a download="{view.name}-{key}.svg" href="{escape(source)}">SVG</a>'
+        f'<button type="button" data-png="{view.name}-{key}.png">PNG</button></div>'
+    )
+
+
+def _film(view: View, film: Film, query: str, part: str) -> str:
+    """All stills, one to be seen; the script turns the pages."""
+    last = len(film.frames) - 1
+    stills = "".join(
+        f'<div class="still" data-words="{escape(frame.words)}"{"" if i == 0 else " hidden"}>'
+        f"{frame.svg}</div>"
+        for i, frame in enumerate(film.frames)
+    )
+    controls = (
+        '<button type="button" data-film="play">Play</button>'
+        '<button type="button" data-film="back" aria-label="One step back">&lt;</button>'
+        '<button type="button" data-film="on" aria-label="One step on">&gt;</button>'
+        f'<input type="range" min="0" max="{last}" value="0" step="1"'
+        f' aria-label="Step of {escape(film.title)}">'
+        f"<output>1 of {last + 1}</output>"
+    )
+    return (
+        f'<figure class="film" data-film="{film.key}" data-seconds="{film.seconds:g}">'
+        f"<h2>{escape(film.title)}</h2>"
+        f"{scrolling(film.title, f'<div>{stills}</div>')}"
+        f'<p class="words" aria-live="polite">{escape(film.frames[0].words)}</p>'
+        f'<div class="controls">{controls}</div>'
+        f"<figcaption>{escape(film.caption)}</figcaption>"
+        f"{_saves(view, f'{film.key}.1', query, part)}</figure>"
+    )
+
+
+def _table(view: View, table: Table, query: str, part: str) -> str:
+    heads = "".join(
+        f'<th scope="col"{_side(table, i)}>{escape(c.label)}</th>'
+        for i, c in enumerate(table.columns)
+    )
+    rows = "".join(_row(table, i) for i in range(len(table.rows)))
+    source = f"{_api(view, part)}.csv?table={table.key}&{query}"
+    markup = (
+        f'<table data-table="{table.key}"><caption>{escape(table.caption)}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    )
+    save = (
+        f'<div class="saves"><a download="{view.name}-{table.key}.csv" href="{escape(source)}">'
+        "CSV</a></div>"
+    )
+    body = scrolling(table.caption, markup) + save
+    if table.is_folded:
+        return f"<details><summary>{escape(table.caption)}</summary>{body}</details>"
+    return f'<div class="table">{body}</div>'
+
+
+def _row(table: Table, index: int) -> str:
+    marked = ' class="marked"' if index == table.marked else ""
+    cells = [
+        column.text(value) for column, value in zip(table.columns, table.rows[index], strict=True)
+    ]
+    name = escape(cells[0])
+    if table.links:
+        name = f'<a href="{escape(table.links[index].url)}">{name}</a>'
+    first = f'<th scope="row"{_side(table, 0)}>{name}</th>'
+    rest = "".join(f"<td{_side(table, i)}>{escape(c)}</td>" for i, c in enumerate(cells) if i)
+    return f"<tr{marked}>{first}{rest}</tr>"
+
+
+def _side(table: Table, index: int) -> str:
+    if table.columns[index].is_wide:
+        return ' class="words"'
+    values = [row[index] for row in table.rows if row[index] is not None]
+    is_number = bool(values) and all(isinstance(v, int | float) for v in values)
+    return ' class="number"' if is_number else ""
+
+
+def _links(links: Sequence[Link]) -> list[str]:
+    if not links:
+        return []
+    items = "".join(f'<li><a href="{escape(x.url)}">{escape(x.words)}</a></li>' for x in links)
+    return [f'<ul class="links">{items}</ul>']
+
+
+def _exports(view: View, answer: Answer, query: str, part: str) -> list[str]:
+    """All of it as JSON, and the command that prints the same."""
+    save = f'<a download="{view.name}.json" href="{escape(f"{_api(view, part)}?{query}")}">JSON</a>'
+    command = (
+        f'<div class="command"><code>{escape(answer.command)}</code>'
+        '<button type="button" data-copy>Copy</button></div>'
+        if answer.command
+        else ""
+    )
+    return [f'<div class="exports"><div class="saves">{save}</div>{command}</div>']
+
+
+def _api(view: View, part: str) -> str:
+    return f"/api/{view.name}" + ("" if part == "answer" else f"/{part}")
+
+
+# The form of a view: one labelled control a field, with a slider where a field has stops.
+
+
+def form(view: View, values: Mapping[str, str]) -> str:
+    """The question as it stands; it is sent as a plain form where there is no script."""
+    controls = "".join(
+        _control(field, values.get(field.name, field.default)) for field in view.fields
+    )
+    return (
+        f'<form class="question" method="get" action="/{view.name}" aria-label="The question">'
+        f'{controls}<div class="send"><button type="submit">Ask</button>'
+        f'<a href="/{view.name}">Start over</a>'
+        '<button type="button" data-keys aria-label="Keys of this page">?</button></div></form>'
+    )
+
+
+def _control(field: Field, value: str) -> str:
+    head = f'<label for="f-{field.name}">{escape(field.label)}</label>'
+    if field.kind == "switch":
+        return _wrap(field, head + _select(field, value, ("no", "yes")))
+    if field.kind == "choice":
+        return _wrap(field, head + _select(field, value, field.choices))
+    suggest = f' list="l-{field.name}"' if field.choices else ""
+    box = (
+        f'<input id="f-{field.name}" name="{field.name}" value="{escape(value)}" maxlength="400"'
+        f' autocomplete="off" spellcheck="false"{suggest}{_described(field)}>'
+    )
+    options = "".join(f'<option value="{escape(c)}"></option>' for c in field.choices)
+    listed = f'<datalist id="l-{field.name}">{options}</datalist>' if options else ""
+    return _wrap(field, head + box + listed + _slider(field, value))
+
+
+def _wrap(field: Field, markup: str) -> str:
+    helped = f'<small id="h-{field.name}">{escape(field.help)}</small>' if field.help else ""
+    when = ""
+    if field.when:
+        name, *values = field.when
+        when = f' data-when="f-{name}" data-values="{escape("|".join(values))}"'
+    return f'<div class="field"{when}>{markup}{helped}</div>'
+
+
+def _described(field: Field) -> str:
+    return f' aria-describedby="h-{field.name}"' if field.help else ""
+
+
+def _select(field: Field, value: str, choices: tuple[str, ...]) -> str:
+    options = "".join(
+        f"<option{' selected' if c == value else ''}>{escape(c)}</option>" for c in choices
+    )
+    return f'<select id="f-{field.name}" name="{field.name}"{_described(field)}>{options}</select>'
+
+
+def _slider(field: Field, value: str) -> str:
+    """A range over the stops, without a name: it moves the field, which is what is sent."""
+    if not field.stops:
+        return ""
+    at = nearest_stop(field.stops, value)
+    stops, label = escape(" ".join(field.stops)), escape(f"{field.label}, slider")
+    return (
+        f'<input type="range" min="0" max="{len(field.stops) - 1}" step="1" value="{at}"'
+        f' data-for="f-{field.name}" data-stops="{stops}" aria-label="{label}"'
+        f' aria-valuetext="{escape(field.stops[at])}">'
+    )
+
+
+def nearest_stop(stops: tuple[str, ...], value: str) -> int:
+    """The stop nearest to a value by ratio; the first where the value makes no sense.
+
+    >>> nearest_stop(("1Ki", "2Ki", "4Ki"), "2000")
+    1
+    """
+    try:
+        asked = max(1, parse_count(value))
+    except RooflightError:
+        return 0
+    sizes = [max(1, parse_count(stop)) for stop in stops]
+    return min(range(len(sizes)), key=lambda i: max(sizes[i] / asked, asked / sizes[i]))

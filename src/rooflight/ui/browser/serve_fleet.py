@@ -1,0 +1,185 @@
+"""Serve, what takes longer: the cheapest fleet for a traffic, as `rooflight plan serve` has it."""
+
+import math
+
+from rooflight.errors import UsageError
+from rooflight.hardware.calibration import ANY
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, cheapest_fleet
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, ways_to_serve
+from rooflight.plan.serving.simulate.arrivals import parse_lengths
+from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.ui.browser.answer import Answer, Column, Fact, Table, show_dollars, show_seconds
+from rooflight.ui.browser.serve import FIELDS, Asked, answer, ask
+from rooflight.ui.browser.view import Field, Question, View
+
+_REQUESTS = 1000  # simulated at a time: a page waits for them
+_SPARE = 1
+_LONGEST = 200_000  # tokens of a prompt or of an answer
+
+
+def more(question: Question) -> Answer:
+    """The fleet, or a word that none was asked for."""
+    if not question.text("rate"):
+        return Answer(("Give a rate of requests to see the cheapest fleet that serves it.",))
+    asked, demand = ask(question), _demand(question)
+    found = _search(question, asked, demand)
+    command = _command(question)
+    if found.best is None:
+        words = f"No fleet of these slices serves it so: {_traffic(question, demand)}."
+        return Answer((words,), command=command)
+    fleet = found.best
+    return Answer(
+        sentences=(
+            f"{_name(fleet)}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} an hour",
+            f"{_traffic(question, demand)}. {_needs(fleet)}",
+            f"{found.num_ways} ways to serve, {found.num_simulations} simulations of"
+            f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} kept the promise.",
+        ),
+        facts=(
+            Fact("dollars_per_hour", "an hour", fleet.dollars_per_hour, show_dollars),
+            Fact("replicas", "replicas", fleet.replicas, None, f"and {fleet.spare} spare"),
+            Fact(
+                "dollars_per_million",
+                "a million tokens",
+                fleet.dollars_per_million,
+                show_dollars,
+                f"{show_dollars(fleet.dollars_per_million_in)} in,"
+                f" {show_dollars(fleet.dollars_per_million_out)} out",
+            ),
+            Fact(
+                "paid",
+                "times the physics",
+                fleet.paid,
+                lambda v: f"{v:.2f}",
+                "replicas paid for, over those that catalog rates would need",
+            ),
+        ),
+        tables=(_latencies(fleet),),
+        command=command,
+    )
+
+
+def _demand(question: Question) -> Demand:
+    lengths = {name: parse_lengths(question.text(name), what=name) for name in ("isl", "osl")}
+    if max(one.mean for one in lengths.values()) > _LONGEST:
+        raise UsageError(
+            f"requests of more than {_LONGEST:,} tokens take too long to simulate here",
+            hint="ask for shorter ones, or use `rooflight plan serve`",
+        )
+    text = question.text
+    slo = Slo(
+        question.seconds("ttft") if text("ttft") else math.inf,
+        question.seconds("tpot") if text("tpot") else math.inf,
+    )
+    return Demand(
+        question.number("rate"), lengths["isl"], lengths["osl"], slo, num_requests=_REQUESTS
+    )
+
+
+def _search(question: Question, asked: Asked, demand: Demand) -> FleetSearch:
+    layout = question.text("layout")
+    prices = {} if asked.price is None else {on.chip.name: asked.price for on in asked.slices}
+    ways = ways_to_serve(
+        asked.model,
+        asked.slices,
+        demand,
+        precisions=[parse_precision(question.text("dtypes"))],
+        prices=prices,
+        policies=FLEET_POLICIES,
+        layouts=[parse_serving_layout(layout)] if layout else (),
+        engine=ANY,
+        sizes=Sizes(),
+    )
+    if not ways:
+        raise UsageError(
+            f"nothing holds {asked.model.title} and a request of {demand.work().longest:,}"
+            " positions",
+            hint="give larger slices or smaller dtypes, or leave out the layout",
+        )
+    return cheapest_fleet(ways, demand, spare=_SPARE)
+
+
+def _name(fleet: Fleet) -> str:
+    setup = fleet.way.setup
+    kinds = ""
+    if fleet.prefill_replicas:
+        generate = fleet.replicas - fleet.prefill_replicas
+        kinds = f" ({fleet.prefill_replicas} prefill, {generate} generate)"
+    return f"{fleet.replicas} + {fleet.spare} spare x {setup.on} {setup.layout}{kinds}"
+
+
+def _traffic(question: Question, demand: Demand) -> str:
+    text = question.text
+    promises = [f"{name.upper()} {text(name)}" for name in ("ttft", "tpot") if text(name)]
+    within = f"; {demand.percentile:g}% within {' and '.join(promises)}" if promises else ""
+    return f"{demand.rate:g} requests/s, {demand.input} in, {demand.output} out{within}"
+
+
+def _needs(fleet: Fleet) -> str:
+    bound, rate = fleet.way.bound, fleet.demand.rate
+    first = "prompts" if bound.prefill_s > bound.generate_s else "tokens"
+    return (
+        f"What binds: {first}; prompts need {rate * bound.prefill_s:.2f} replicas, tokens"
+        f" {rate * bound.generate_s:.2f}."
+    )
+
+
+def _latencies(fleet: Fleet) -> Table:
+    found, slo = fleet.simulation, fleet.demand.slo
+    columns = (
+        Column("latency", ""),
+        *(Column(f"{n}_s", n, show_seconds) for n in ("promised", "floor", "p50", "p95", "p99")),
+    )
+    rows = tuple(
+        (name, promised if promised < math.inf else None, floor, q.p50, q.p95, q.p99)
+        for name, promised, floor, q in (
+            ("TTFT", slo.ttft_s, found.floor.ttft_s, found.ttft),
+            ("TPOT", slo.tpot_s, found.floor.tpot_s, found.tpot),
+            ("E2E", math.inf, found.floor.e2e_s, found.e2e),
+        )
+        if q
+    )
+    return Table("latencies", "Simulated latencies of requests", columns, rows)
+
+
+def _command(question: Question) -> str:
+    text = question.text
+    flags = {"ttft": "--ttft", "tpot": "--tpot", "layout": "--layout"}
+    rest = "".join(f" {flag} {text(name)}" for name, flag in flags.items() if text(name))
+    chips = dict.fromkeys(word.strip().partition(":")[0] for word in text("on").split(","))
+    if text("price"):
+        rest += "".join(f" --price {chip}={text('price')}" for chip in chips)
+    return (
+        f"rooflight plan serve {text('model')} --rate {text('rate')} --isl {text('isl')} --osl"
+        f" {text('osl')} --on {text('on')} --dtypes {text('dtypes')} --requests {_REQUESTS}{rest}"
+    )
+
+
+VIEW = View(
+    "serve",
+    "Serve",
+    "Latency, throughput and cost of a served model, what binds a step, and the fleet it takes.",
+    (
+        *FIELDS,
+        Field(
+            *("rate", "Requests a second", "number", "", "for a fleet"),
+            least=0.001,
+            most=1e5,
+            is_optional=True,
+        ),
+        Field("isl", "Prompt tokens", "text", "1024", "1024, 1024~0.5, 100..2000 or exp:1024"),
+        Field("osl", "New tokens", "text", "256", "in the same words"),
+        Field(
+            *("ttft", "Promised first token", "time", "1s"),
+            least=1e-6,
+            most=1e4,
+            is_optional=True,
+        ),
+    ),
+    answer,
+    more,
+)
