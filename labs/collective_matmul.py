@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 import lab
 from ring import COLS, ROWS, around, gathered
 from rooflight.algebra import parse_contraction, strategies
-from rooflight.compile import CompileRequest, compile_all, read_compilation
+from rooflight.compile.aot.request import CompileRequest
+from rooflight.compile.aot.run import compile_all, read_compilation
 from rooflight.costs import choose
 from rooflight.hardware import parse_mesh
 

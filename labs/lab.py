@@ -17,7 +17,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 
 from rooflight.algebra import parse_contraction, strategies
-from rooflight.compile.hlo import CompiledStep, parse_module, read_step
+from rooflight.compile.hlo.parse import parse_module
+from rooflight.compile.hlo.step import CompiledStep, read_step
 from rooflight.costs import Price, choose
 from rooflight.dtypes import DTYPES
 from rooflight.hardware import Source, load_chip, parse_mesh

@@ -9,7 +9,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import lab
-from rooflight.measure.trace import overlaps, read_trace, step_table
+from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.read import read_trace
+from rooflight.measure.trace.table import step_table
 
 B, D, F, STEPS = 512, 256, 1024, 4
 PRODUCTS = (

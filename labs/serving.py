@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 import lab
-from rooflight.batching import Request, Scheduler
+from rooflight.batching.request import Request
+from rooflight.batching.scheduler import Scheduler
 from rooflight.dtypes import DTYPES
 from rooflight.hardware import parse_mesh
 from rooflight.models.graph import dim_sizes, model_graph

@@ -104,9 +104,8 @@ def _trace_command(args: Namespace, mesh: Mesh, axes: list[str]) -> str:
 def _simulate(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
     """The seconds alone."""
     _check_chips(mesh, _SIMULATED if mesh.slice.chip.switched else _TRACEABLE, "--simulate")
-    from rooflight.costs.netsim.simulate import (
-        simulate_seconds,
-    )  # only here: a simulator is slow to load
+    # Only here: a simulator is slow to load.
+    from rooflight.costs.netsim.simulate import simulate_seconds
 
     return simulate_seconds(_KINDS[args.kind], args.bytes, mesh, axes)
 
@@ -124,10 +123,8 @@ def _check_chips(mesh: Mesh, most: int, flag: str) -> None:
 def _trace(args: Namespace, mesh: Mesh, axes: list[str]) -> float:
     """Writes the hops of the simulated collective and returns the seconds it took."""
     _check_chips(mesh, _TRACEABLE, "--trace")
-    from rooflight.costs.netsim.simulate import (
-        simulate,
-        trace_json,
-    )  # only here: a simulator is slow to load
+    # Only here: a simulator is slow to load.
+    from rooflight.costs.netsim.simulate import simulate, trace_json
 
     result = simulate(_KINDS[args.kind], args.bytes, mesh, axes)
     write_file(args.trace, json.dumps(trace_json(result), allow_nan=False), flag="--trace")

@@ -183,6 +183,10 @@ class Plan:
         """The mesh on its slice, as records."""
         return parse_mesh(self.mesh, on=self.slice)
 
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file."""
+        Path(path).write_text(to_json(self) + "\n", encoding="utf-8")
+
 
 def to_json(plan: Plan) -> str:
     """The plan file: one JSON document."""

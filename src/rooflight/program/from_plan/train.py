@@ -29,6 +29,12 @@ def build(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:
     return build_step(mesh, decided, make_program(decided))
 
 
+def build_here(plan: Plan) -> tuple[Any, tuple[Any, ...]]:
+    """The same on the devices of this process."""
+    axes = plan.placed().axes
+    return build_step(jax.make_mesh(tuple(axes.values()), tuple(axes)), plan, make_program(plan))
+
+
 def make_program(plan: Plan) -> Program:
     """The program of a plan: its pins, its dtypes, its remat policy."""
     setting, recipe = setting_of(plan), parse_recipe(plan.recipe)

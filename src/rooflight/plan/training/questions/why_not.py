@@ -56,25 +56,32 @@ def why_not(question: Question, wanted: Wanted, best: Candidate) -> WhyNot:
     """Searches what is wanted as the whole space is searched, and says why it is not the answer."""
     region, outside = region_of(wanted, question)
     narrow = replace(question, region=region)
-    found = search_training(narrow, count=1)
-    if found.candidates:
-        return judged(question, wanted, best, found.candidates[0], outside)
-    if not found.num_priced:
+    mine = best_of(narrow)
+    if mine is None:
         because = _what_does_not_divide(narrow)
         return WhyNot(wanted, "does not divide", because, best, outside=outside)
-    nearest = replace(narrow, region=replace(region, must_fit=False))
-    small = search_training(nearest, count=_LOOKED_AT).candidates
-    held = min(small, key=lambda c: c.memory.total_bytes)
+    if mine.memory.fits:
+        return judged(question, wanted, best, mine, outside)
     return WhyNot(
         wanted,
         "does not fit",
-        _too_much(held),
+        _too_much(mine),
         best,
-        held,
+        mine,
         outside,
-        _terms(held, best),
-        _smallest_fixes(question, held),
+        _terms(mine, best),
+        _smallest_fixes(question, mine),
     )
+
+
+def best_of(narrow: Question) -> Candidate | None:
+    """The fastest of a region that fits, else the one that lacks least; None if none divides."""
+    found = search_training(narrow, count=1)
+    if found.candidates or not found.num_priced:
+        return found.candidates[0] if found.candidates else None
+    every = replace(narrow, region=replace(narrow.region, must_fit=False))
+    small = search_training(every, count=_LOOKED_AT).candidates
+    return min(small, key=lambda c: c.memory.total_bytes)
 
 
 def judged(
