@@ -10,7 +10,7 @@ SOURCE = ROOT / "src" / "rooflight"
 _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILINE)
 LINES_A_FILE = 400
 LARGE_FOLDERS = {
-    "book": 32,
+    "book": 30,
     "cli": 90,
     "compile/hlo": 19,
     "interop": 18,
@@ -18,7 +18,7 @@ LARGE_FOLDERS = {
     "measure/trace": 21,
     "serve/http": 33,
     "train": 19,
-    "ui/browser": 30,
+    "ui/browser": 29,
     "ui/svg": 20,
 }
 LINES_IN_ALL = 85_900  # 83,000, doors, the forecast, switched networks, Megatron scripts, offload

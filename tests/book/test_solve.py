@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rooflight.book.entry import Entry, Expected, Value
-from rooflight.book.facts import look_up
 from rooflight.book.read import entries
-from rooflight.book.solve import agrees
+from rooflight.book.solve import agrees, look_up
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.slice import parse_slice
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rooflight.book.entry import Entry
-from rooflight.book.mixed import OVERLAPS, Mixed, mixed
+from rooflight.book.mixed_parallel import OVERLAPS, Mixed, mixed
 from rooflight.book.read import entries
 from rooflight.book.solve import solve
 from rooflight.costs import network

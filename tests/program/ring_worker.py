@@ -19,7 +19,8 @@ from jax.sharding import PartitionSpec as P
 
 from rooflight.errors import ShardingError
 from rooflight.models.graph.ops import Mask
-from rooflight.program.attention.ring import Order, ring_attend, ring_positions, unzigzag, zigzag
+from rooflight.program.attention.ring import ring_attend
+from rooflight.program.attention.ring_order import Order, ring_positions, unzigzag, zigzag
 from rooflight.program.attention.tile import How, visible
 from rooflight.program.attention.ulysses import ulysses_attend
 

@@ -12,7 +12,6 @@ with their keys and are home after n shifts; nothing is saved but the local q, k
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,51 +21,9 @@ from rooflight.errors import ShardingError
 from rooflight.program.attention import chunks
 from rooflight.program.attention import tile as tiles
 from rooflight.program.attention.chunks import Triple
+from rooflight.program.attention.ring_order import Order, ring_positions
 from rooflight.program.attention.tile import How, Keys, Queries, State
 from rooflight.program.varying import align
-
-# Which positions of a sequence the devices of a ring hold.
-
-Order = Literal["blocks", "zigzag"]
-
-
-def zigzag_pieces(devices: int) -> list[int]:
-    """The pieces of a sequence in the order in which the devices hold them.
-
-    >>> zigzag_pieces(4)
-    [0, 7, 1, 6, 2, 5, 3, 4]
-    """
-    return [piece for r in range(devices) for piece in (r, 2 * devices - 1 - r)]
-
-
-def zigzag(x: jax.Array, devices: int, dim: int = 1) -> jax.Array:
-    """A whole sequence along `dim`, reordered so that block r is what device r holds."""
-    return _take_pieces(x, zigzag_pieces(devices), dim)
-
-
-def unzigzag(x: jax.Array, devices: int, dim: int = 1) -> jax.Array:
-    """The inverse of `zigzag`: positions in their own order."""
-    pieces = zigzag_pieces(devices)
-    return _take_pieces(x, [pieces.index(i) for i in range(2 * devices)], dim)
-
-
-def ring_positions(
-    length: int, *, axis: str, order: Order, rank: jax.Array | None = None
-) -> jax.Array:
-    """Inside `shard_map`: the positions of the `length` tokens that a device (this one) holds."""
-    rank = lax.axis_index(axis) if rank is None else rank
-    if order == "blocks":
-        return rank * length + jnp.arange(length)
-    half, last = length // 2, 2 * lax.axis_size(axis) - 1
-    pieces = jnp.stack([rank, last - rank])[:, None]
-    return (pieces * half + jnp.arange(half)).reshape(length)
-
-
-def _take_pieces(x: jax.Array, pieces: list[int], dim: int) -> jax.Array:
-    size = x.shape[dim] // len(pieces)
-    whole = x.reshape(*x.shape[:dim], len(pieces), size, *x.shape[dim + 1 :])
-    return jnp.take(whole, jnp.array(pieces), axis=dim).reshape(x.shape)
-
 
 Pair = tuple[jax.Array, jax.Array]  # keys and values, or their gradients
 Saved = tuple[Triple, jax.Array | None, jax.Array | None, jax.Array, jax.Array]

@@ -11,7 +11,7 @@ other gathering form, and so back. Only local blocks are saved; A is gathered ag
 Matrices have two dims; `jax.vmap` adds others. The ways around the ring: `collective_matmul_ring`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rooflight.errors import ShardingError
+from rooflight.program.collective_matmul.ring import arrivals, departures
 from rooflight.program.varying import align
 
 Gathered = Literal["rows", "contract"]
@@ -143,54 +144,3 @@ def _check_divides(size: int, axis: str, what: str, tiles: int = 1) -> None:
             f"{size} {what} of a product cannot be split {ways} ways ({tiles} tiles over {axis})",
             hint=f"pad the {what} to a multiple of {ways}",
         )
-
-
-# The two rings under every collective matmul: blocks that arrive, and sums that depart.
-
-
-def arrivals(x: jax.Array, *, axis: str, two_way: bool) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Every device's block and whose it is, the own one first."""
-    n, me = lax.axis_size(axis), lax.axis_index(axis)
-    right = left = x
-    yield me, x
-    for step in range(1, _steps(n, two_way) + 1):
-        right = _shift(right, axis, 1)
-        yield (me - step) % n, right
-        if two_way:
-            left = _shift(left, axis, -1)
-            yield (me + step) % n, left
-    if two_way and n % 2 == 0:
-        half = x.shape[0] // 2
-        ends = _shift(right[:half], axis, 1), _shift(left[half:], axis, -1)
-        yield (me + n // 2) % n, jnp.concatenate(ends)
-
-
-def departures(part: Callable[[jax.Array], jax.Array], *, axis: str, two_way: bool) -> jax.Array:
-    """The sum over all devices of `part(me)`, where `part(j)` is this device's term for owner j."""
-    n, me = lax.axis_size(axis), lax.axis_index(axis)
-    steps = _steps(n, two_way)
-    right, left = jnp.zeros(()), jnp.zeros(())  # sums on their way to owners right and left of here
-    if two_way and n % 2 == 0:
-        far = part((me + n // 2) % n)
-        half, rest = far.shape[0] // 2, far.shape[0] - far.shape[0] // 2
-        right = _pad(_shift(far[:half], axis, 1), (0, rest))
-        left = _pad(_shift(far[half:], axis, -1), (half, 0))
-    for step in range(steps, 0, -1):
-        right = _shift(right + part((me + step) % n), axis, 1)
-        if two_way:
-            left = _shift(left + part((me - step) % n), axis, -1)
-    return part(me) + right + left
-
-
-def _steps(n: int, two_way: bool) -> int:
-    """Steps of whole blocks; both ways with n even, one step of halves comes on top."""
-    return (n - 1) // 2 if two_way else n - 1
-
-
-def _shift(x: jax.Array, axis: str, by: int) -> jax.Array:
-    n = lax.axis_size(axis)
-    return lax.ppermute(x, axis, [(i, (i + by) % n) for i in range(n)])
-
-
-def _pad(x: jax.Array, rows: tuple[int, int]) -> jax.Array:
-    return jnp.pad(x, (rows, *((0, 0),) * (x.ndim - 1)))

@@ -11,17 +11,18 @@ Entries are reused as soon as they are free (`pipeline_messages`), so a buffer i
 table's largest number of values in flight. In: a `Schedule`. Out: `Ticks`, numpy and no jax.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rooflight.errors import UsageError
-from rooflight.models.layout.in_step import InStep, Now, in_step
-from rooflight.models.layout.slots import Schedule, Slot, homes
+from rooflight.models.layout.in_step import Now, in_step
+from rooflight.models.layout.slots import Schedule, Slot
+from rooflight.program.pipeline.messages import allot, column_of, messages
 
 Table = npt.NDArray[Any]  # [ticks, devices] of integers or flags
 NOTHING = -1  # no entry
@@ -119,64 +120,3 @@ def _lane(
         lane["is_first"][now] = slot.stage == 0
         lane["is_last"][now] = slot.stage == schedule.num_stages - 1
     return lane
-
-
-# What the devices of a pipeline hand to each other, when, and where it is kept.
-
-Kind = Literal["x", "g"]  # a forward makes the next stage's x, a backward the g of the one before
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A value on its way: made at the end of a tick, and read in later ones by its target."""
-
-    name: Kind
-    source: int
-    target: int
-    made: int
-    forward: int | None  # the tick in which a forward reads it
-    backward: int  # the tick in which a backward reads it, for the last time
-
-
-def messages(schedule: Schedule, table: InStep) -> Iterator[Message]:
-    """The input of every stage but the first, and the output gradient of all but the last."""
-    home = homes(schedule)
-    forward, backward = (
-        {(slot.microbatch, slot.stage): tick for (tick, _), slot in run.items()}
-        for run in (table.forward, table.backward)
-    )
-    for (microbatch, stage), here in home.items():
-        until = backward[microbatch, stage]
-        before, after = (microbatch, stage - 1), (microbatch, stage + 1)
-        if before in home:
-            read = forward.get((microbatch, stage))
-            yield Message("x", home[before], here, forward[before], read, until)
-        if after in home:
-            yield Message("g", home[after], here, backward[after], None, until)
-
-
-def allot(found: Iterable[Message]) -> Iterator[tuple[Message, int]]:
-    """Each message with the lowest entry of its kind and device that is free when it arrives.
-
-    Reads come before writes in a tick: an entry read for the last time can be written then."""
-    busy: dict[tuple[str, int], list[int]] = {}  # until when, by entry
-    for message in sorted(found, key=lambda m: m.made):
-        held = busy.setdefault((message.name, message.target), [])
-        free = (entry for entry, until in enumerate(held) if until <= message.made)
-        entry = next(free, len(held))
-        held[entry : entry + 1] = [message.backward]
-        yield message, entry
-
-
-def column_of(message: Message, schedule: Schedule) -> str:
-    """Which column of the table stores it: the one of the neighbour it comes from."""
-    step = (message.target - message.source) % schedule.stages
-    if step == 0:
-        return "from_here"
-    if step not in (1, schedule.stages - 1):
-        raise UsageError(
-            f"{schedule.name}: device {message.source} would send to device {message.target}, which"
-            " is no neighbour",
-            hint="place stages that follow each other on neighbouring devices",
-        )
-    return "from_before" if step == 1 else "from_after"

@@ -4,13 +4,14 @@ In: the shell of IPython. Out: formatters of its kind for our records. The recor
 it, and IPython itself is not imported.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol  # Any: a record of the type it is registered for
 
 from rooflight.algebra.contract import Strategy
 from rooflight.algebra.notation import Contraction
 from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.findings.judge import Verdict
+from rooflight.compile.hlo.collectives import Collective
 from rooflight.costs.choose import Choice, Price
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.roofline import OpTime
@@ -22,7 +23,8 @@ from rooflight.measure.reconcile.gap import Gap
 from rooflight.measure.trace.table import StepTable
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
-from rooflight.ui.notebook.gaps import gap_html
+from rooflight.ui.html.page import Grid, figure, grid, paragraph
+from rooflight.ui.notebook.frame import framed
 from rooflight.ui.notebook.hardware import (
     calibration_html,
     chip_html,
@@ -39,7 +41,86 @@ from rooflight.ui.notebook.products import (
     price_html,
     strategy_html,
 )
-from rooflight.ui.notebook.steps import program_verdict_html, step_table_html, verdict_html
+from rooflight.ui.svg.waterfall import Change, Waterfall, waterfall_svg
+from rooflight.units import format_seconds, format_si
+
+# Steps that were compiled or measured as HTML: verdicts with their findings, tables of traces.
+
+
+def step_table_html(table: StepTable) -> str:
+    """Where the time of a step went."""
+    count = f"{len(table.steps)} steps of {format_seconds(table.seconds)}"
+    heading = f"{count} on {table.num_devices} devices"
+    rows = tuple(
+        (
+            row.key,
+            format_seconds(row.seconds),
+            f"{row.seconds / table.seconds:.1%}",
+            f"{row.count:.3g}",
+            "-" if row.flops_per_s is None else format_si(row.flops_per_s, "FLOP/s"),
+        )
+        for row in table.rows
+    )
+    header = (table.by, "seconds", "of step", "times", "FLOP/s")
+    return framed(heading, grid(Grid("one step on one device", header, rows, "lrrrr")))
+
+
+def verdict_html(verdict: Verdict) -> str:
+    """Whether the compiler did what the plan says."""
+    plan = verdict.plan
+    words = [finding.words for finding in verdict.findings]
+    return _judged(f"{plan.model.title} on {plan.slice}", words, verdict.collectives)
+
+
+def program_verdict_html(verdict: ProgramVerdict) -> str:
+    """What is odd about a function, with lines and fixes."""
+    words = [f"{f.words} [{f.place}]; fix: {f.fix}" for f in verdict.findings]
+    collectives = verdict.partitioned.collectives if verdict.partitioned else ()
+    return _judged(f"{verdict.build} on {verdict.mesh.slice}", words, collectives)
+
+
+def _judged(heading: str, words: Sequence[str], collectives: Sequence[Collective]) -> str:
+    count = f"{len(words)} finding{'' if len(words) == 1 else 's'}" if words else "as it should be"
+    rows = tuple(
+        (
+            c.kind.replace("_", "-"),
+            "+".join(c.axes) if c.axes else "-",
+            format_si(c.nbytes, "B"),
+            "-" if c.count is None else str(c.count),
+            c.source.rpartition("/")[2] or "-",
+        )
+        for c in sorted(collectives, key=lambda c: -(c.bytes_per_step or 0))
+    )
+    header = ("collective", "axes", "bytes", "times", "from")
+    table = [grid(Grid("right after partitioning", header, rows, "llrrl"))] if rows else []
+    return framed(f"{heading}: {count}", *map(paragraph, words), *table)
+
+
+# The gap between a plan and a run as HTML: a waterfall of causes, terms in three columns.
+
+
+def gap_html(gap: Gap) -> str:
+    """From the planned step to the measured one."""
+    planned, measured = format_seconds(gap.planned_s), format_seconds(gap.measured_s)
+    changes = tuple(Change(one.name, one.seconds, one.witness) for one in gap.causes)
+    rest = Change("unattributed", gap.unattributed_s, "")
+    title = "A step, planned to measured"
+    picture = waterfall_svg(
+        Waterfall(title, "planned", gap.planned_s, (*changes, rest), "measured", gap.measured_s)
+    )
+    words = "; ".join(f"{one.name} {format_seconds(one.seconds)}" for one in (*changes, rest))
+    rows = tuple(
+        (term.name, *map(_seconds, (term.planned_s, term.compiled_s, term.measured_s)))
+        for term in gap.terms
+    )
+    table = Grid("a step", ("term", "planned", "compiled", "measured"), rows, "lrrr")
+    drawn = figure(picture, caption=title, describe=words)
+    return framed(f"planned {planned}, measured {measured}", drawn, grid(table))
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
 
 __all__ = ["RENDERERS", "load_ipython_extension", "unload_ipython_extension"]
 
