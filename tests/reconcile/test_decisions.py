@@ -144,7 +144,8 @@ def test_decisions_of_another_process_are_the_same_and_kept() -> None:
     assert kept_decisions()[question.row.id] == decided
 
 
-def decisions_text(each: list[Decision], rows: list[Decision]) -> str:
+def decisions_text(each: list[Decision], rows: list[Decision], unasked: int = 0) -> str:
+    """The table; `unasked` configurations were left out of a run that was cut short."""
     reached = [d for d in rows if d.ratio is not None]
     adapters = sum(d.missed == ADAPTERS for d in rows)
     lines = [
@@ -152,6 +153,7 @@ def decisions_text(each: list[Decision], rows: list[Decision]) -> str:
         f" {sum((d.ratio or 0) <= NO_SLOWER for d in reached)} where the pick is no slower than"
         f" {NO_SLOWER} times what ran; {len(rows) - len(reached)} missed, {adapters} of them"
         f" adapters. {today()}.",
+        *([f"Not asked: {unasked} configurations on TPUs, most with experts."] if unasked else []),
         "",
         "| run | slice | framework | what ran | measured | forecast | pick | forecast | nearest |",
         "| --- | --- | --- | --- | ---: | ---: | --- | ---: | --- |",
