@@ -125,3 +125,9 @@ def test_the_page_says_why_a_slower_row_is_first() -> None:
     assert (
         "row 1 comes before row 2, which is forecast 1.5% faster: of forecasts within 2 %" in text
     )
+
+
+def test_rows_that_extrapolate_alike_are_a_tie_and_no_more() -> None:
+    text = run(shlex.split("plan train llama3-405b --on h100:8x2048 --batch 16M --seq 8192")).out
+    assert "row 1 comes before row 2, which is forecast 0.8% faster" in text
+    assert "row 2: " not in text and "extrapolates: fewer than two measured runs" in text

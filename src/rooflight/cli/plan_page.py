@@ -4,7 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from rooflight.plan.file.record import Choice
-from rooflight.plan.training.search.candidate import Candidate, Question, Rank, extrapolation_of
+from rooflight.plan.training.search.candidate import (
+    Candidate,
+    Question,
+    Rank,
+    counted_seconds,
+    extrapolation_of,
+)
 from rooflight.plan.training.search.plan import schedule_text
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.search.wanted import degrees_text
@@ -44,7 +50,8 @@ def _order(question: Question, found: Search) -> Iterator[str]:
     """Why the first row may be slower than a later one."""
     first, *others = found.candidates
     faster = [(i, c) for i, c in enumerate(others, 2) if c.step_s < first.step_s]
-    near = [(c.step_s, i) for i, c in faster if not c.unseen]
+    first_s = counted_seconds(question, first)
+    near = [(c.step_s, i) for i, c in faster if counted_seconds(question, c) < first_s]
     if near:
         least_s, number = min(near)
         yield (
@@ -52,7 +59,7 @@ def _order(question: Question, found: Search) -> Iterator[str]:
             " faster: of forecasts within 2 % the layout with the fewest mesh axes is first, then"
             " with tensor parallelism inside a node, then with the most free HBM"
         )
-    new = {i: c.unseen for i, c in faster if c.unseen}
+    new = {i: c.unseen for i, c in faster if counted_seconds(question, c) >= first_s}
     if new:
         rows = f"row{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}"
         what = ", ".join(dict.fromkeys(name for names in new.values() for name in names))
