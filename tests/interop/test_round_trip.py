@@ -295,6 +295,16 @@ def test_every_model_that_is_written_whole_comes_back(name: str) -> None:
     assert found.model.num_layers == plan.model.num_layers
 
 
+def test_microbatches_that_the_stages_do_not_divide_pass_in_larger_groups() -> None:
+    plan = replace(plan_of("pp=P,dp=Z", "P=4,Z=32", model="llama3-8b"), batch=192, recipe="18")
+    odd = piped(plan, stages=4, schedule="interleaved", microbatches=6, virtual=2)
+    export = export_plan(odd, to="megatron")
+    assert "--microbatch-group-size-per-virtual-pipeline-stage 6\n" in export.text
+    assert not changed(odd, read_again(export, odd))
+    even = replace(odd, microbatches=4, batch=128)
+    assert "microbatch-group" not in export_plan(even, to="megatron").text
+
+
 def test_what_cannot_be_written_is_refused_by_name() -> None:
     plan = replace(plan_of("dp=Z,cp=Y,ep=Z", "Z=16,Y=8@node", model="deepseek-v3"), recipe="18")
     with pytest.raises(UsageError) as caught:
@@ -302,7 +312,7 @@ def test_what_cannot_be_written_is_refused_by_name() -> None:
     assert "dp=Z,cp=Y,ep=Z on mesh Z=16@leaf,Y=8@node becomes dp=ZX,cp=Y,ep=XY" in str(caught.value)
     plan = plan_of("pp=P,dp=Z", "P=4,Z=32", model="llama3-8b")
     odd = piped(plan, stages=4, schedule="interleaved", microbatches=2, virtual=2)
-    with pytest.raises(UsageError, match="must have a multiple of the 4 stages"):
+    with pytest.raises(UsageError, match="2 microbatches are not whole groups of 4 or more"):
         export_plan(replace(odd, recipe="18"), to="megatron")
     with pytest.raises(UsageError, match="are not whole sequences"):
         export_plan(replace(plan_of("dp=Z", "Z=128"), batch=64, recipe="18"), to="megatron")

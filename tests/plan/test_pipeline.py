@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
 from rooflight.models.layout.schedules import SCHEDULES, make_schedule
+from rooflight.plan.training.time.bubble import BUBBLES
 from rooflight.plan.training.time.pipeline import PipelineRun, SlotTimes, simulate_pipeline
+from rooflight.plan.training.time.stages import in_flight
 
 few = st.integers(1, 8)
 many = st.integers(1, 32)
@@ -36,11 +38,13 @@ def test_gpipe_and_1f1b_idle_for_all_stages_but_one(
     assert found.bubble == pytest.approx((s - 1) / (m + s - 1))
 
 
-@given(few, st.integers(1, 4), st.integers(2, 4), lengths, lengths, lengths)
+@given(few, st.integers(1, 4), st.data(), st.integers(2, 4), lengths, lengths, lengths)
 def test_interleaving_divides_the_bubble_by_the_virtual_stages(
-    s: int, rounds: int, v: int, f: int, b: int, w: int
+    s: int, rounds: int, data: st.DataObject, v: int, f: int, b: int, w: int
 ) -> None:
-    m = rounds * s
+    """In groups of as many microbatches as stages, or of up to twice as many."""
+    m = rounds * data.draw(st.integers(s, s + (s - 1) // rounds))
+    assert BUBBLES["interleaved"].allows(s, m)
     found = simulate("interleaved", s, m, SlotTimes(f, b, w), virtual=v)
     assert found.bubble == pytest.approx((s - 1) / (v * m + s - 1))
 
@@ -123,6 +127,18 @@ def test_interleaving_holds_more_than_1f1b_by_the_published_ratio(s: int, v: int
     """1 + (S - 1) / (S v) of the S microbatches of 1F1B on the first device."""
     found = simulate("interleaved", s, k * s, SlotTimes(1, 1, 1), virtual=v)
     assert found.peak_activations[0] == s * (1 + Fraction(s - 1, s * v))
+
+
+@given(st.integers(2, 5), st.integers(2, 4), st.integers(5, 9), st.data())
+def test_a_larger_group_waits_in_every_chunk_but_the_last(
+    s: int, v: int, rounds: int, data: st.DataObject
+) -> None:
+    """And the shortened table that the planner reads has the moments of the whole one."""
+    group = data.draw(st.integers(s, s + (s - 1) // rounds))
+    found = simulate("interleaved", s, rounds * group, SlotTimes(1, 1, 1), virtual=v)
+    assert found.peak_activations[0] == Fraction((v - 1) * group + 2 * s - 1, v)
+    moments = in_flight("interleaved", stages=s, microbatches=rounds * group, virtual=v)
+    assert [max(map(sum, m)) for m in moments] == [v * n for n in found.peak_activations]
 
 
 @given(st.integers(1, 5), st.integers(0, 8))

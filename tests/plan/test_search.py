@@ -50,7 +50,7 @@ def shortened(model: ModelSpec, layers: int) -> ModelSpec:
 def everything(question: Question) -> Iterator[Candidate]:
     """Each layout of the space, derived and priced on its own: no arrays, nothing left out."""
     num_layers = len(question.graph.order)
-    schedules, ends = schedules_of(question.framework), question.framework.counted_ends
+    schedules = schedules_of(question.framework)
     for layout in layouts_of(question):
         meshes = every_placement(layout, question.on)
         for index in range(meshes.count):
@@ -59,7 +59,7 @@ def everything(question: Question) -> Iterator[Candidate]:
                 for schedule, virtual in schedules if layout.stages else schedules[:1]:
                     micro = Microbatching(count, schedule, virtual)
                     stages = math.prod(mesh.size(a) for a in layout.stages)
-                    if not can_run(micro, stages, count, num_layers, ends):
+                    if not can_run(micro, stages, count, num_layers, question.framework):
                         continue
                     for remat in policies_of(question):
                         try:

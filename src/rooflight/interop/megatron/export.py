@@ -13,11 +13,12 @@ from rooflight.interop.alternatives import row_of_plan
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
 from rooflight.interop.megatron.arguments import Arguments
 from rooflight.interop.megatron.read import import_megatron
-from rooflight.interop.megatron.stages import stage_settings
+from rooflight.interop.megatron.stages import GROUP, stage_settings
 from rooflight.interop.policies import policies, title
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
 from rooflight.interop.round_trip import changed_layout, changed_parts
 from rooflight.interop.sizes import Sizes, has_numbers, plain_sizes
+from rooflight.models.layout.schedules import group_size
 from rooflight.models.spec import Attention, Mlp, ModelSpec, Moe
 from rooflight.plan.file.record import Plan
 
@@ -51,6 +52,7 @@ def export_megatron(plan: Plan) -> Export:
         **_tensor(roles),
         **_context(roles),
         **stage_settings(plan.model.num_layers, plan.stages, plan.virtual),
+        **_group(plan),
         **chosen,
         **_sharded(roles),
     }
@@ -76,7 +78,7 @@ def _check(plan: Plan, settings: Settings) -> list[Loss]:
         found = import_megatron(arguments, on=plan.placed().slice, model=plan.model)
     except UsageError as error:
         raise _refused(plan, f"{plan.layout} on mesh {plan.mesh}: {error}") from None
-    changed = [*changed_layout(plan, found), *changed_parts(plan, found), *_interleaved(plan)]
+    changed = [*changed_layout(plan, found), *changed_parts(plan, found)]
     stored = [x for x in changed if x.what.startswith("recipe")]
     wrong = [x for x in changed if x not in stored]
     wrong += [x for x in found.losses if x.what.startswith("stages of")]
@@ -105,11 +107,15 @@ def _can_run(plan: Plan, row: int) -> bool:
     return True
 
 
-def _interleaved(plan: Plan) -> list[Loss]:
-    if plan.schedule != "interleaved" or plan.microbatches % plan.stages == 0:
-        return []
-    what = f"interleaved with {plan.microbatches} microbatches"
-    return [Loss(what, f"must have a multiple of the {plan.stages} stages")]
+def _group(plan: Plan) -> Settings:
+    """Microbatches that pass a chunk in a row, where they are not as many as stages."""
+    group = group_size(plan.stages, plan.microbatches)
+    if plan.schedule != "interleaved":
+        return {}
+    if plan.microbatches % group:
+        because = f"{plan.microbatches} microbatches are not whole groups of {plan.stages} or more"
+        raise _refused(plan, f"interleaved, {because}")
+    return {} if group == plan.stages else {GROUP: group}
 
 
 def _batch(plan: Plan, roles: Roles) -> Settings:

@@ -21,8 +21,9 @@ from rooflight.interop.imported import (
 )
 from rooflight.interop.megatron.arguments import Arguments, flag_of
 from rooflight.interop.megatron.read_model import read_model
-from rooflight.interop.megatron.stages import Chunks, read_chunks, uneven_loss
+from rooflight.interop.megatron.stages import GROUP, Chunks, read_chunks, uneven_loss
 from rooflight.interop.megatron.values import count, optional
+from rooflight.models.layout.schedules import group_size
 from rooflight.models.spec import ModelSpec, Moe
 
 _SIZES = (
@@ -50,7 +51,7 @@ def import_megatron(found: Arguments, *, on: Slice, model: ModelSpec | None = No
     losses = (
         *(*found.losses, *placed, *sized, *kept, *element, *uneven_loss(chunks)),
         *straddles(mesh),
-        *_differs(values, ranks, chunks.virtual),
+        *_differs(values, ranks, microbatches, chunks.virtual),
         *_not_modelled(framework, found),
     )
     return Imported(
@@ -266,13 +267,15 @@ def _overridden(found: Arguments) -> list[Loss]:
     return [Loss(f"--{key}", because, is_material=False) for key in sizes]
 
 
-def _differs(values: Mapping[str, object], ranks: _Ranks, virtual: int) -> list[Loss]:
+def _differs(
+    values: Mapping[str, object], ranks: _Ranks, microbatches: int, virtual: int
+) -> list[Loss]:
     """Flags that are read and mean a little else here."""
     used = {scheme for degree in ranks.degrees if degree.ways > 1 for scheme in degree.schemes}
     ring = values["cp-comm-type"] not in ("a2a", "all_gather", "allgather")
     whole = ranks.data == 1 or values["num-distributed-optimizer-instances"] == 1
     dispatcher = values["moe-token-dispatcher-type"]
-    groups = optional(values, "microbatch-group-size-per-virtual-pipeline-stage") or ranks.pipe
+    group, ours = optional(values, GROUP) or ranks.pipe, group_size(ranks.pipe, microbatches)
     found: list[Loss] = []
     if ranks.context > 1 and ring:
         because = "taken for gathered keys and values"
@@ -282,8 +285,8 @@ def _differs(values: Mapping[str, object], ranks: _Ranks, virtual: int) -> list[
         found.append(Loss("context ranks", because))
     if "ep" in used and dispatcher not in _DISPATCHERS:
         found.append(Loss(f"moe-token-dispatcher-type {dispatcher}", "taken for alltoall"))
-    if virtual > 1 and groups != ranks.pipe:
-        found.append(Loss(f"groups of {groups} microbatches", f"taken for groups of {ranks.pipe}"))
+    if virtual > 1 and group != ours:
+        found.append(Loss(f"groups of {group} microbatches", f"taken for groups of {ours}"))
     if "fsdp" not in used and not whole:
         because = "the optimizer is taken to be split over all data ranks"
         found.append(Loss("num-distributed-optimizer-instances", because))

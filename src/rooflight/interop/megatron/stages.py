@@ -20,6 +20,7 @@ _UNROLLED = (re.compile(r"\(([^()]+)\)\*(\d{1,6})"), re.compile(r"(.)\*(\d{1,6})
 _MOST = 100_000  # characters of a layout
 _ENDS = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 _EACH = "num-layers-per-virtual-pipeline-stage"
 _VIRTUAL = "num-virtual-stages-per-pipeline-rank"
 _WRITTEN = "pipeline-model-parallel-layout"

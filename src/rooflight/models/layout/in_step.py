@@ -10,7 +10,7 @@ are in flight as without lock step, and none of the ticks is lost:
 
     gpipe, 1f1b    M + S - 2 forwards and M + S - 1 backwards, where without lock step
                    both are M + S - 1 (the last stage's forward is part of its backward)
-    interleaved    M v + S - 2 and M v + S - 1, S a divisor of M
+    interleaved    M v + S - 2 and M v + S - 1, M // S divides M
 
 The two gradients run as one: apart, each would run its stage again, which costs more than the
 bubble that the zero-bubble schedules save. They are then 1F1B, down, or down and up again.

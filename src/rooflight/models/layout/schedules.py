@@ -66,37 +66,52 @@ def zero_bubble_h1(*, stages: int, microbatches: int) -> Schedule:
     return _one_stage_a_device("zb-h1", stages, microbatches, phases, padded=padded)
 
 
-def interleaved(*, stages: int, microbatches: int, virtual: int) -> Schedule:
-    """1F1B on v virtual stages a device, S microbatches at a time through each.
+def interleaved(
+    *, stages: int, microbatches: int, virtual: int, group: int | None = None
+) -> Schedule:
+    """1F1B on v virtual stages per device, G microbatches at a time through each.
 
     Narayanan et al. 2021 (arXiv 2104.04473): virtual stage c of device d is stage c*S + d, and
-    (v - 1)*S + 2*(S - 1 - d) forwards run ahead. The paper wants S to divide M; here the table
-    of the next multiple is written and the microbatches that are not there are left out.
+    (v - 1)*G + 2*(S - 1 - d) forwards run ahead. In the paper G is S and divides M; here it is
+    the `group_size`. If M is not whole groups, the microbatches that are not there are left out.
     """
     if virtual < 2:
         raise UsageError(
             f"interleaved needs at least 2 virtual stages a device, not {virtual}",
             hint="choose 1f1b, which is the same schedule with 1",
         )
-    padded = -(-microbatches // stages) * stages
+    group = group or group_size(stages, microbatches)
+    padded = -(-microbatches // group) * group
     total = padded * virtual
 
     def table(device: int) -> Iterator[tuple[Slot, ...]]:
-        ahead = min(total, (virtual - 1) * stages + 2 * (stages - 1 - device))
-        lane = _rounds(stages, padded, virtual, device)
+        ahead = min(total, (virtual - 1) * group + 2 * (stages - 1 - device))
+        lane = _rounds(stages, group, padded, virtual, device)
         yield from _unroll([(ahead, "F"), (total - ahead, "F BW"), (ahead, "BW")], {"": lane})
 
     return _schedule("interleaved", stages, microbatches, virtual, map(table, range(stages)))
 
 
-def _rounds(stages: int, padded: int, virtual: int, device: int) -> _Lane:
-    """S microbatches pass virtual stage 0, then 1, ... ; then the next S. Backward the reverse."""
-    starts, chunks = range(0, padded, stages), range(virtual)
+def group_size(stages: int, microbatches: int) -> int:
+    """How many microbatches pass one virtual stage in a row: M in as many groups as have S.
+
+    PyTorch's rounds, and Megatron-LM's `--microbatch-group-size-per-virtual-pipeline-stage`. A
+    larger group idles no longer; more of its activations wait.
+
+    >>> [group_size(16, m) for m in (48, 40, 30, 8)]
+    [16, 20, 30, 16]
+    """
+    return max(stages, -(-microbatches // max(1, microbatches // stages)))
+
+
+def _rounds(stages: int, group: int, padded: int, virtual: int, device: int) -> _Lane:
+    """A group passes virtual stage 0, then 1, ... ; then the next one. Backward the reverse."""
+    starts, chunks = range(0, padded, group), range(virtual)
     forward = [
         (start + i, chunk * stages + device)
         for start in starts
         for chunk in chunks
-        for i in range(stages)
+        for i in range(group)
     ]
     backward = [
         (microbatch, (virtual - 1) * stages + 2 * device - stage) for microbatch, stage in forward

@@ -41,6 +41,7 @@ class Framework:
     plain_fsdp: bool = False  # fsdp goes with tensor parallelism at most
     folds_experts: bool = False  # over any product of the data, context and tensor axes
     max_virtual: int = 1  # chunks of layers a stage may hold; 1 is no interleaving
+    whole_turns: bool = False  # interleaved only where the stages divide the microbatches
     counted_ends: int = 0  # embedding and head may each stand for a layer where layers are cut
     remats: tuple[str, ...] = ("none", "dots", "block")  # policies, or tensors joined by +
 
@@ -85,6 +86,7 @@ FRAMEWORKS = {
             model=("", "tp=Y", "sp=Y", "cp=Y", "cp=W,sp=Y"),
             folds_experts=True,
             max_virtual=4,
+            whole_turns=True,
             remats=(
                 "none",
                 "dots",  # minimal

@@ -143,7 +143,8 @@ def _own_points(question: Question, best: Candidate) -> Iterator[CurvePoint]:
 
 def _time_or_none(question: Question, best: Candidate, micro: Microbatching) -> StepTime | None:
     """None where a batch does not divide over the mesh, or does not suit the schedule."""
-    if not can_run(micro, best.num_stages, micro.count, len(question.graph.order)):
+    layers, framework = len(question.graph.order), question.framework
+    if not can_run(micro, best.num_stages, micro.count, layers, framework):
         return None
     try:
         return step_of(question, best.layout, best.mesh, micro, best.remat)

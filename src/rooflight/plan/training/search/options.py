@@ -61,8 +61,8 @@ def allowed_on(micro: Microbatching, points: Points, question: Question) -> Bool
     if not points.layout.stages:
         return np.ones(len(points), np.bool_)
     stages, counts = points.distinct_stages, points.distinct_counts
-    num_layers, ends = len(question.graph.order), question.framework.counted_ends
-    table = _runs(micro, tuple(stages.tolist()), tuple(counts.tolist()), num_layers, ends)
+    num_layers, counted = len(question.graph.order), tuple(counts.tolist())
+    table = _runs(micro, tuple(stages.tolist()), counted, num_layers, question.framework)
     return table[points.stages_of, points.count_of]
 
 
@@ -72,19 +72,23 @@ def _runs(
     stages: tuple[int, ...],
     counts: tuple[int, ...],
     num_layers: int,
-    ends: int,
+    framework: Framework,
 ) -> Bools:
-    return np.array([[can_run(micro, s, m, num_layers, ends) for m in counts] for s in stages])
+    return np.array([[can_run(micro, s, m, num_layers, framework) for m in counts] for s in stages])
 
 
-def can_run(micro: Microbatching, stages: int, count: int, num_layers: int, ends: int = 0) -> bool:
+def can_run(
+    micro: Microbatching, stages: int, count: int, num_layers: int, framework: Framework
+) -> bool:
     """Whether the search considers a schedule on so many stages and microbatches.
 
-    Interleaved, the last chunks may be the `ends` of a model alone.
+    Interleaved, the last chunks may be the ends of a model alone, as the framework counts them.
     """
-    chunks = stages * micro.virtual
-    most = num_layers + (ends if micro.virtual > 1 else 0)
+    chunks, is_whole = stages * micro.virtual, count % stages == 0
+    most = num_layers + (framework.counted_ends if micro.virtual > 1 else 0)
     if chunks > most or (micro.virtual > 1 and not _is_even(num_layers, chunks)):
+        return False
+    if micro.virtual > 1 and framework.whole_turns and not is_whole:
         return False
     return stages == 1 or BUBBLES[micro.schedule].allows(stages, count)
 

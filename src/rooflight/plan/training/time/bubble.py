@@ -7,7 +7,7 @@ weight gradient (W) on the slowest stage, as floats or as numpy arrays. Out: sec
 As published, where each device runs its own slots and nothing else (`BUBBLES`):
 
     1f1b, gpipe    (S - 1) (F + B + W)
-    interleaved    (S - 1) (F + B + W) / v                M a multiple of S
+    interleaved    (S - 1) (F + B + W) / v                M // S divides M
     zb-h1          (S - 1) max(F + B - W, F, B)           no W longer than F or B
     dualpipe       (S/2 - 1) (F + 2 B - W)                S even, at least 4; M >= 2 S; F = B >= W
 
@@ -45,7 +45,9 @@ def _larger(a: Seconds, b: Seconds) -> Seconds:
 BUBBLES: Mapping[str, _Form] = {
     "1f1b": _Form(lambda s, v, f, b, w: (s - 1) * (f + b + w), lambda s, m: True),
     "gpipe": _Form(lambda s, v, f, b, w: (s - 1) * (f + b + w), lambda s, m: True),
-    "interleaved": _Form(lambda s, v, f, b, w: (s - 1) * (f + b + w) / v, lambda s, m: m % s == 0),
+    "interleaved": _Form(
+        lambda s, v, f, b, w: (s - 1) * (f + b + w) / v, lambda s, m: m >= s and m % (m // s) == 0
+    ),
     "zb-h1": _Form(
         lambda s, v, f, b, w: (s - 1) * _larger(f + b - w, _larger(f, b)), lambda s, m: m >= s
     ),
@@ -93,5 +95,4 @@ def published_idle_seconds(micro: Microbatching, stages: int, *slots_s: float) -
 
 def has_form(micro: Microbatching, stages: int) -> bool:
     """Whether the rounds of the table are those of the closed form."""
-    is_even = micro.schedule != "interleaved" or micro.count % stages == 0
-    return micro.schedule in IN_STEP and is_even
+    return micro.schedule in IN_STEP and BUBBLES[micro.schedule].allows(stages, micro.count)

@@ -3,8 +3,6 @@
 In: a `Question` and a candidate. Out: a `PipelineRun`, or None where there are no stages.
 """
 
-from dataclasses import replace
-
 from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.options import can_run
 from rooflight.plan.training.time.pipeline import PipelineRun, SlotTimes, run_in_step
@@ -34,8 +32,8 @@ def run_pipeline(
 
 def _count(question: Question, candidate: Candidate, most: int) -> int:
     """The most microbatches within a limit that the schedule has a table for, else all."""
-    micro, num_layers = candidate.micro, len(question.graph.order)
+    micro, stages, layers = candidate.micro, candidate.num_stages, len(question.graph.order)
     for count in range(min(most, micro.count), 0, -1):
-        if can_run(replace(micro, count=count), candidate.num_stages, count, num_layers):
+        if can_run(micro, stages, count, layers, question.framework):
             return count
     return micro.count

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
 
-from rooflight.models.layout.schedules import make_schedule
+from rooflight.models.layout.schedules import group_size, interleaved, make_schedule
 from rooflight.models.layout.slots import Schedule, Slot, groups
 from rooflight.models.layout.staging import cut_layers
 
@@ -101,15 +101,19 @@ def in_flight(
         return (((microbatches,),),) * stages
     if schedule == "1f1b":
         return tuple(((min(microbatches, stages - s),),) for s in range(stages))
-    # Warm-up is over after 2S microbatches in every table; more of them only repeat its middle.
-    return _from_table(schedule, stages, min(microbatches, 4 * stages), virtual)
+    # Warm-up is over after two groups in every table; more of them only repeat its middle.
+    group = group_size(stages, microbatches) if schedule == "interleaved" else stages
+    return _from_table(schedule, stages, min(microbatches, 4 * group), virtual, group)
 
 
 @lru_cache(maxsize=256)
 def _from_table(
-    schedule: str, stages: int, microbatches: int, virtual: int
+    schedule: str, stages: int, microbatches: int, virtual: int, group: int
 ) -> tuple[tuple[Waiting, ...], ...]:
-    table = schedule_table(schedule, stages=stages, microbatches=microbatches, virtual=virtual)
+    if schedule == "interleaved":
+        table = interleaved(stages=stages, microbatches=microbatches, virtual=virtual, group=group)
+    else:
+        table = schedule_table(schedule, stages=stages, microbatches=microbatches, virtual=virtual)
     places = stage_chunks(schedule, stages, virtual)
     return tuple(
         _fullest(_moments(slots, held)) for slots, held in zip(table.devices, places, strict=True)
