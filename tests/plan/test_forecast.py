@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rooflight.dtypes import DTYPES
+from rooflight.errors import ParseError
 from rooflight.hardware.calibration import typical_values
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.mesh import parse_mesh
@@ -33,7 +34,7 @@ from rooflight.plan.training.search.candidate import Question, counted_seconds
 from rooflight.plan.training.search.options import policies_of
 from rooflight.plan.training.search.plan import plan_record, train_question
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import parse_wanted, region_of
+from rooflight.plan.training.search.wanted import parse_wanted, placed_text, region_of
 from rooflight.plan.training.time.parts import TrainingRun, training_parts
 
 
@@ -157,6 +158,33 @@ def test_groups_that_no_leaf_switch_holds_whole_are_placed() -> None:
     assert region_of(wanted, question)[1] == ()
     found = search_training(replace(question, region=region_of(wanted, question)[0]), count=1)
     assert found.num_priced > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "batch"),
+    [
+        ("llama3-70b", "h100:8x16", 256),
+        ("llama3-8b", "v5e:4x8", 64),
+        ("mixtral-8x7b", "h100:8x8", 64),
+    ],
+)
+def test_a_layout_as_it_is_shown_is_the_layout_that_is_read(
+    model: str, on: str, batch: int
+) -> None:
+    question = ask(model, on, batch * 4096, 4096)
+    for shown in search_training(question, count=4).candidates:
+        wanted = parse_wanted(placed_text(shown), question.graph)
+        there = replace(question, region=region_of(wanted, question)[0])
+        first = search_training(there, count=1).candidates[0]
+        assert placed_text(first) == placed_text(shown)
+        assert first.step_s == pytest.approx(shown.step_s, rel=1e-9)
+
+
+def test_a_place_must_be_a_tier_or_dims_of_the_slice() -> None:
+    question = ask("llama3-8b", "v5e:4x8", 64 * 4096, 4096)
+    for text in ("tp=4@q", "tp=4@x4+", "tp=4@x2+x2", "tp=4@8x"):
+        with pytest.raises(ParseError, match="must name a tier"):
+            region_of(parse_wanted(text, question.graph), question)
 
 
 def test_activations_on_the_host_are_paid_where_the_link_is_slow() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rooflight.plan.training.questions.why_not import terms
 from rooflight.plan.training.search.candidate import Candidate
 from rooflight.plan.training.search.plan import schedule_text
-from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.plan.training.search.wanted import placed_text
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
@@ -14,8 +14,8 @@ from rooflight.units import format_seconds, format_si
 def short_text(candidate: Candidate, overlap: Overlap) -> str:
     """Degrees, time and what binds, in one line."""
     return (
-        f"{degrees_text(candidate)} on {candidate.mesh}, {format_seconds(candidate.step_s)}"
-        f" per step, bound by {candidate.binds}"
+        f"{placed_text(candidate)}, {format_seconds(candidate.step_s)} per step, bound by"
+        f" {candidate.binds}"
     )
 
 
@@ -52,7 +52,7 @@ def compare(header: tuple[str, str], pair: Sequence[Candidate], overlap: Overlap
     facts = [
         ("layout", *(c.layout.text for c in pair), ""),
         ("mesh", *(str(c.mesh) for c in pair), ""),
-        ("in pieces", *(schedule_text(c) or "-" for c in pair), ""),
+        ("schedule", *(schedule_text(c) or "-" for c in pair), ""),
         ("remat", *(c.remat.name for c in pair), ""),
         _bytes_row(pair),
     ]

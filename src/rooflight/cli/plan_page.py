@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from rooflight.plan.file.record import Choice
+from rooflight.plan.training.forecast.basis import blocks_of
+from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.search.candidate import (
     Candidate,
     Question,
@@ -13,7 +16,7 @@ from rooflight.plan.training.search.candidate import (
 )
 from rooflight.plan.training.search.plan import schedule_text
 from rooflight.plan.training.search.run import Search
-from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.plan.training.search.wanted import placed_text
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si
 
@@ -59,14 +62,45 @@ def _order(question: Question, found: Search) -> Iterator[str]:
             " faster: of forecasts within 2 % the layout with the fewest mesh axes is first, then"
             " with tensor parallelism inside a node, then with the most free HBM"
         )
-    new = {i: c.unseen for i, c in faster if counted_seconds(question, c) >= first_s}
+    if question.rank == "forecast":
+        yield from _ties(question, found.candidates)
+    slowest_s = accumulate((c.step_s for c in found.candidates), max)
+    new = {
+        i: c.unseen
+        for i, (c, s) in enumerate(zip(found.candidates, slowest_s, strict=True), 1)
+        if c.step_s < s and c.unseen and not first.unseen
+    }
     if new:
-        rows = f"row{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}"
         what = ", ".join(dict.fromkeys(name for names in new.values() for name in names))
+        doubt = math.expm1(extrapolation_of(question))
         yield (
-            f"{rows}: forecast faster than row 1, but fewer than two measured runs have {what}, so"
-            f" {math.exp(extrapolation_of(question)) - 1:.0%} is added in the ranking"
+            f"{_rows(list(new))}: forecast faster than a row before, but fewer than two measured"
+            f" runs have {what}, so {doubt:.0%} is added in the ranking"
         )
+
+
+def _ties(question: Question, found: Sequence[Candidate]) -> Iterator[str]:
+    """The rows whose order to the first is not known."""
+    pairs, first = evidence().paired[blocks_of(question.graph)], found[0]
+    apart = {i: abs(math.log(c.step_s / first.step_s)) for i, c in enumerate(found[1:], 2)}
+    close = [i for i, by in apart.items() if by < pairs.within]
+    if close:
+        yield (
+            f"{_rows(close)}: too close to row 1 to call: of {pairs.pairs} measured pairs of"
+            f" layouts of one model, 80 % were forecast within {math.expm1(pairs.within):.0%}"
+        )
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    """Row 2; rows 2-4, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    shown = (f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
+    return f"row{'s' if len(numbers) > 1 else ''} {', '.join(shown)}"
 
 
 def _worth(found: Search, best: Candidate) -> Iterator[str]:
@@ -74,9 +108,9 @@ def _worth(found: Search, best: Candidate) -> Iterator[str]:
     new = found.worth_measuring
     if new:
         yield (
-            f"worth measuring: {degrees_text(new)} on {new.mesh} is forecast at"
-            f" {format_seconds(new.step_s)}, {1 - new.step_s / best.step_s:.1%} less, but fewer"
-            f" than two measured runs have {', '.join(new.unseen)}"
+            f"worth measuring: {placed_text(new)} is forecast at {format_seconds(new.step_s)},"
+            f" {1 - new.step_s / best.step_s:.1%} less, but fewer than two measured runs have"
+            f" {', '.join(new.unseen)}"
         )
 
 
@@ -116,7 +150,7 @@ def _answer(title: str, question: Question, best: Candidate) -> str:
     tokens = format_count(question.batch * question.seq)
     pieces = schedule_text(best)
     return (
-        f"{title} on {question.on}, {tokens} tokens per step: {degrees_text(best)} on {best.mesh},"
+        f"{title} on {question.on}, {tokens} tokens per step: {placed_text(best)},"
         f" {pieces + ', ' if pieces else ''}{format_seconds(best.step_s)}"
         f"{' at the roofline' if best.rank == 'roofline' else ''}, MFU {best.mfu:.1%}, bound by"
         f" {best.binds}"
@@ -136,8 +170,7 @@ def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
     header = (
         "",
         "layout",
-        "mesh",
-        "schedule",
+        "microbatches",
         "step",
         "MFU",
         *_PARTS[question.rank],
@@ -148,7 +181,7 @@ def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
     if compiled:
         header += ("compiled",)
         rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
-    align = f"rlllrr{'r' * len(_PARTS[question.rank])}lrl"
+    align = f"rlrrr{'r' * len(_PARTS[question.rank])}lrl"
     return table(header, rows, align=align[: len(header)])
 
 
@@ -165,9 +198,8 @@ def _row(candidate: Candidate) -> list[str]:
         roofline_s = time.expected_s(candidate.overlap)
         parts = (said.matmuls_s, said.exposed_s, said.bubble_s, roofline_s)
     return [
-        candidate.layout.text,
-        str(candidate.mesh),
-        schedule_text(candidate) or "-",
+        placed_text(candidate),
+        str(candidate.micro.count),
         format_seconds(candidate.step_s),
         f"{candidate.mfu:.1%}",
         *(format_seconds(s) if s else "-" for s in parts),

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -46,13 +47,18 @@ def fit_calibrations(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
 def evidence_text(asked: Asked) -> str:
     """The index of measured runs that the planner reads, one line for each configuration.
 
-    What is extrapolated is as far off as runs of a source that no fit had seen.
+    What is extrapolated is as far off as runs of a source that no fit had seen. Two layouts of
+    one model, on as many chips of a source, are apart by what 80 % of such pairs stay within.
     """
     known = {one.id: one for one in validate_shipped(asked).of("train")}
     runs: dict[str, dict[str, object]] = {}
+    alike: dict[tuple[object, ...], dict[str, tuple[str, float]]] = {}
     for case in asked.cases:
         if case.kind == "train":
             residual = math.log(case.measured_s / known[case.id].predicted_s)
+            likeness = case.source, case.model, case.chip, case.engine, case.chips, case.seq
+            split = json.dumps(case.degrees, sort_keys=True)
+            alike.setdefault((case.blocks, *likeness), {})[case.configuration] = split, residual
             runs[case.configuration] = {
                 **{name: getattr(case, name) for name in ("id", "chip")},
                 "kind": case.chip_kind,
@@ -67,8 +73,20 @@ def evidence_text(asked: Asked) -> str:
         blocks: round(_most([r for r in known.values() if r.blocks == blocks]), 4)
         for blocks in (DENSE, EXPERTS)
     }
+    paired = {
+        blocks: _paired([list(found.values()) for key, found in alike.items() if key[0] == blocks])
+        for blocks in (DENSE, EXPERTS)
+    }
     lines = ",\n".join(json.dumps(run) for run in runs.values())
-    return f'{{"schema": 1,\n"extrapolated": {json.dumps(off)},\n"runs": [\n{lines}\n]}}\n'
+    head = f'"extrapolated": {json.dumps(off)},\n"paired": {json.dumps(paired)}'
+    return f'{{"schema": 2,\n{head},\n"runs": [\n{lines}\n]}}\n'
+
+
+def _paired(groups: Sequence[Sequence[tuple[str, float]]]) -> dict[str, float]:
+    """How far apart the errors of two layouts are: what 80 % of the pairs stay within, in logs."""
+    pairs = [pair for group in groups for pair in combinations(group, 2)]
+    apart = sorted(abs(x - y) for (one, x), (other, y) in pairs if one != other)
+    return {"within": round(apart[int(COVERS * len(apart))], 4), "pairs": len(apart)}
 
 
 def _most(replays: Sequence[Replay]) -> float:

@@ -45,18 +45,28 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredPairs:
+    """Pairs of layouts of one model: what 80 % of the differences of their errors stay within."""
+
+    within: float  # in logs
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """All runs, and how far a forecast is off, in logs, where it has none of the same kind."""
+    """All runs; by dense and experts, how far forecasts are off without runs of the same kind."""
 
     runs: tuple[MeasuredRun, ...]
-    extrapolated: Mapping[str, float]  # by dense and experts
+    extrapolated: Mapping[str, float]
+    paired: Mapping[str, MeasuredPairs]
 
 
 @lru_cache(maxsize=1)
 def evidence() -> Evidence:
     """The index as it ships."""
     document = json.loads(EVIDENCE_FILE.read_text(encoding="utf-8"))
-    return Evidence(tuple(map(_run, document["runs"])), document["extrapolated"])
+    paired = {blocks: MeasuredPairs(**found) for blocks, found in document["paired"].items()}
+    return Evidence(tuple(map(_run, document["runs"])), document["extrapolated"], paired)
 
 
 def _run(fields: dict[str, Any]) -> MeasuredRun:

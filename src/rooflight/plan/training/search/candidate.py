@@ -128,8 +128,8 @@ class Candidate:
 
     @property
     def degrees(self) -> tuple[str, tuple[tuple[str, int], ...]]:
-        """What stays the same wherever the axes lie."""
-        return self.layout.text, tuple(sorted(self.mesh.axes.items()))
+        """What stays the same wherever the axes lie; tp and sp, which move the same, are one."""
+        return self.layout.text.replace("tp=", "sp="), tuple(sorted(self.mesh.axes.items()))
 
 
 def held_by(

@@ -44,7 +44,7 @@ class Ranked:
         """`Candidate.degrees`, without making the mesh."""
         at = self.at[index]
         sizes = ((axis, int(ways[at])) for axis, ways in self.points.ways.items())
-        return self.points.layout.text, tuple(sorted(sizes))
+        return self.points.layout.text.replace("tp=", "sp="), tuple(sorted(sizes))
 
     def num_axes(self, index: int) -> int:
         """Mesh axes of more than one chip."""

@@ -19,6 +19,7 @@ from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.search.space import Meshes, every_placement
 
 Schedule = tuple[str, int]  # by name, and its virtual stages
+Sizes = Mapping[str, int]  # of a scheme, by physical dim
 Ways = Mapping[tuple[str, ...], int]  # that some axes make together
 _Option = TypeVar("_Option")
 
@@ -36,10 +37,13 @@ class Region:
     remats: tuple[Remat, ...] | None = None
     schedules: tuple[Schedule, ...] | None = None
     num_microbatches: int | None = None
-    far: Mapping[str, bool] = field(
-        default_factory=dict[str, bool]
-    )  # schemes that must, or must not
+    far: Mapping[str, bool] = field(default_factory=dict[str, bool])  # must, or must not
+    lies_on: Mapping[str, Sizes] = field(default_factory=dict[str, Sizes])  # by scheme
     must_fit: bool = True
+
+    @property
+    def is_placed(self) -> bool:
+        return bool(self.ways or self.far or self.lies_on)
 
     def on(self, meshes: Meshes) -> npt.NDArray[np.bool_]:
         """The meshes whose axes have the sizes given for their layout; others are free."""
@@ -47,8 +51,11 @@ class Region:
         for axes, size in self.ways.get(meshes.layout.text, {}).items():
             result &= math.prod((meshes.ways(a) for a in axes), start=np.ones(1, np.int64)) == size
         for scheme in scheme_axes(meshes.layout):
-            if scheme_name(scheme) in self.far and result.any():
-                result &= meshes.goes_far(scheme) == self.far[scheme_name(scheme)]
+            name = scheme_name(scheme)
+            if name in self.far and result.any():
+                result &= meshes.goes_far(scheme) == self.far[name]
+            if name in self.lies_on and result.any():
+                result &= meshes.lies_on(scheme, self.lies_on[name])
         return result
 
     def placements(self, layout: Layout, on: Slice) -> Meshes:

@@ -162,7 +162,7 @@ class Found:
 
     def _memory(self, degrees: object, chunk: Ranked, index: int) -> Memory:
         """Memory does not depend on where the axes lie, so each size is asked once."""
-        key = degrees, *chunk.option_at(index)
+        key = degrees, chunk.points.layout.text, *chunk.option_at(index)
         if key not in self._held:
             self._held[key] = held_by(self._question, *chunk.named(index))
         return self._held[key]
@@ -252,7 +252,7 @@ def every_point(
         every = np.arange(meshes.count)
         points = Points(sizes, meshes, every, np.ones(1, np.int64), np.zeros_like(every))
         meshes = meshes.only(points.divides(placed.splits))
-    if meshes.count and (question.region.ways or question.region.far):
+    if meshes.count and question.region.is_placed:
         meshes = meshes.only(question.region.on(meshes))
     yield from _chunks(question, sizes, meshes, limit_s)
 

@@ -16,7 +16,7 @@ switches, orders in which an axis skips part of a node (ranks are counted node b
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations, product
 from typing import Any
@@ -166,6 +166,12 @@ class Meshes:
         whole = np.concatenate([_reaches(s, self.layout, scheme)[1] for s in self.sweeps])
         return whole if self.rows is None else whole[self.rows]
 
+    def lies_on(self, scheme: str, sizes: Mapping[str, int]) -> Bools:
+        """Where a scheme has exactly these parts of the physical dims."""
+        axes = scheme_axes(self.layout)[scheme]
+        whole = np.concatenate([_lies_on(sweep, axes, sizes) for sweep in self.sweeps])
+        return whole if self.rows is None else whole[self.rows]
+
     def mesh(self, index: int) -> Mesh:
         if self.rows is not None:
             index = int(self.rows[index])
@@ -209,6 +215,16 @@ def _reaches(sweep: MeshSweep, layout: Layout, scheme: str) -> tuple[Bools, Bool
             used = sweep.sizes[axis].get(dim, one) > 1
             near, far = (near, far | used) if dim in FAR else (near | used, far)
     return near, far
+
+
+def _lies_on(sweep: MeshSweep, axes: Axes, sizes: Mapping[str, int]) -> Bools:
+    """All of a sweep whose axes are not nested yet: their dim has no name."""
+    result, one = np.ones(sweep.count, np.bool_), np.ones(1, np.int64)
+    for dim in {*sizes, *(d for axis in axes for d in sweep.sizes[axis])} - {""}:
+        if all("" not in sweep.sizes[axis] for axis in axes):
+            found = math.prod((sweep.sizes[axis].get(dim, one) for axis in axes), start=one)
+            result &= found == sizes.get(dim, 1)
+    return result
 
 
 Keep = Callable[[MeshSweep], Bools]

@@ -4,6 +4,8 @@ In: text such as `fsdp=64,tp=8` or `remat=none`. Out: a `Region` to search, and 
 the space leaves out. A scheme that is not named is free; a degree of 1 means without it.
 """
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -40,6 +42,7 @@ class Wanted:
     schedule: str | None = None
     virtual: int | None = None  # chunks of layers of an interleaved stage
     far: Mapping[str, bool] = field(default_factory=dict[str, bool])  # tp@node: not far
+    lies_on: Mapping[str, str] = field(default_factory=dict[str, str])  # fsdp@x4+y: exactly there
 
 
 def parse_wanted(text: str, graph: Graph) -> Wanted:
@@ -59,7 +62,9 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
             raise UnknownNameError("scheme or option", name, (*SCHEMES, *_OTHER))
         found[name] = value
     remat, count, schedule, virtual = (found.pop(name, None) for name in _OTHER)
-    far = {scheme_name(n): _is_far(n, *v.split("@")[1:]) for n, v in found.items() if "@" in v}
+    where = {scheme_name(n): v.partition("@")[2] for n, v in found.items() if "@" in v}
+    far = {name: _TIERS[tier] for name, tier in where.items() if tier in _TIERS}
+    lies_on = {name: dims for name, dims in where.items() if name not in far}
     found = {name: value.partition("@")[0] for name, value in found.items()}
     if schedule is not None and schedule not in EVERY_SCHEDULE:
         raise UnknownNameError("pipeline schedule", schedule, EVERY_SCHEDULE)
@@ -76,15 +81,22 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
         schedule,
         None if virtual is None else _at_least_one("vp", virtual),
         far,
+        lies_on,
     )
 
 
-def _is_far(name: str, tier: str = "", *more: str) -> bool:
-    if tier not in _TIERS or more:
+def _sizes(scheme: str, text: str, on: Slice) -> dict[str, int]:
+    """The parts of physical dims that `x4+y` names; a dim without a number is all of it."""
+    whole = {d.name: d.size for d in on.dims}
+    parts = [re.fullmatch(r"([a-z]+)(\d*)", part) for part in text.split("+")]
+    found = {p[1]: int(p[2] or whole.get(p[1], 0)) for p in parts if p}
+    if len(found) < len(parts) or not set(found) <= set(whole):
         raise ParseError(
-            f"{name}@{tier} must name a tier of {', '.join(_TIERS)}", hint="write tp=8@node"
+            f"{scheme}@{text} must name a tier ({', '.join(_TIERS)}) or dims of {on}"
+            f" ({', '.join(whole)}), each once",
+            hint="write tp=8@node, or fsdp=32@x4+y as the table of `plan train` does",
         )
-    return _TIERS[tier]
+    return found
 
 
 def _degree(name: str, value: str, graph: Graph) -> int:
@@ -132,6 +144,7 @@ def region_of(wanted: Wanted, question: Question) -> tuple[Region, tuple[str, ..
         schedules=known or None,
         num_microbatches=wanted.num_microbatches,
         far=wanted.far,
+        lies_on={name: _sizes(name, text, on) for name, text in wanted.lies_on.items()},
     )
     return region, tuple(outside)
 
@@ -183,6 +196,23 @@ def _beyond(wanted: Wanted) -> Iterator[_Sized]:
 def degrees_text(candidate: Candidate) -> str:
     """Schemes with their degrees: `fsdp=64 x tp=8`, chunks of an interleaved stage as `vp=4`."""
     sizes = degrees_of(candidate.layout, candidate.mesh)
-    if candidate.micro.virtual > 1:
-        sizes["vp"] = candidate.micro.virtual
-    return " x ".join(f"{name}={size}" for name, size in sizes.items())
+    return " x ".join(f"{name}={size}" for name, size in (sizes | _chunks(candidate)).items())
+
+
+def placed_text(candidate: Candidate) -> str:
+    """Degrees and where they lie, as `--layout` reads them: `dp=64@leaf,tp=8@node`."""
+    layout, mesh = candidate.layout, candidate.mesh
+    whole = {d.name: d.size for d in mesh.slice.dims}
+    shown: list[str] = []
+    for scheme, axes in scheme_axes(layout).items():
+        sizes: dict[str, int] = {}
+        for part in (s for axis in axes for s in mesh.segments[axis] if s.size > 1):
+            sizes[part.dim] = sizes.get(part.dim, 1) * part.size
+        dims = [d if n == whole[d] else f"{d}{n}" for d, n in sizes.items()]
+        degree = f"{scheme_name(scheme)}={math.prod(sizes.values())}"
+        shown.append(f"{degree}@{'+'.join(dims)}" if dims else degree)
+    return ",".join((*shown, *(f"{name}={n}" for name, n in _chunks(candidate).items())))
+
+
+def _chunks(candidate: Candidate) -> dict[str, int]:
+    return {"vp": candidate.micro.virtual} if candidate.micro.virtual > 1 else {}
