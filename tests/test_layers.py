@@ -12,7 +12,7 @@ LINES_A_FILE = 400
 LARGE_FOLDERS = {
     "book": 30,
     "cli": 90,
-    "compile/hlo": 19,
+    "compile/hlo": 17,
     "interop": 18,
     "measure/published": 22,
     "measure/trace": 21,
