@@ -194,14 +194,14 @@ def next_command(answer: Answer) -> str:
     if dict(answer.job.axes) != answer.mesh.axes:  # other chips than asked: no slice to name
         return f"rooflight model {answer.model}"
     if answer.memory.fits:
-        return f"rooflight explain {_where(answer, answer.job)}"
+        return f"rooflight explain train {_where(answer, answer.job)}"
     here = [f.job for f in answer.fixes if f.memory.fits and f.job.axes == answer.job.axes]
     here += [fix.job for fix in answer.together[-1:]]
     if not here:
         return f"rooflight model {answer.model}"
     best = here[0]
     return (
-        f"rooflight fit {_where(answer, best)}"
+        f"rooflight fit train {_where(answer, best)}"
         f" --recipe {best.recipe.name} --remat {best.remat.name} --zero {best.zero}"
         f"{_in_time(best)}"
     )

@@ -98,7 +98,7 @@ def run(args: Namespace) -> int:
     print("\n\n".join(_text(answer, context) for context in contexts))
     fast = best[contexts[0]][0].config
     suggest(
-        f"rooflight explain {args.model} --serve generate --on {fast.on} --layout {fast.layout}"
+        f"rooflight explain serve {args.model} --on {fast.on} --layout {fast.layout}"
         f" --dtypes {fast.precision} --sequences 32 --seq {contexts[0]}"
     )
     return 0

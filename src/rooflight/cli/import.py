@@ -110,7 +110,7 @@ def _fit(found: Imported) -> str:
     where = f"--layout {found.layout} --on {shlex.quote(str(found.on))} --mesh {found.mesh}"
     sizes = f"--batch {found.batch * found.seq} --seq {found.seq}"
     how = f"--recipe {found.recipe} --remat {found.remat} --zero {found.zero}"
-    words = [f"rooflight fit {found.model.name} {where} {sizes} {how}"]
+    words = [f"rooflight fit train {found.model.name} {where} {sizes} {how}"]
     words += [f"--microbatches {found.microbatches}"] if found.microbatches > 1 else []
     words += [f"--schedule {found.schedule}"] if found.schedule else []
     words += [f"--virtual {found.virtual}"] if found.virtual > 1 else []

@@ -1,4 +1,4 @@
-"""`rooflight plan`: the fastest layouts that fit, and why."""
+"""`rooflight plan train`: the fastest layouts that fit, and why."""
 
 import shlex
 from dataclasses import replace
@@ -47,7 +47,7 @@ _OF_A_PLAN = {
     "--verify": "compiles a plan",
     "--flags": "compiles a plan",
 }
-HELP = "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic"
+HELP = "the fastest layouts that fit on a slice, what binds each, and why"
 
 
 def add_question(parser: Parser, *, is_whole: bool = True) -> None:
@@ -105,14 +105,6 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
 
 
 def configure(parser: Parser) -> None:
-    add_choice(
-        parser,
-        "what",
-        ("train", "serve"),
-        what="plan",
-        default=None,
-        help="train: a training step; serve has its own help: `rooflight plan serve --help`",
-    )
     add_question(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
     parser.add_argument(
@@ -135,8 +127,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.what == "serve":
-        raise UsageError("serve comes right after plan", hint="write `rooflight plan serve ...`")
     name = asked_question(args)
     model = load_model(args.model)
     warn_of_gaps(model)
@@ -245,8 +235,8 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     )
     suggest(
         *filter(None, [suits]),
-        f"rooflight explain {model} {where} {sizes}{_changed(args, 'dtype')}",
-        f"rooflight fit {model} {where} {sizes} {rest}",
+        f"rooflight explain train {model} {where} {sizes}{_changed(args, 'dtype')}",
+        f"rooflight fit train {model} {where} {sizes} {rest}",
     )
 
 
