@@ -190,25 +190,24 @@ def test_training_and_serving_are_second_words(verb: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "options"),
     (
-        ("fit {} --serve --sequences 8", "fit serve {} --sequences 8"),
-        ("explain {} --serve generate", "explain serve {}"),
-        ("explain {} --serve=prefill", "explain serve {} --phase prefill"),
-        ("fit {} --batch 64Ki", "fit train {} --batch 64Ki"),
-        ("explain {} --batch 64Ki --mesh X=4", "explain train {} --batch 64Ki --mesh X=4"),
+        ("fit M --serve", "fit serve M", "--layout tp=4 --sequences 8"),
+        ("explain M --serve generate", "explain serve M", "--layout tp=4"),
+        ("explain M --serve=prefill", "explain serve M --phase prefill", "--layout tp=4"),
+        ("fit M", "fit train M", "--layout fsdp=X --mesh X=4 --batch 64Ki"),
+        ("explain M", "explain train M", "--layout dp=X --mesh X=4 --batch 64Ki"),
+        ("plan --batch 64Ki train M", "plan train M --batch 64Ki", "--rank roofline"),
     ),
 )
-def test_an_old_spelling_answers_as_the_new_one_does_and_notes_it(old: str, new: str) -> None:
-    layout = "fsdp=X --mesh X=4" if "--mesh" not in old and "--batch" in old else "tp=4"
-    layout = "dp=X" if "--mesh" in old else layout
-    question = f"llama3-8b --on v5e:2x2 --seq 2048 --layout {layout}"
-    before, now = (run(line.format(question).split()) for line in (old, new))
+def test_an_old_spelling_answers_as_the_new_one_does_and_notes_it(
+    old: str, new: str, options: str
+) -> None:
+    question = f"llama3.2-1b --on v5e:2x2 --seq 2048 {options}"
+    before, now = (run(line.replace("M", question, 1).split()) for line in (old, new))
     assert (before.code, before.out) == (now.code, now.out) and now.code in (0, 1)
-    assert before.err.removeprefix(now.err).startswith(
-        f"note: write `rooflight {' '.join(new.split()[:2])} ...`"
-    )
-    assert "note:" not in now.err
+    words = " ".join(new.split()[:2])
+    assert before.err == f"{now.err}note: write `rooflight {words} ...`; 0.2 asks for the word\n"
 
 
 def test_the_overview_starts_with_a_command_that_runs() -> None:

@@ -86,10 +86,14 @@ def respelt(words: list[str]) -> tuple[list[str], str]:
     ['fit', 'serve', 'llama3-8b', '--seq', '4k']
     """
     verb, *rest = words
-    if verb not in ("fit", "explain") or not rest or rest[0] in (*KINDS, "-h", "--help"):
+    is_plan = verb == "plan" and "train" in rest  # behind flags
+    is_old = verb in ("fit", "explain") or is_plan
+    if not is_old or not rest or rest[0] in (*KINDS, "-h", "--help"):
         return words, ""
     is_served = any(word.partition("=")[0] == "--serve" for word in rest)
-    if verb == "fit":
+    if is_plan:
+        rest.remove("train")
+    elif verb == "fit":
         rest = [word for word in rest if word != "--serve"]
     else:
         rest = [word.replace("--serve", "--phase") for word in rest]
@@ -104,7 +108,7 @@ def load_verb(name: str) -> Verb:
         raise UnknownNameError("verb", name, VERBS)
     if has_kinds(name):
         raise UsageError(
-            f"`rooflight {name}` is of training or of serving",
+            f"train or serve comes right after {name}",
             hint=f"`rooflight {name} train --help`, or `rooflight {name} serve --help`",
         )
     return cast(Verb, import_module(f"rooflight.cli.{module}"))
