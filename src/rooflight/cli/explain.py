@@ -4,7 +4,7 @@ from rooflight.algebra.shapes import ways
 from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("explain", _document(model.name, mesh, algorithm))
         return 0
-    print(_text(model.name, mesh, algorithm))
+    show(_text(model.name, mesh, algorithm))
     suggest(f"rooflight slice {mesh.slice} --mesh {mesh}")
     return 0
 
@@ -150,7 +150,9 @@ def _table(lines: tuple[Line, ...]) -> str:
         [str(i), str(x.step), format_seconds(x.price.expected_s), x.price.binds, _mark(x)]
         for i, x in enumerate(lines, 1)
     ]
-    return table(("", "step", "time", "bound by", "what waits"), rows, align="rlrll")
+    return table(
+        ("", "step", "time", "bound by", "what waits"), rows, align="rlrll", keep=("step", "time")
+    )
 
 
 def _mark(line: Line) -> str:

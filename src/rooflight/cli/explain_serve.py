@@ -4,7 +4,7 @@ from rooflight.cli.batch import parse_seq
 from rooflight.cli.explain import add_layer, chosen_ops
 from rooflight.cli.flags import add_choice
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("explain", _document(args, found, sequences, seq))
         return 0
-    print(_text(args, found, sequences, seq))
+    show(_text(args, found, sequences, seq))
     suggest(
         f"rooflight fit serve {args.model} --on {args.on} --layout {args.layout}"
         f" --dtypes {args.dtypes} --sequences {sequences} --seq {seq}"
@@ -104,5 +104,5 @@ def _text(args: Namespace, found: ServedLayer, sequences: int, seq: int) -> str:
         f" {format_seconds(found.collectives_s)} of collectives, all on the critical path\n"
         f"on {found.mesh.slice}, mesh {found.mesh}; {sequences:,} sequences of {seq:,} positions\n"
         "\n"
-        f"{table(('', 'step', 'time', 'bound by'), rows, align='rlrl')}"
+        f"{table(('', 'step', 'time', 'bound by'), rows, align='rlrl', keep=('step', 'time'))}"
     )

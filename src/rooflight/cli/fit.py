@@ -7,7 +7,7 @@ from rooflight.cli.batch import parse_seq, whole_sequences
 from rooflight.cli.fit_page import Answer, document, next_command, text
 from rooflight.cli.flags import add_choice, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
@@ -135,7 +135,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("fit", document(answer))
     else:
-        print(text(answer, by_stage=args.by_stage))
+        show(text(answer, by_stage=args.by_stage))
         suggest(next_command(answer))
     return 0 if answer.memory.fits else 1
 

@@ -132,7 +132,12 @@ def _by_stage(stages: Sequence[Memory]) -> str:
         )
         for found in stages
     ]
-    return table(("stage", "layers", *names, "total"), rows, align="r" * (len(names) + 3))
+    return table(
+        ("stage", "layers", *names, "total"),
+        rows,
+        align="r" * (len(names) + 3),
+        keep=("total", "stage"),
+    )
 
 
 def _verdict(answer: Answer) -> str:
@@ -187,7 +192,12 @@ def _fixes(found: Sequence[Fix]) -> str:
         )
         for fix in found
     ]
-    return table(("one change", "saves", "total", "then", "costs"), rows, align="lrrll")
+    return table(
+        ("one change", "saves", "total", "then", "costs"),
+        rows,
+        align="lrrll",
+        keep=("one change", "then", "total"),
+    )
 
 
 def next_command(answer: Answer) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from rooflight.cli.batch import parse_seq
 from rooflight.cli.flags import add_choice, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
@@ -59,7 +59,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("fit", _document(args, memory, held, batch, context))
     else:
-        print(_text(args, memory, held, batch, context))
+        show(_text(args, memory, held, batch, context))
         suggest(
             f"rooflight frontier {args.model} --on {args.on} --layout {memory.layout}"
             f" --dtypes {args.dtypes} --context {context}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rooflight.cli.batch import nearest_sequences, parse_seq
 from rooflight.cli.flags import add_choice, add_dtype, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
@@ -141,7 +141,7 @@ def run(args: Namespace) -> int:
         if args.json:
             print_json("plan", {"model": model.name, **reply.document})
         else:
-            print(reply.text)
+            show(reply.text)
         return reply.exit_code
     count = parse_verify(args.verify, most=_SHOWN) if args.verify else 0
     if args.flags:
@@ -169,10 +169,10 @@ def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | No
         print(to_json(plan), end="")
         return code
     column = verified.column if verified else []
-    print(plan_text(model.title, question, found, choices, column))
+    show(plan_text(model.title, question, found, choices, column))
     for words in (verified.words if verified else "", options):
         if words:
-            print(words)
+            show(words)
     _suggest(args, question, found.candidates[0])
     return code
 
