@@ -182,7 +182,8 @@ def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
         header += ("compiled",)
         rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
     align = f"rlrrr{'r' * len(_PARTS[question.rank])}lrl"
-    return table(header, rows, align=align[: len(header)])
+    keep = ("step", "layout", "MFU", "HBM", "compiled", "microbatches", "remat")
+    return table(header, rows, align=align[: len(header)], keep=keep)
 
 
 _PARTS: dict[Rank, tuple[str, ...]] = {

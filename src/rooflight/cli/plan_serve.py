@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_serve_flags import (
     add_hardware,
@@ -81,7 +81,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("plan", document(page))
     else:
-        print(text(page))
+        show(text(page))
         if best:
             suggest(_next(args, best))
     return 0 if best else 1

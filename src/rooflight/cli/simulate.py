@@ -2,7 +2,7 @@
 
 from rooflight.batching.request import Policy
 from rooflight.cli.flags import add_choice, add_on, add_plot, whole
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.replica_flags import MOST_REPLICAS, add_replica, setup_of
@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("simulate", document(page, found if args.compare else {}))
     else:
-        print("\n\n".join([text(page), comparison(found)] if args.compare else [text(page)]))
+        show("\n\n".join([text(page), comparison(found)] if args.compare else [text(page)]))
         if not args.compare:
             suggest(_compare_command(args))
     return 0 if page.is_kept else 1

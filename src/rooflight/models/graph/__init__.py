@@ -7,7 +7,6 @@ count_params(model_graph(load_model("llama3-70b")))
 
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import (
-    activation_elements,
     backward_flops,
     count_params,
     dim_sizes,
@@ -52,7 +51,6 @@ __all__ = [
     "SlotKind",
     "Summary",
     "Utilisation",
-    "activation_elements",
     "backward_flops",
     "check_schedule",
     "count_params",
