@@ -6,17 +6,17 @@ solve(find("3.2").entries[0]).answers
 """
 
 from rooflight.book.derivation import Derivation, Line
-from rooflight.book.entry import Chapter, Entry, Erratum, Expected, Input, Kind, Problem, Value
+from rooflight.book.entry import Chapter, Entry, Erratum, ExpectedValue, Input, Kind, Problem, Value
 from rooflight.book.read import chapters, entries, find
-from rooflight.book.solve import Answer, Solution, Status, count, solve
+from rooflight.book.solve import BookAnswer, Solution, Status, count, solve
 
 __all__ = [
-    "Answer",
+    "BookAnswer",
     "Chapter",
     "Derivation",
     "Entry",
     "Erratum",
-    "Expected",
+    "ExpectedValue",
     "Input",
     "Kind",
     "Line",

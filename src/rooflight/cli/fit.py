@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from rooflight.cli.batch import parse_seq, whole_sequences
-from rooflight.cli.fit_page import Answer, document, next_command, text
+from rooflight.cli.fit_page import FitReport, document, next_command, text
 from rooflight.cli.flags import add_choice, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
@@ -140,7 +140,7 @@ def run(args: Namespace) -> int:
     return 0 if answer.memory.fits else 1
 
 
-def _answer(args: Namespace, job: Job, mesh: Mesh) -> Answer:
+def _answer(args: Namespace, job: Job, mesh: Mesh) -> FitReport:
     if args.solve:
         job = solve(job, args.solve) or (
             job if args.solve == "chips" else sized(job, args.solve, 1)
@@ -150,7 +150,7 @@ def _answer(args: Namespace, job: Job, mesh: Mesh) -> Answer:
     helps = () if fits else fixes(job)
     alone = fits or any(f.memory.fits for f in helps if f.job.axes == job.axes)
     both = () if alone else together(job)
-    return Answer(args.model, mesh, args.solve, job, found, helps, both)
+    return FitReport(args.model, mesh, args.solve, job, found, helps, both)
 
 
 def _job(args: Namespace, graph: Graph) -> tuple[Job, Mesh]:

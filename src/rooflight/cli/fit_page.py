@@ -19,7 +19,7 @@ _NEVER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FitReport:
     """The job that was asked about or solved for, its memory, and what would help."""
 
     model: str
@@ -36,7 +36,7 @@ class Answer:
         return max(self.stages, key=lambda found: found.total_bytes)
 
 
-def document(answer: Answer) -> dict[str, object]:
+def document(answer: FitReport) -> dict[str, object]:
     job, found = answer.job, answer.memory
     return {
         "model": answer.model,
@@ -80,7 +80,7 @@ def _num_chips(job: Job) -> int:
     return math.prod(job.axes.values())
 
 
-def text(answer: Answer, *, by_stage: bool) -> str:
+def text(answer: FitReport, *, by_stage: bool) -> str:
     job, found = answer.job, answer.memory
     again = f", which does {found.extra_flops:.1%} more FLOPs" if found.again_flops else ""
     zero = f", zero {job.zero}" if job.zero else ""
@@ -102,7 +102,7 @@ def text(answer: Answer, *, by_stage: bool) -> str:
     return "\n\n".join(blocks)
 
 
-def _place(answer: Answer) -> str:
+def _place(answer: FitReport) -> str:
     if dict(answer.job.axes) == answer.mesh.axes:
         return f"{answer.mesh.slice}, mesh {answer.mesh}"
     sizes = ",".join(f"{axis}={size}" for axis, size in answer.job.axes.items())
@@ -140,7 +140,7 @@ def _by_stage(stages: Sequence[Memory]) -> str:
     )
 
 
-def _verdict(answer: Answer) -> str:
+def _verdict(answer: FitReport) -> str:
     job, found = answer.job, answer.memory
     used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} a chip"
     if not found.fits:
@@ -200,7 +200,7 @@ def _fixes(found: Sequence[Fix]) -> str:
     )
 
 
-def next_command(answer: Answer) -> str:
+def next_command(answer: FitReport) -> str:
     if dict(answer.job.axes) != answer.mesh.axes:  # other chips than asked: no slice to name
         return f"rooflight model {answer.model}"
     if answer.memory.fits:
@@ -227,7 +227,7 @@ def _in_time(job: Job) -> str:
     return flags + ("" if job.framework.name == "none" else f" --framework {job.framework.name}")
 
 
-def _where(answer: Answer, job: Job) -> str:
+def _where(answer: FitReport, job: Job) -> str:
     return (
         f"{answer.model} --layout {job.layout.text} --on {answer.mesh.slice}"
         f" --mesh {answer.mesh} --batch {job.tokens} --seq {job.seq}"

@@ -10,16 +10,16 @@ from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
-from rooflight.cli.plan_questions import Asked, add_questions, answer, asked_question
+from rooflight.cli.plan_questions import PlanCommand, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
-from rooflight.cli.plan_verify import Verified, parse_verify, require_verify, verify_search
+from rooflight.cli.plan_verify import Shortlist, parse_verify, require_verify, verify_search
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.record import Choice, to_json
+from rooflight.plan.file.record import Decision, to_json
 from rooflight.plan.training.memory.framework import PLANNED
 from rooflight.plan.training.memory.recipe import RECIPES
 from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
@@ -131,7 +131,7 @@ def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
     question, choices = read_question(args, model)
-    asked = Asked(args, model.title, question, choices)
+    asked = PlanCommand(args, model.title, question, choices)
     for flag, what in _OF_A_PLAN.items():
         if name and getattr(args, flag.removeprefix("--")):
             hint = f"leave out --{name.replace('_', '-')} or {flag}"
@@ -153,7 +153,7 @@ def run(args: Namespace) -> int:
     return _show(asked, model, verified.found if verified else found, verified)
 
 
-def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | None) -> int:
+def _show(asked: PlanCommand, model: ModelSpec, found: Search, verified: Shortlist | None) -> int:
     """Prints a plan; with the compiler asked, the exit code says whether the first one stands."""
     args, question, choices = asked.args, asked.question, asked.choices
     code = 0 if verified is None or verified.does_stand else 1
@@ -177,7 +177,7 @@ def _show(asked: Asked, model: ModelSpec, found: Search, verified: Verified | No
     return code
 
 
-def read_question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Choice, ...]]:
+def read_question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Decision, ...]]:
     """What is asked; a batch of broken sequences becomes one within 2 % that suits the slice."""
     seq = parse_seq(args.seq)
     batch, is_whole = nearest_sequences(args.batch, seq)
@@ -199,7 +199,7 @@ def read_question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Ch
     tokens = parse_count(args.batch, what="--batch")
     question = replace(question, batch=rounded_batch(question, tokens))
     because = f"whole sequences that suit the slice, within 2 % of --batch {args.batch}"
-    return question, (Choice("batch", f"{question.batch * seq}", because),)
+    return question, (Decision("batch", f"{question.batch * seq}", because),)
 
 
 def read_margin(args: Namespace) -> float:

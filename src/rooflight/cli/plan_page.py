@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from rooflight.plan.file.record import Choice
+from rooflight.plan.file.record import Decision
 from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.search.candidate import (
@@ -25,7 +25,7 @@ def plan_text(
     title: str,
     question: Question,
     found: Search,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[Decision] = (),
     compiled: Sequence[str] = (),
 ) -> str:
     """The whole page; `compiled` is a word of the compiler for each layout, if it was asked."""

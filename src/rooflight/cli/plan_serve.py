@@ -18,7 +18,7 @@ from rooflight.cli.plan_serve_flags import (
     spares_of,
 )
 from rooflight.cli.plan_serve_json import document
-from rooflight.cli.plan_serve_page import Page, text
+from rooflight.cli.plan_serve_page import FleetPage, text
 from rooflight.cli.progress import progress
 from rooflight.cli.serving_flags import engine_of
 from rooflight.errors import UsageError
@@ -28,10 +28,15 @@ from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, cheapest_fleet
-from rooflight.plan.serving.fleet.questions import WhyNot, doubled_demands, hourly_fleets, why_not
+from rooflight.plan.serving.fleet.questions import (
+    WhyNotFleet,
+    doubled_demands,
+    hourly_fleets,
+    why_not,
+)
 from rooflight.plan.serving.fleet.separate import separate_or_not
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_slices, ways_to_serve
-from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
 from rooflight.plan.serving.step.precision import Precision, parse_precision
 
@@ -53,7 +58,7 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
-    asked = _Asked(
+    asked = _ServeSearch(
         model,
         parse_precision(args.dtypes),
         prices_of(args.price or []),
@@ -72,7 +77,7 @@ def run(args: Namespace) -> int:
         )
     fleets = [search.best for search in found.values() if search.best]
     best = min(fleets, key=lambda fleet: fleet.dollars_per_hour) if fleets else None
-    page = Page(args.model, demand, asked.spare, found, best)
+    page = FleetPage(args.model, demand, asked.spare, found, best)
     if best:
         slices = kinds[_chip(best)]
         page = _answers(args, page, best, lambda other: asked.search(slices, other))
@@ -88,7 +93,7 @@ def run(args: Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ServeSearch:
     """Everything that a search needs but the traffic and the slices."""
 
     model: ModelSpec
@@ -97,7 +102,7 @@ class _Asked:
     policies: Sequence[FleetPolicy]
     layouts: Sequence[ServingLayout]
     engine: str | None
-    sizes: Sizes
+    sizes: SchedulerLimits
     spare: int
 
     def search(self, slices: Sequence[Slice], demand: Demand) -> FleetSearch:
@@ -117,8 +122,8 @@ class _Asked:
 
 
 def _answers(
-    args: Namespace, page: Page, best: Fleet, search: Callable[[Demand], FleetSearch]
-) -> Page:
+    args: Namespace, page: FleetPage, best: Fleet, search: Callable[[Demand], FleetSearch]
+) -> FleetPage:
     """What was asked beside the fleet."""
     verdict = separate_or_not(best.way.setup, page.demand, engine=engine_of(args))
     doubled = doubled_demands(page.demand, search) if args.sensitivity else ()
@@ -126,7 +131,7 @@ def _answers(
     return replace(page, verdict=verdict, doubled=doubled, hours=hours)
 
 
-def _why_not(word: str, asked: _Asked, slices: Sequence[Slice], best: Fleet) -> WhyNot:
+def _why_not(word: str, asked: _ServeSearch, slices: Sequence[Slice], best: Fleet) -> WhyNotFleet:
     """The same search with this layout alone, on the slices that it fills."""
     layout = parse_serving_layout(word)
     suits = [on for on in slices if on.num_chips == layout.num_chips] or list(slices)
@@ -138,7 +143,7 @@ def _chip(fleet: Fleet) -> str:
     return fleet.way.setup.on.chip.name
 
 
-def _slices(on: str | None, asked: _Asked) -> dict[str, list[Slice]]:
+def _slices(on: str | None, asked: _ServeSearch) -> dict[str, list[Slice]]:
     """By chip: the slices that were named, or several sizes of a chip that was."""
     found: dict[str, list[Slice]] = {}
     for word in on.split(",") if on else _priced(asked.prices):

@@ -12,9 +12,9 @@ from rooflight.hardware.catalog import load_chip
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
-from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
-from rooflight.plan.serving.simulate.trace import Trace, hourly_rates
+from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 from rooflight.units import parse_seconds
 
 _MOST_SPARES = 1000
@@ -74,7 +74,7 @@ def add_hardware(parser: Parser) -> None:
         " whichever is cheaper if left out",
     )
     add_engine(parser)
-    sizes = Sizes()
+    sizes = SchedulerLimits()
     parser.add_argument(
         "--rows",
         default=str(sizes.max_rows),
@@ -101,10 +101,10 @@ def add_serving_questions(parser: Parser) -> None:
     )
 
 
-def sizes_of(args: Namespace) -> Sizes:
+def sizes_of(args: Namespace) -> SchedulerLimits:
     """Rows and tokens of a step."""
     rows = whole("--rows", args.rows, most=10**5, least=1)
-    return Sizes(rows, whole("--step-tokens", args.step_tokens, most=10**7, least=rows))
+    return SchedulerLimits(rows, whole("--step-tokens", args.step_tokens, most=10**7, least=rows))
 
 
 def spares_of(args: Namespace) -> int:
@@ -149,5 +149,5 @@ def _hit_rate(word: str) -> float:
 def rates_of(words: str) -> list[float]:
     """Requests a second, hour by hour; a file is a trace."""
     if words.endswith(_TRACES):
-        return hourly_rates(Trace(Path(words)))
+        return hourly_rates(RequestTrace(Path(words)))
     return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]

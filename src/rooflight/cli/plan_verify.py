@@ -8,7 +8,7 @@ from rooflight.compile.aot.run import Watch
 from rooflight.compile.findings.standing import NOT_ASKED, Standing, order, stand
 from rooflight.errors import ParseError
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.record import Choice, Plan
+from rooflight.plan.file.record import Decision, Plan
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.plan import plan_record
 from rooflight.plan.training.search.run import Search
@@ -16,7 +16,7 @@ from rooflight.units import format_si
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Shortlist:
     """A search in the order that the compiler leaves, and what it said of each layout."""
 
     found: Search
@@ -49,7 +49,7 @@ class Verified:
             lines.append(f"1 was not compiled; to ask of all: --verify {len(self.standings)}")
         return "\n".join(lines)
 
-    def record(self, model: ModelSpec, question: Question, choices: tuple[Choice, ...]) -> Plan:
+    def record(self, model: ModelSpec, question: Question, choices: tuple[Decision, ...]) -> Plan:
         """The plan of the first layout; the verdicts are its choices and its alternatives."""
         plan = plan_record(model, question, self.found, choices)
         best, *rest = self.standings
@@ -80,7 +80,7 @@ def require_verify(question: Question) -> None:
     require_compiler("gpu" if question.on.chip.kind == "gpu" else "tpu")
 
 
-def verify_search(model: ModelSpec, question: Question, found: Search, count: int) -> Verified:
+def verify_search(model: ModelSpec, question: Question, found: Search, count: int) -> Shortlist:
     """Compiles the first `count` layouts of a search and ranks all again."""
     firsts = found.candidates[:count]
     plans = [plan_record(model, question, replace(found, candidates=(c,))) for c in firsts]
@@ -88,7 +88,7 @@ def verify_search(model: ModelSpec, question: Question, found: Search, count: in
         said = stand(plans, watch_of=lambda place: _labelled(watch, place, len(plans)))
     standings = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
     places = order(standings)
-    return Verified(
+    return Shortlist(
         replace(found, candidates=tuple(found.candidates[place] for place in places)),
         tuple(standings[place] for place in places),
         _compiler(question),

@@ -6,7 +6,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
 
@@ -19,7 +19,7 @@ def add_replica(parser: Parser) -> None:
     parser.add_argument("--layout", help=f"tp over all chips if left out; {SERVING_LAYOUT}")
     add_dtypes(parser)
     parser.add_argument("--replicas", default="1", help="slices that serve (default 1)")
-    default = Sizes()
+    default = SchedulerLimits()
     for flag, value, what in (
         ("--rows", default.max_rows, "sequences that run at once"),
         ("--step-tokens", default.max_step_tokens, "tokens of a step, decode and prefill"),
@@ -35,7 +35,7 @@ def setup_of(args: Namespace) -> Setup:
     warn_of_gaps(model)
     on = parse_slice(args.on)
     layout = parse_serving_layout(args.layout) if args.layout else ServingLayout(tp=on.num_chips)
-    sizes = Sizes(
+    sizes = SchedulerLimits(
         whole("--rows", args.rows, most=10**5),
         whole("--step-tokens", args.step_tokens, most=10**7),
         whole("--block-tokens", args.block_tokens, most=10**5),

@@ -7,12 +7,12 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.replica_flags import MOST_REPLICAS, add_replica, setup_of
 from rooflight.cli.serving_flags import add_engine, engine_of
-from rooflight.cli.simulate_page import Page, comparison, document, plot, text
+from rooflight.cli.simulate_page import SimulationPage, comparison, document, plot, text
 from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import Calibration
 from rooflight.plan.serving.fleet.cost import fleet_cost
-from rooflight.plan.serving.simulate.run import Separation, Simulation, simulate
+from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
     found = {policy: _simulate(args, setup, load, slo, policy, cost) for policy in policies}
     simulations = {p: s for p, s in found.items() if isinstance(s, Simulation)}
     first = simulations[args.policy] if args.policy in simulations else _refuse(found[args.policy])
-    page = Page(args.model, setup, load.words, slo, args.policy, first, known)
+    page = SimulationPage(args.model, setup, load.words, slo, args.policy, first, known)
     if args.plot:
         write_file(args.plot, latency_svg(plot(page)), flag="--plot")
     if args.json:
@@ -108,7 +108,7 @@ def _simulate(
 
 def _replicas(
     args: Namespace, setup: Setup, load: TrafficLoad, policy: str, cost: StepCost
-) -> int | Separation | str:
+) -> int | PoolSplit | str:
     replicas = whole("--replicas", args.replicas, most=MOST_REPLICAS)
     prefill = args.prefill_replicas
     own = None if prefill is None else whole("--prefill-replicas", prefill, most=MOST_REPLICAS)

@@ -11,13 +11,13 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import (
     Arrival,
-    Traffic,
+    RandomTraffic,
     at_once,
     parse_lengths,
     with_prefixes,
 )
 from rooflight.plan.serving.simulate.tally import Slo
-from rooflight.plan.serving.simulate.trace import Trace
+from rooflight.plan.serving.simulate.trace import RequestTrace
 from rooflight.units import parse_seconds
 
 _MOST_SEED = 10**9
@@ -73,7 +73,7 @@ def load_of(args: Namespace, *, requests: int, most: int) -> TrafficLoad:
 
 def _random(args: Namespace, requests: int) -> TrafficLoad:
     is_at_once = args.rate == "inf"
-    traffic = Traffic(
+    traffic = RandomTraffic(
         1.0 if is_at_once else positive("--rate", args.rate),
         parse_lengths(args.isl, what="--isl"),
         parse_lengths(args.osl, what="--osl"),
@@ -104,7 +104,7 @@ def _recorded(args: Namespace, requests: int | None, most: int) -> TrafficLoad:
             f"--trace has its own arrivals and lengths; {given[0]} would be ignored",
             hint=f"leave out {given[0]}, or --trace",
         )
-    trace, first = Trace(Path(args.trace)), requests or most
+    trace, first = RequestTrace(Path(args.trace)), requests or most
     count = inputs = outputs = 0
     for arrival in islice(trace.arrivals(), first):
         count += 1

@@ -1,6 +1,6 @@
 """Seconds and bytes: rooflines of local ops, network time of collectives, choice of strategies."""
 
-from rooflight.costs.best import Layout, best_layouts
+from rooflight.costs.best import PricedLayout, best_layouts
 from rooflight.costs.choose import Choice, Price, Pricer, StepPrice, choose, pick, price, price_step
 from rooflight.costs.network import (
     KINDS,
@@ -36,10 +36,10 @@ __all__ = [
     "Choice",
     "CollectiveKind",
     "Cycles",
-    "Layout",
     "NetworkTime",
     "OpTime",
     "Price",
+    "PricedLayout",
     "Pricer",
     "Roof",
     "StepPrice",

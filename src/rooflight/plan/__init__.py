@@ -1,11 +1,11 @@
 """From a model, a layout and a mesh to what will run. Records in, records out."""
 
-from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.training.derive.algorithm import Algorithm, PricedStep, derive_algorithm
 from rooflight.plan.training.memory.count import Memory, memory, memory_by_stage, usable_hbm_bytes
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework, parse_framework
 from rooflight.plan.training.memory.job import Job, Microbatching
 from rooflight.plan.training.memory.recipe import RECIPES, Recipe, parse_recipe
-from rooflight.plan.training.memory.remat import REMATS, Kept, Remat, keep, parse_remat
+from rooflight.plan.training.memory.remat import REMATS, Remat, SavedActivations, keep, parse_remat
 from rooflight.plan.training.questions.budget import (
     Allocation,
     Budget,
@@ -36,13 +36,13 @@ __all__ = [
     "Fix",
     "Framework",
     "Job",
-    "Kept",
-    "Line",
     "Memory",
     "Microbatching",
     "PipelineRun",
+    "PricedStep",
     "Recipe",
     "Remat",
+    "SavedActivations",
     "SlotTimes",
     "Terms",
     "TimedGroup",
