@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +100,27 @@ def test_folders_are_small_enough_to_read() -> None:
     files = {p.parent for p in modules()}
     sizes = {str(d.relative_to(SOURCE)): len(list(d.glob("*.py"))) for d in files}
     assert {name: n for name, n in sizes.items() if n > 16} == LARGE_FOLDERS
+
+
+def shared_names(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Classes at the top of modules whose name another module gives to a class of its own."""
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for module, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module)
+    return {name: found for name, found in homes.items() if len(found) > 1}
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """So that a name in a traceback, a search or a review is one thing; none is excepted."""
+    sources = {str(p.relative_to(SOURCE)): p.read_text() for p in modules()}
+    assert shared_names(sources) == {}
+
+
+def test_a_shared_class_name_is_told_with_its_modules() -> None:
+    sources = {"a.py": "class Row: ...", "b.py": "class Row: ...\nclass _Row: ...", "c.py": ""}
+    assert shared_names(sources) == {"Row": ["a.py", "b.py"]}
 
 
 def test_an_offending_import_is_named() -> None:
