@@ -31,10 +31,6 @@ class StepBatch(NamedTuple):
     writes: Sequence[TableWrite]
     preempted: Sequence[int]  # ids; their rows are gone and they wait again
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.decode_rows and not self.chunks
-
 
 class StepOutcome(NamedTuple):
     """Ids that leave prefill with a token made, and ids that are done."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rooflight.cli.batch import parse_seq
+from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
@@ -15,7 +15,7 @@ from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_laye
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, parse_count
+from rooflight.units import format_seconds, whole
 
 _MOST = 10**6
 
@@ -39,9 +39,7 @@ def run_serving(args: Namespace, model: ModelSpec, ops: Sequence[Op]) -> int:
             "--serve counts sequences, and its layout has ways instead of a mesh",
             hint="write --sequences 32 --layout tp=16,kv=batch, without --batch and --mesh",
         )
-    sequences = parse_count(args.sequences or "1", what="--sequences")
-    if not 1 <= sequences <= _MOST:
-        raise UsageError(f"--sequences {args.sequences} is no batch", hint="write --sequences 32")
+    sequences = whole("--sequences", args.sequences or "1", most=_MOST)
     seq = parse_seq(args.seq)
     found = served_layer(
         model,
