@@ -23,6 +23,8 @@ settings.register_profile(
 settings.register_profile("large", max_examples=300, deadline=None)
 settings.load_profile("everyday")
 
+# Commands print as into a pipe of any width, whatever the shell that runs the tests exports.
+os.environ.pop("COLUMNS", None)
 
 Once = Callable[[str, Callable[[Path], None]], Path]
 

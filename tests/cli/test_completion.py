@@ -55,6 +55,9 @@ def test_the_first_word_is_a_verb_or_a_flag_of_the_frame() -> None:
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["slice", "v5p:4x4x4", "--m"], ["--mesh"]),
         (["roofline", "--plot", ""], []),
+        (["plan", ""], ["train", "serve", "--help"]),
+        (["fit", "serve", "--ph"], []),
+        (["explain", "serve", "--phase", "p"], ["prefill"]),
         (["nonsense", ""], []),
     ),
 )

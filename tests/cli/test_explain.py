@@ -5,7 +5,7 @@ import json
 from .command import run
 
 LAYER = (
-    *("explain", "gpt3-175b", "--on", "v5p:4x4x8"),
+    *("explain", "train", "gpt3-175b", "--on", "v5p:4x4x8"),
     *("--batch", "64Ki", "--seq", "2048", "--part", "mlp"),
 )
 

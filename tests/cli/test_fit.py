@@ -17,12 +17,12 @@ from rooflight.units import format_si
 
 from .command import run
 
-WHERE = "fit llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --seq 8192"
-SMALL = "fit llama3-8b --layout dp=X --on v5e:4x4 --mesh X=16 --seq 4096 --recipe 18"
+WHERE = "fit train llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --seq 8192"
+SMALL = "fit train llama3-8b --layout dp=X --on v5e:4x4 --mesh X=16 --seq 4096 --recipe 18"
 
 PIPE = (
-    "fit llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4 --batch 2Mi --seq 8192"
-    " --microbatches 16"
+    "fit train llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4 --batch 2Mi"
+    " --seq 8192 --microbatches 16"
 )
 
 
@@ -68,7 +68,7 @@ def test_the_next_command_of_an_overflow_fits(line: str) -> None:
     first = run(line.split())
     assert first.code == 1
     command = first.err.strip().removeprefix("next: rooflight ")
-    assert command.startswith("fit ")
+    assert command.startswith("fit train ")
     assert run(shlex.split(command)).code == 0
 
 
@@ -80,7 +80,7 @@ def test_where_no_change_is_enough_alone_those_that_are_enough_together_are_name
 def test_the_next_command_of_a_fit_explains_the_layout() -> None:
     outcome = run(f"{WHERE} --batch 4Mi".split())
     command = outcome.err.strip().removeprefix("next: rooflight ")
-    assert command.startswith("explain ") and run(shlex.split(command)).code == 0
+    assert command.startswith("explain train ") and run(shlex.split(command)).code == 0
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,8 @@ def test_the_next_command_of_a_pipeline_that_overflows_fits() -> None:
 
 
 def test_the_fewest_chips_fit_and_fewer_do_not() -> None:
-    ask = "fit llama3-70b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=8,Y=8 --batch 4Mi --seq 8192"
+    ask = "fit train llama3-70b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=8,Y=8"
+    ask += " --batch 4Mi --seq 8192"
     document = json.loads(run(f"{ask} --remat dots --solve chips --json".split()).out)
     assert document["fits"] and document["chips"] == 8 * document["axes"]["X"]
     assert run(f"{ask} --remat dots --solve chips".split()).out.startswith("FEWEST CHIPS: ")
@@ -159,7 +160,7 @@ def test_offload_states_its_time_on_pcie() -> None:
         f"{WHERE} --batch 4Mi --solve chips".replace("fsdp=X", "tp=X"),
         f"{WHERE} --batch 2Mi",
         f"{WHERE} --batch 4Mi".replace("fsdp=X", "fsdp=Q"),
-        "fit llama3-8b --layout dp=X --on this-host --batch 4096 --seq 4096",
+        "fit train llama3-8b --layout dp=X --on this-host --batch 4096 --seq 4096",
     ),
 )
 def test_a_wrong_request_exits_2_with_a_hint(line: str) -> None:
@@ -169,18 +170,18 @@ def test_a_wrong_request_exits_2_with_a_hint(line: str) -> None:
 
 def test_degrees_make_their_own_mesh() -> None:
     where = "--on h100:8x4 --batch 1Mi --seq 8192 --microbatches 32 --framework megatron --json"
-    mine = json.loads(run(f"fit llama3-70b --layout tp=8,pp=2,dp=2 {where}".split()).out)
-    theirs = f"fit llama3-70b --layout dp=Z,sp=Y,pp=P --mesh P=2,Z=2,Y=8 {where}"
+    mine = json.loads(run(f"fit train llama3-70b --layout tp=8,pp=2,dp=2 {where}".split()).out)
+    theirs = f"fit train llama3-70b --layout dp=Z,sp=Y,pp=P --mesh P=2,Z=2,Y=8 {where}"
     assert mine["total_bytes"] == json.loads(run(theirs.split()).out)["total_bytes"]
-    refused = run(f"fit llama3-70b --layout tp=3 {where}".split())
+    refused = run(f"fit train llama3-70b --layout tp=3 {where}".split())
     assert refused.code == 2 and "tp=3 is no layout of the 32 chips" in refused.err
 
 
 def test_without_a_layout_the_best_plan_is_counted() -> None:
     where = "llama3-8b --on h100:8x2 --batch 1Mi --seq 8192"
     plan = json.loads(run(f"plan train {where} --json".split()).out)
-    found = json.loads(run(f"fit {where} --json".split()).out)
+    found = json.loads(run(f"fit train {where} --json".split()).out)
     assert (found["layout"], found["mesh"]) == (plan["layout"], plan["mesh"])
     assert found["total_bytes"] == sum(part["nbytes"] for part in plan["memory"]["parts"])
-    refused = run(f"fit {where} --remat dots".split())
+    refused = run(f"fit train {where} --remat dots".split())
     assert refused.code == 2 and "--remat belongs to a --layout" in refused.err

@@ -14,7 +14,7 @@ import pytest
 from rooflight import __version__
 from rooflight.cli import main as frame
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.verbs import VERBS, load_verb, verb_parser
+from rooflight.cli.verbs import OVERVIEW, VERBS, load_verb, verb_names, verb_parser
 from rooflight.plan.file.record import SCHEMA
 
 from .command import Outcome, run
@@ -85,7 +85,7 @@ def state_of(folder: Path) -> dict[Path, tuple[str, float]]:
     return {path: (path.read_text(errors="replace"), path.stat().st_mtime) for path in files}
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verb_names())
 def test_the_help_of_every_verb_lists_json_and_examples_that_run(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_help_of_every_verb_lists_json_and_examples_that_run(
     before = foreign_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
-    shown = run([verb, "--help"])
+    shown = run([*verb.split(), "--help"])
     assert shown.code == 0 and "--json" in shown.out
     examples = verb_parser(verb, load_verb(verb)).examples
     assert examples
@@ -104,12 +104,7 @@ def test_the_help_of_every_verb_lists_json_and_examples_that_run(
     assert state_of(tmp_path).items() >= before.items()
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_table_of_verbs_says_what_each_verb_says_of_itself(verb: str) -> None:
-    assert VERBS[verb] == load_verb(verb).HELP
-
-
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verb_names())
 def test_json_of_every_first_example_is_one_versioned_document(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,8 +112,8 @@ def test_json_of_every_first_example_is_one_versioned_document(
     example = shlex.split(verb_parser(verb, load_verb(verb)).examples[0])[1:]
     outcome = run([*example, "--json"])
     document = json.loads(outcome.out)
-    schema = SCHEMA if verb == "plan" else 1
-    assert (document["schema"], document["verb"], outcome.err) == (schema, verb, "")
+    schema = SCHEMA if verb == "plan train" else 1
+    assert (document["schema"], document["verb"], outcome.err) == (schema, verb.split()[0], "")
 
 
 @pytest.mark.parametrize("line", MISSPELT)
@@ -168,7 +163,51 @@ def test_what_is_suggested_next_runs(
 
 def test_no_words_at_all_print_the_overview() -> None:
     assert run([]).out == run(["--help"]).out == run(["-h"]).out
-    assert all(f"  {verb} " in run([]).out for verb in VERBS)
+
+
+def test_the_overview_names_each_verb_once_in_groups_on_one_screen() -> None:
+    """Every module with a `configure` is a verb, and each is listed."""
+    lines = run([]).out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert all(any(line.startswith(f"{group} ") for line in lines) for group in OVERVIEW)
+    named = [
+        re.sub(r"[^a-z]", "", word) for line in lines[2:-2] for word in line[10:32].split(", ")
+    ]
+    assert sorted(word.removesuffix("trainserve") for word in named) == sorted(VERBS)
+    modules = Path(frame.__file__).parent.glob("*.py")
+    verbs = [path.stem for path in modules if "\ndef configure(" in path.read_text()]
+    assert sorted(verb.split()[0] for verb in verb_names()) == sorted(
+        stem.removesuffix("_serve") for stem in verbs
+    )
+
+
+@pytest.mark.parametrize("verb", ("plan", "fit", "explain"))
+def test_training_and_serving_are_second_words(verb: str) -> None:
+    for words in ([verb, "--help"], [verb, "-h"]):
+        shown = run(words).out
+        assert f"rooflight {verb} train " in shown and f"rooflight {verb} serve " in shown
+    assert run([verb]).code == 2 and f"`rooflight {verb} serve --help`" in run([verb]).err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options"),
+    (
+        ("fit M --serve", "fit serve M", "--layout tp=4 --sequences 8"),
+        ("explain M --serve generate", "explain serve M", "--layout tp=4"),
+        ("explain M --serve=prefill", "explain serve M --phase prefill", "--layout tp=4"),
+        ("fit M", "fit train M", "--layout fsdp=X --mesh X=4 --batch 64Ki"),
+        ("explain M", "explain train M", "--layout dp=X --mesh X=4 --batch 64Ki"),
+        ("plan --batch 64Ki train M", "plan train M --batch 64Ki", "--rank roofline"),
+    ),
+)
+def test_an_old_spelling_answers_as_the_new_one_does_and_notes_it(
+    old: str, new: str, options: str
+) -> None:
+    question = f"llama3.2-1b --on v5e:2x2 --seq 2048 {options}"
+    before, now = (run(line.replace("M", question, 1).split()) for line in (old, new))
+    assert (before.code, before.out) == (now.code, now.out) and now.code in (0, 1)
+    words = " ".join(new.split()[:2])
+    assert before.err == f"{now.err}note: write `rooflight {words} ...`; 0.2 asks for the word\n"
 
 
 def test_the_overview_starts_with_a_command_that_runs() -> None:

@@ -1,4 +1,4 @@
-"""The verbs of serving: `frontier`, `fit --serve`, `explain --serve`."""
+"""The verbs of serving: `frontier`, `fit serve`, `explain serve`."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from .command import run
 GUIDE = Path(__file__).parents[2] / "docs" / "serving.md"
 PICTURE = GUIDE.parent / "pictures" / "frontier-70b.svg"
 SERVED = "--layout tp=16,kv=batch --on v5e:4x4 --dtypes int8"
-FIT = f"fit llama3-70b --serve {SERVED} --seq 8192"
-EXPLAIN = f"explain llama3-70b --serve generate {SERVED} --sequences 32 --seq 8192"
+FIT = f"fit serve llama3-70b {SERVED} --seq 8192"
+EXPLAIN = f"explain serve llama3-70b {SERVED} --sequences 32 --seq 8192"
 FRONTIER = f"frontier llama3-70b {SERVED} --context 2048"
 
 
@@ -55,10 +55,10 @@ def test_fit_solves_for_the_most_that_fits(unknown: str) -> None:
     ("words", "message"),
     [
         (f"{FIT}", "number of sequences is missing"),
-        (f"{FIT} --batch 32", "--batch counts the tokens"),
-        (f"{FIT} --solve chips", "solves for batch or seq"),
-        (f"{EXPLAIN} --batch 32", "counts sequences"),
-        ("explain llama3-8b --layout dp=X --on v5e:4x4 --seq 8", "batch is missing"),
+        (f"{FIT} --batch 32", "unknown flag of `rooflight fit serve` '--batch'"),
+        (f"{FIT} --solve chips", "unknown unknown 'chips'"),
+        (f"{EXPLAIN} --batch 32", "unknown flag of `rooflight explain serve` '--batch'"),
+        ("explain train llama3-8b --layout dp=X --on v5e:4x4 --seq 8", "required: --batch"),
         (f"{FRONTIER} --price 0", "is no price"),
         ("frontier llama3-70b --on v5e --context 2048", "not one sequence"),
         ("frontier llama3-70b --on v5e:4x4 --layout tp=7 --context 2048", "7 chips"),

@@ -10,7 +10,7 @@ pytest.importorskip("sphinx")
 
 import rooflight
 from rooflight.book.read import entries
-from rooflight.cli.verbs import TWO_WORDS, VERBS
+from rooflight.cli.verbs import verb_names
 from rooflight.hardware.calibration import shipped_calibrations
 from rooflight.hardware.serving_calibration import shipped_serving
 
@@ -76,7 +76,7 @@ def test_every_page_is_reached_from_the_first(site: Path, pages: dict[Path, Page
 def test_the_reference_has_every_verb_and_every_public_name(pages: dict[Path, Page]) -> None:
     by_name = {f"{p.parent.name}/{p.name}": page for p, page in pages.items()}
     commands = by_name["reference/commands.html"]
-    for verb in (*VERBS, *TWO_WORDS):
+    for verb in verb_names():
         assert verb.replace(" ", "-") in commands.ids
         assert f"usage: rooflight {verb} " in commands.text
     python = by_name["reference/python.html"]

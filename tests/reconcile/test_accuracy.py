@@ -16,7 +16,7 @@ import pytest
 
 from rooflight.cli.validate_page import accuracy_markdown
 from rooflight.hardware.calibration import DENSE, EXPERTS
-from rooflight.measure.published.cross_validate import cross_validate, shuffled
+from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.replay import Asked, ask_rows
 from rooflight.measure.published.rows import shipped_rows
 from rooflight.measure.published.validation import (
@@ -31,6 +31,7 @@ from rooflight.measure.published.validation import (
 )
 
 from ..dated_figure import today, write_figure
+from .wrong_rows import shuffled
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("accuracy.json")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rooflight.hardware.calibration import calibration_constants, typical_values
 from rooflight.hardware.mesh import parse_mesh
-from rooflight.measure.published.cross_validate import cross_validate, shuffled
+from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.fit import fit_values
 from rooflight.measure.published.hierarchy import fit_hierarchy, places
 from rooflight.measure.published.replay import Asked, Case
@@ -18,6 +18,8 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
 from rooflight.plan.training.forecast.calibrated import ROOF, PartTable, part_table
 from rooflight.plan.training.time.parts import TrainingRun, training_parts
+
+from .wrong_rows import shuffled
 
 NAMES = sorted(calibration_constants())
 

@@ -8,18 +8,19 @@ import pytest
 
 from rooflight.hardware.calibration import DENSE, Calibration
 from rooflight.hardware.serving_calibration import (
-    constants_of,
     load_serving_calibration,
     serving_constants,
     shipped_serving,
 )
-from rooflight.measure.published.cross_validate import cross_validate, shuffled
+from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.replay import Asked
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_calibrate import widened
 from rooflight.measure.published.serving_replay import ask_served
 from rooflight.measure.published.serving_validation import shipped_serving_accuracy, validate_served
 from rooflight.measure.published.validation import Validation, accuracy
+
+from .wrong_rows import shuffled
 
 _ROWS = read_rows(FOLDER / "serving_runs.json")
 
@@ -40,7 +41,6 @@ def test_a_chip_and_engine_have_twelve_constants_at_most_each_with_its_physics()
     assert all(len(c.physics.split()) >= 8 for c in constants.values())
     assert all(0 < c.low < c.typical < c.high for c in constants.values())
     assert all(c.high <= 1.0 for c in constants.values() if not c.is_time)
-    assert len(constants_of(DENSE)) == len(constants) - 2
 
 
 @pytest.mark.parametrize("one", shipped_serving().values(), ids=lambda c: f"{c.chip} {c.engine}")

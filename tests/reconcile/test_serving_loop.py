@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.hardware.serving_calibration import serving_constants, typical_serving
+from rooflight.hardware.serving_calibration import serving_constants
 from rooflight.measure.published.serving_loop import serving_table
 from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
@@ -85,7 +85,7 @@ def test_more_clients_slow_every_token_down() -> None:
     table = serving_table(
         [replace(parts_of(_QUESTIONS[0]), batch=float(b)) for b in (1, 4, 16, 64, 256)]
     )
-    times = table.seconds(typical_serving())
+    times = table.seconds(_typical())
     assert np.all(np.diff(times.tpot_s) > 0)
     assert np.all(np.diff(times.rows) > 0)
 
@@ -93,7 +93,7 @@ def test_more_clients_slow_every_token_down() -> None:
 def test_clients_beyond_the_memory_wait_for_their_first_token() -> None:
     parts = replace(parts_of(_QUESTIONS[0]), room=64.0)
     table = serving_table([replace(parts, batch=b) for b in (64.0, 128.0)])
-    times = table.seconds(typical_serving())
+    times = table.seconds(_typical())
     assert times.tpot_s[1] == pytest.approx(times.tpot_s[0])
     assert times.ttft_s[1] > times.ttft_s[0] + parts.output * times.tpot_s[0] * 0.9
 
@@ -101,20 +101,20 @@ def test_clients_beyond_the_memory_wait_for_their_first_token() -> None:
 def test_workers_that_only_generate_have_no_prompts_in_their_way() -> None:
     parts = parts_of(_QUESTIONS[0])
     table = serving_table([parts, replace(parts, is_separated=1.0)])
-    together, apart = table.seconds(typical_serving()).tpot_s
+    together, apart = table.seconds(_typical()).tpot_s
     assert apart < together
 
 
 def test_drafted_tokens_that_are_accepted_shorten_the_time_a_token() -> None:
     parts = replace(parts_of(_QUESTIONS[2]), batch=4.0, is_separated=1.0)
     table = serving_table([replace(parts, drafted=float(d)) for d in (0, 1, 3)])
-    plain, one, three = table.seconds(typical_serving()).tpot_s
+    plain, one, three = table.seconds(_typical()).tpot_s
     assert three < one < plain
 
 
 @pytest.mark.parametrize("question", _QUESTIONS, ids=lambda q: f"{q.model.name}-dp{q.dp}")
 def test_the_planner_and_the_fit_price_a_step_alike(question: ServingQuestion) -> None:
-    values = typical_serving()
+    values = _typical()
     model = replayed_model(
         question.model,
         question.chip,
@@ -134,9 +134,14 @@ def test_the_planner_and_the_fit_price_a_step_alike(question: ServingQuestion) -
 
 def test_wrong_values_of_a_calibrated_step_show_in_its_time() -> None:
     model = replayed_model(_QUESTIONS[0].model, "b200", tp=4, precision=_QUESTIONS[0].precision)
-    values = typical_serving()
+    values = _typical()
     slower = [
         calibrated_generate_s(model, values | {name: values[name] / 2}, rows=8, context=1024.0)
         for name in ("hbm", "kv", "network", "quantised")
     ]
     assert all(s > calibrated_generate_s(model, values, rows=8, context=1024.0) for s in slower)
+
+
+def _typical() -> dict[str, float]:
+    """What to expect of an engine on a chip that nobody measured."""
+    return {c.name: c.typical for c in serving_constants().values()}

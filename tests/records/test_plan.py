@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rooflight.errors import ModelError, ParseError, RooflightError, UsageError
 from rooflight.models.presets import load_model, model_names
 from rooflight.plan.file.record import SCHEMA, Mfu, Plan, from_json, plan_hash, read_plan, to_json
-from rooflight.plan.file.schema import json_schema
 
+from .json_schema import json_schema
 from .plans import plans, sample_plan
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "plan.schema.json"

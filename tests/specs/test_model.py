@@ -1,6 +1,7 @@
 """Models as records: patterns of layers, presets and their names."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import count_params
 from rooflight.models.huggingface.read import model_from_hf
 from rooflight.models.presets import load_model, model_names
-from rooflight.models.spec import NORM_PLACES, Attention, Block, Mlp, ModelSpec, Moe, Norm, repeats
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Norm, NormPlace, repeats
 
 from .hf_configs import CONFIGS
 
@@ -154,7 +155,7 @@ def test_a_preset_names_its_source_and_the_day(name: str) -> None:
     model = load_model(name)
     assert model.title and model.source and model.source.title
     assert model.source.url.startswith("https://") and model.source.checked
-    assert all(set(block.norms) <= set(NORM_PLACES) for block in model.blocks)
+    assert all(set(block.norms) <= set(get_args(NormPlace)) for block in model.blocks)
 
 
 @pytest.mark.parametrize(

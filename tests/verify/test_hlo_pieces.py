@@ -4,13 +4,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hlo_pieces import Piece, pieces_of, shifts
 from hypothesis import given
 from hypothesis import strategies as st
+from rewrites import explain_rewrites
 
-from rooflight.compile.findings.rewrites import explain_rewrites
 from rooflight.compile.hlo.groups import MeshAxes
 from rooflight.compile.hlo.parse import parse_module
-from rooflight.compile.hlo.pieces import Piece, pieces_of, shifts
 from rooflight.compile.hlo.step import CompiledStep, read_step
 
 AXES = MeshAxes({"X": 4}, {})

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from rewrites import Kind, explain_rewrites
 from whole_models import WHOLE, Whole, rewriting
 
 from rooflight.compile.aot.environment import package_version
-from rooflight.compile.findings.rewrites import Kind, explain_rewrites
 from rooflight.compile.hlo.groups import MeshAxes
 from rooflight.compile.hlo.step import CompiledStep
 

@@ -30,7 +30,6 @@ KINDS: tuple[Kind, ...] = (
     *("hardware", "roofline", "collective", "params", "flops"),
     *("memory", "train_plan", "inference", "serving", "cost", "profile"),
 )
-LATER = "2026-07"  # the edition whose values and inputs are called `later`
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +104,6 @@ class Entry:
     def given(self, **inputs: Input) -> "Entry":
         """The same question with some inputs added or replaced."""
         return replace(self, inputs={**self.inputs, **inputs})
-
-    def as_printed_later(self) -> "Entry":
-        """The same question with the inputs and the answers of the newer edition."""
-        expected = {
-            name: e if e.later is None else replace(e, printed=e.later, truth=e.later, later=None)
-            for name, e in self.expected.items()
-        }
-        return replace(self.given(**self.later_inputs), expected=expected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from rooflight.api.traffic import TrafficLoad, read_slo
 from rooflight.cli.bench_dry_run import plan_document, plan_text
 from rooflight.cli.bench_page import Page, document, plot, text
 from rooflight.cli.flags import add_plot
-from rooflight.cli.output import print_json, write_file
+from rooflight.cli.output import print_json, show, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.server_address import server_address
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
         if args.json:
             print_json("bench", plan_document(target.url, load, arrivals, predicted))
         else:
-            print(plan_text(target.url, load, arrivals, predicted))
+            show(plan_text(target.url, load, arrivals, predicted))
         return 0
     before = busy(target.url)
     with progress("requests sent", "finished") as watch:
@@ -74,7 +74,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("bench", document(page))
     else:
-        print(text(page))
+        show(text(page))
     return 0 if page.is_kept else 1
 
 

@@ -8,7 +8,7 @@ from rooflight.book.read import chapters, entries, find
 from rooflight.book.solve import REPRODUCED, STATUSES, Solution, count, solve
 from rooflight.book.words import agreement
 from rooflight.cli.book_page import page
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.ui.text.table import table
 
@@ -44,7 +44,7 @@ def _show(args: Namespace, problem: Problem) -> int:
         fields = {"name": problem.name, "title": problem.title, "question": problem.question}
         print_json("book", {"problem": fields, "solutions": [_document(s) for s in solutions]})
     else:
-        print(page(problem, solutions))
+        show(page(problem, solutions))
     return _exit_code(solutions)
 
 
@@ -72,10 +72,10 @@ def _list_problems(args: Namespace) -> int:
         print_json("book", {"problems": rows})
         return 0
     rows = [[p.name, p.title, str(len(p.entries))] for p in problems]
-    print(table(("problem", "title", "entries"), rows, align="llr"))
+    show(table(("problem", "title", "entries"), rows, align="llr"))
     others = len(entries()) - sum(len(p.entries) for p in problems)
-    print(f"\nand {others} facts and rules outside problems, listed by chapter:")
-    print("  " + ", ".join(f"{c.name} ({c.title})" for c in chapters()))
+    show(f"\nand {others} facts and rules outside problems, listed by chapter:")
+    show("  " + ", ".join(f"{c.name} ({c.title})" for c in chapters()))
     suggest("rooflight book 3.2", "rooflight book 2")
     return 0
 
@@ -88,9 +88,9 @@ def _list_chapter(args: Namespace, chapter: Chapter) -> int:
         ]
         print_json("book", {"chapter": chapter.name, "title": chapter.title, "entries": rows})
         return 0
-    print(f"chapter {chapter.name}: {chapter.title}\n")
+    show(f"chapter {chapter.name}: {chapter.title}\n")
     rows = [[e.id, e.problem or "-", e.kind, e.title] for e in chapter.entries]
-    print(table(("entry", "problem", "kind", "title"), rows, align="llll"))
+    show(table(("entry", "problem", "kind", "title"), rows, align="llll"))
     suggest(f"rooflight book {chapter.entries[0].id}")
     return 0
 
@@ -101,7 +101,7 @@ def _check(args: Namespace) -> int:
     if args.json:
         print_json("book", _check_document(solutions))
     else:
-        print(_check_text(solutions))
+        show(_check_text(solutions))
     return _exit_code(solutions)
 
 

@@ -13,7 +13,7 @@ from rooflight.cli.budget_page import (
 )
 from rooflight.cli.candidate_page import candidate_document
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.run_page import goodput_text
 from rooflight.dtypes import parse_dtype
@@ -106,14 +106,14 @@ def _forecast(args: Namespace) -> int:
         head["chip_hours_with_failures"] = cost.chip_hours_with_failures
         print_json("budget", head | run_document(budgets, terms))
         return 0
-    print(run_text(f"{model.title} on {short(tokens)} tokens", budgets, terms))
+    show(run_text(f"{model.title} on {short(tokens)} tokens", budgets, terms))
     said = best.forecast
-    print(
+    show(
         f"pace: {degrees_text(best)}, {format_seconds(said.seconds)} for a step of"
         f" {short(batch * seq)} tokens, 80 % between {format_seconds(said.low_s)} and"
         f" {format_seconds(said.high_s)}, by {said.basis.text}"
     )
-    print(goodput_text(cost))
+    show(goodput_text(cost))
     asked = f"rooflight plan train {args.model} --on {args.on} --batch {batch * seq} --seq {seq}"
     suggest(f"{asked} --tokens {args.tokens} --checkpoint-s 60   # failures and goodput")
     return 0
@@ -137,7 +137,7 @@ def _price(args: Namespace) -> int:
         head: dict[str, object] = {"model": model.name, "tokens": tokens, "seq": seq}
         print_json("budget", head | run_document(budgets, terms))
         return 0
-    print(run_text(f"{model.title} on {short(tokens)} tokens", budgets, terms))
+    show(run_text(f"{model.title} on {short(tokens)} tokens", budgets, terms))
     if seq is None:
         asked = f"--on {args.on} --tokens {args.tokens} --mfu {args.mfu}"
         suggest(f"rooflight budget {args.model} {asked} --seq 8192")
@@ -160,7 +160,7 @@ def _spend(args: Namespace) -> int:
     if args.json:
         print_json("budget", spending_document(flops, allocations(flops), budget))
         return 0
-    print(spending_text(flops, allocations(flops), budget))
+    show(spending_text(flops, allocations(flops), budget))
     return 0
 
 

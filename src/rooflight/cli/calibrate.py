@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.errors import UnknownNameError, UsageError
@@ -56,7 +56,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("calibrate", {"calibrations": [asdict(one) for one in found]})
         return 0
-    print(_page(asked, found, asked.table.constants))
+    show(_page(asked, found, asked.table.constants))
     suggest("rooflight validate")
     return 0
 

@@ -6,7 +6,7 @@ Everything is read off the `Chip` record, so a user's chip shows the same way as
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace
 from rooflight.hardware.catalog import chip_names, load_chip
 from rooflight.hardware.chip import Chip, Source
@@ -36,7 +36,7 @@ def show_chip(args: Namespace) -> int:
     elif args.toml:
         print(chip_toml(chip))
     else:
-        print(_text(chip, verbose=args.verbose))
+        show(_text(chip, verbose=args.verbose))
         if chip.flops and chip.hbm_bytes_per_s:
             suggest(f"rooflight roofline --on {chip.name}")
     return 0

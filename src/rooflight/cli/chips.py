@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from rooflight.cli.flags import add_verbose
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.ui.text.table import table
@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("chips", {"chips": [{"name": name, **facts} for name, facts in catalog.items()]})
         return 0
-    print(overview(catalog))
+    show(overview(catalog))
     suggest("rooflight chips v5p")
     return 0
 

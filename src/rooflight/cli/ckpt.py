@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflight.cli.ckpt_restore import run_restore
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.hardware.slice import Slice, parse_slice
@@ -66,7 +66,7 @@ def _show(args: Namespace, on: Slice | None) -> int:
     if args.json:
         print_json("ckpt", _document(tree, on, sealed=sealed, wrong=wrong))
     else:
-        print(_text(tree, on, sealed=sealed, wrong=wrong))
+        show(_text(tree, on, sealed=sealed, wrong=wrong))
     return 1 if wrong else 0
 
 
@@ -87,9 +87,8 @@ def _text(tree: "SavedTree", on: Slice | None, *, sealed: bool, wrong: str | Non
         [a.name, a.dtype, "x".join(map(str, a.shape)) or "-", _split(a), format_si(a.nbytes, "B")]
         for a in tree.arrays
     ]
-    return "\n".join(
-        [*lines, "", table(("array", "dtype", "shape", "split", "bytes"), rows, align="llllr")]
-    )
+    header = ("array", "dtype", "shape", "split", "bytes")
+    return "\n".join([*lines, "", table(header, rows, align="llllr", keep=("array", "bytes"))])
 
 
 def _split(array: "SavedArray") -> str:

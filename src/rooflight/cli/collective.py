@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from rooflight.api.costs import collective
 from rooflight.cli.flags import add_bytes, add_choice, add_mesh, add_on
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime
 from rooflight.errors import UsageError
@@ -79,7 +79,7 @@ def run(args: Namespace) -> int:
         document = _document(time, mesh, axes, simulated_s)
         print_json("collective", document | ({"measured_s": measured_s} if args.run else {}))
         return 0
-    print(_text(time, mesh, axes, simulated_s, measured_s))
+    show(_text(time, mesh, axes, simulated_s, measured_s))
     if not args.trace and mesh.slice.chip.torus and 1 < mesh.slice.num_chips <= _WATCHABLE:
         suggest(_trace_command(args, mesh, axes))
     return 0

@@ -10,7 +10,7 @@ from typing import cast
 from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.verbs import VERBS, load_verb, split_verb, verb_parser
+from rooflight.cli.verbs import KINDS, VERBS, has_kinds, load_verb, split_verb, verb_parser
 
 HELP = "a completion script for bash, zsh or fish"
 
@@ -79,8 +79,8 @@ def candidates(words: Sequence[str]) -> list[str]:
 
     >>> candidates(["co"])
     ['collective', 'completion']
-    >>> candidates(["roofline", "--memory", "v"])
-    ['vmem']
+    >>> candidates(["roofline", "--memory", "v"]), candidates(["fit", "s"])
+    (['vmem'], ['serve'])
     """
     *before, word = words or [""]
     if not before:
@@ -88,6 +88,8 @@ def candidates(words: Sequence[str]) -> list[str]:
     if before[0] not in VERBS:
         return []
     name, typed = split_verb(before)
+    if has_kinds(name):
+        return [] if typed else _starting_with(word, [*KINDS, "--help"])
     parser = verb_parser(name, load_verb(name))
     flag, equals, part = word.partition("=")
     if equals:

@@ -4,7 +4,7 @@ import platform
 import shlex
 
 from rooflight import __version__
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.compile.aot.cache import MOST_BYTES, cache_entries, cache_folder
 from rooflight.compile.aot.environment import Ability, abilities
@@ -25,7 +25,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("doctor", _document(found, targets))
         return 0
-    print("\n\n".join((_answer(found, targets), _table(found), _place())))
+    show("\n\n".join((_answer(found, targets), _table(found), _place())))
     return 0
 
 

@@ -1,13 +1,11 @@
-"""`rooflight explain`: the algorithm of a layer under a layout, in training or serving."""
+"""`rooflight explain train`: the algorithm of a layer under a layout."""
 
 from rooflight.algebra.shapes import ways
 from rooflight.api.values import parse_seq, whole_sequences
-from rooflight.cli.explain_serving import add_serving, run_serving
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.axes import mesh_of
@@ -22,50 +20,44 @@ from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_alg
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, parse_count
 
-HELP = "the algorithm of a layer under a layout, in training or serving, in the notation"
+HELP = "the algorithm of a layer of a training step under a layout, in the notation"
 
 _MARKS = {"critical": "on the critical path", "ahead": "can run ahead", "async": "can run async"}
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("model", help="a preset such as llama3-70b (see `rooflight model`)")
+    add_layer(parser)
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
-    parser.add_argument(
-        "--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}. With --serve: {SERVING_LAYOUT}"
-    )
-    add_on(parser)
+    parser.add_argument("--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}")
     add_mesh(parser)
-    parser.add_argument(
-        "--batch", metavar="TOKENS", help="tokens a step of training: 4Mi (not with --serve)"
+    parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens a step: 4Mi")
+    add_dtype(parser)
+    parser.set_examples(
+        "rooflight explain train gpt3-175b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
+        " --batch 128Ki --seq 2048 --part mlp",
+        "rooflight explain train mixtral-8x7b --layout fsdp=X,ep=X --on v5e:4x4 --mesh X=8,Y=2"
+        " --batch 64Ki --seq 4096 --part experts",
+        "rooflight explain train llama3-8b --layout fsdp=X,ulysses=Y --on v5p:4x4x4 --mesh X=16,Y=4"
+        " --batch 512Ki --seq 32Ki --part attention",
+        "rooflight explain train gpt3-175b --layout pp=P,ws=X,tp=Y --on v5p:4x4x8 --mesh"
+        " X=4,Y=16,P=2 --batch 512 --seq 512 --part mlp",
     )
+
+
+def add_layer(parser: Parser) -> None:
+    """Which layer, on what: shared with serving."""
+    parser.add_argument("model", help="a preset such as llama3-70b (see `rooflight model`)")
+    add_on(parser)
     parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4k")
     parser.add_argument("--part", help="one part of the layer only: attention, mlp, experts")
     parser.add_argument("--block", default="0", help="which kind of layer, counted from 0")
-    add_dtype(parser)
-    add_serving(parser)
-    parser.set_examples(
-        "rooflight explain gpt3-175b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
-        " --batch 128Ki --seq 2048 --part mlp",
-        "rooflight explain mixtral-8x7b --layout fsdp=X,ep=X --on v5e:4x4 --mesh X=8,Y=2"
-        " --batch 64Ki --seq 4096 --part experts",
-        "rooflight explain llama3-8b --layout fsdp=X,ulysses=Y --on v5p:4x4x4 --mesh X=16,Y=4"
-        " --batch 512Ki --seq 32Ki --part attention",
-        "rooflight explain gpt3-175b --layout pp=P,ws=X,tp=Y --on v5p:4x4x8 --mesh X=4,Y=16,P=2"
-        " --batch 512 --seq 512 --part mlp",
-        "rooflight explain llama3-70b --serve generate --layout tp=16,kv=batch --on v5e:4x4"
-        " --dtypes int8 --sequences 32 --seq 8192 --part attention",
-    )
 
 
 def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
-    graph = model_graph(model, absorbed=args.serve == "generate")
-    ops = _chosen(graph, args)
-    if args.serve:
-        return run_serving(args, model, ops)
-    if args.batch is None:
-        raise UsageError("the batch is missing", hint="give --batch, such as 4Mi tokens")
+    graph = model_graph(model)
+    ops = chosen_ops(graph, args)
     mesh = mesh_of(args.mesh, parse_slice(args.on))
     seq = parse_seq(args.seq)
     algorithm = derive_algorithm(
@@ -79,12 +71,13 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("explain", _document(model.name, mesh, algorithm))
         return 0
-    print(_text(model.name, mesh, algorithm))
+    show(_text(model.name, mesh, algorithm))
     suggest(f"rooflight slice {mesh.slice} --mesh {mesh}")
     return 0
 
 
-def _chosen(graph: Graph, args: Namespace) -> list[Op]:
+def chosen_ops(graph: Graph, args: Namespace) -> list[Op]:
+    """Those of --block and --part."""
     block = parse_count(args.block, what="--block")
     layer = [op for op in graph.ops if op.block == block]
     if not layer:
@@ -157,7 +150,9 @@ def _table(lines: tuple[Line, ...]) -> str:
         [str(i), str(x.step), format_seconds(x.price.expected_s), x.price.binds, _mark(x)]
         for i, x in enumerate(lines, 1)
     ]
-    return table(("", "step", "time", "bound by", "what waits"), rows, align="rlrll")
+    return table(
+        ("", "step", "time", "bound by", "what waits"), rows, align="rlrll", keep=("step", "time")
+    )
 
 
 def _mark(line: Line) -> str:

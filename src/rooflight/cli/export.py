@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 
 from rooflight.cli.flags import add_choice
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.interop.alternatives import row_of_plan
@@ -109,8 +109,8 @@ def _list(args: Namespace) -> int:
         print_json("export", {"frameworks": [_facts(framework) for framework in every]})
         return 0
     rows = [[f.name, f.commit[:12], f.date, f.repo] for f in every]
-    print(f"a plan can be written for {len(every)} frameworks, in their names of a dated commit\n")
-    print(table(("--to", "commit", "date", "repository"), rows, align="llll"))
+    show(f"a plan can be written for {len(every)} frameworks, in their names of a dated commit\n")
+    show(table(("--to", "commit", "date", "repository"), rows, align="llll"))
     return 0
 
 
@@ -126,8 +126,8 @@ def _words(framework: Framework, args: Namespace) -> int:
         words = [dict(zip(keys, row, strict=True)) for row in rows]
         print_json("export", {**_facts(framework), "words": words})
         return 0
-    print(f"our words in {framework.reference}, {framework.files}\n")
-    print(table(("ours", "theirs", "which differs"), rows, align="lll"))
+    show(f"our words in {framework.reference}, {framework.files}\n")
+    show(table(("ours", "theirs", "which differs"), rows, align="lll"))
     return 0
 
 

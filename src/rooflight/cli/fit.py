@@ -1,14 +1,11 @@
-"""`rooflight fit`: does a training step, or a served model, fit into the memory of a chip."""
+"""`rooflight fit train`: does a training step fit into the memory of a chip."""
 
 from rooflight.api.memory import fit
 from rooflight.cli.fit_page import document, next_command, text
-from rooflight.cli.fit_serving import add_serving, run_serving
 from rooflight.cli.flags import add_choice, add_mesh, add_on, keywords
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import SERVING_LAYOUT
-from rooflight.errors import UsageError
 from rooflight.models.layout.rules import SCHEMES
 from rooflight.models.layout.schedules import SCHEDULES
 from rooflight.models.presets import load_model
@@ -18,7 +15,7 @@ from rooflight.plan.training.memory.recipe import RECIPES
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.questions.fixes import UNKNOWNS
 
-HELP = "whether a training step or a served model fits into a chip's memory, by component"
+HELP = "whether a training step fits into a chip's memory, by component"
 
 _ZEROS: dict[str, Zero] = {"0": 0, "1": 1, "2": 2, "3": 3}
 
@@ -29,7 +26,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--layout",
         help="degrees such as tp=8,dp=8, or axes of --mesh such as fsdp=X,tp=Y; without it the best"
-        f" plan's, with its options. {schemes}. With --serve: {SERVING_LAYOUT}",
+        f" plan's, with its options. {schemes}",
     )
     add_on(parser)
     add_mesh(parser)
@@ -63,7 +60,6 @@ def configure(parser: Parser) -> None:
         " too (fsdp over one axis is a layout)",
     )
     _add_time(parser)
-    add_serving(parser)
     frameworks = "; ".join(f"{name}: {framework.help}" for name, framework in FRAMEWORKS.items())
     add_choice(
         parser,
@@ -85,16 +81,15 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--by-stage", action="store_true", help="a row for every pipeline stage")
     parser.set_examples(
-        "rooflight fit llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --batch 4Mi"
+        "rooflight fit train llama3-70b --layout fsdp=X --on v5p:8x8x8 --mesh X=512 --batch 4Mi"
         " --seq 8192",
-        "rooflight fit llama3-70b --layout tp=8,pp=4,dp=4 --on h100:8x16 --batch 1Mi --seq 8k"
+        "rooflight fit train llama3-70b --layout tp=8,pp=4,dp=4 --on h100:8x16 --batch 1Mi --seq 8k"
         " --microbatches 32 --framework megatron",
-        "rooflight fit llama3-70b --on h100:8x16 --batch 1Mi --seq 8k",
-        "rooflight fit llama3-8b --layout fsdp=X --on v5e:4x4 --mesh X=16 --seq 4096 --solve batch",
-        "rooflight fit llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4 --batch 2Mi"
-        " --seq 8192 --microbatches 16 --by-stage",
-        "rooflight fit llama3-70b --serve --layout tp=16,kv=batch --on v5e:4x4 --dtypes int8"
-        " --sequences 32 --seq 8192",
+        "rooflight fit train llama3-70b --on h100:8x16 --batch 1Mi --seq 8k",
+        "rooflight fit train llama3-8b --layout fsdp=X --on v5e:4x4 --mesh X=16 --seq 4096"
+        " --solve batch",
+        "rooflight fit train llama3-70b --layout fsdp=X,pp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
+        " --batch 2Mi --seq 8192 --microbatches 16 --by-stage",
     )
 
 
@@ -116,16 +111,12 @@ def _add_time(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.serve:
-        if args.layout is None:
-            raise UsageError("--serve needs a --layout", hint=f"write one: {SERVING_LAYOUT}")
-        return run_serving(args)
     model = load_model(args.model)
     answer = fit(model, **keywords(fit, args, but=["zero"]), zero=_ZEROS.get(args.zero))
     warn_of_gaps(model)
     if args.json:
         print_json("fit", document(args.model, answer))
     else:
-        print(text(args.model, answer, by_stage=args.by_stage))
+        show(text(args.model, answer, by_stage=args.by_stage))
         suggest(next_command(args.model, answer))
     return 0 if answer.memory.fits else 1

@@ -113,7 +113,12 @@ def _by_stage(stages: Sequence[Memory]) -> str:
         )
         for found in stages
     ]
-    return table(("stage", "layers", *names, "total"), rows, align="r" * (len(names) + 3))
+    return table(
+        ("stage", "layers", *names, "total"),
+        rows,
+        align="r" * (len(names) + 3),
+        keep=("total", "stage"),
+    )
 
 
 def _verdict(answer: Fit) -> str:
@@ -168,21 +173,26 @@ def _fixes(found: Sequence[Fix]) -> str:
         )
         for fix in found
     ]
-    return table(("one change", "saves", "total", "then", "costs"), rows, align="lrrll")
+    return table(
+        ("one change", "saves", "total", "then", "costs"),
+        rows,
+        align="lrrll",
+        keep=("one change", "then", "total"),
+    )
 
 
 def next_command(model: str, answer: Fit) -> str:
     if dict(answer.job.axes) != answer.mesh.axes:  # other chips than asked: no slice to name
         return f"rooflight model {model}"
     if answer.memory.fits:
-        return f"rooflight explain {_where(model, answer, answer.job)}"
+        return f"rooflight explain train {_where(model, answer, answer.job)}"
     here = [f.job for f in answer.fixes if f.memory.fits and f.job.axes == answer.job.axes]
     here += [fix.job for fix in answer.together[-1:]]
     if not here:
         return f"rooflight model {model}"
     best = here[0]
     return (
-        f"rooflight fit {_where(model, answer, best)}"
+        f"rooflight fit train {_where(model, answer, best)}"
         f" --recipe {best.recipe.name} --remat {best.remat.name} --zero {best.zero}"
         f"{_in_time(best)}"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rooflight.api.training import TrainingQuestion
 from rooflight.cli.candidate_page import candidate_document, compare, short_text
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan import add_question, read_question
 from rooflight.cli.plan_page import extrapolates, rests_on
@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
         }
         print_json("forecast", document)
     else:
-        print(_text(asked, question, found))
+        show(_text(asked, question, found))
         suggest(
             f"rooflight plan train {shlex.quote(args.model or model.name)}"
             f" --on {shlex.quote(args.on)} --batch {question.batch * question.seq}"

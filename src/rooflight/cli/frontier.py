@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rooflight.api.serving import engine_of
 from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, trust
 from rooflight.errors import UsageError
@@ -96,10 +96,10 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("frontier", _document(answer))
         return 0
-    print("\n\n".join(_text(answer, context) for context in contexts))
+    show("\n\n".join(_text(answer, context) for context in contexts))
     fast = best[contexts[0]][0].config
     suggest(
-        f"rooflight explain {args.model} --serve generate --on {fast.on} --layout {fast.layout}"
+        f"rooflight explain serve {args.model} --on {fast.on} --layout {fast.layout}"
         f" --dtypes {fast.precision} --sequences 32 --seq {contexts[0]}"
     )
     return 0
@@ -173,12 +173,13 @@ def _text(answer: Answer, context: int) -> str:
     fast, cheap = points[0], points[-1]
     rows = [_row(p, answer.price) for p in points]
     head = ("a token", "tokens/s", "a chip", "$/M", "batch", "slice", "layout", "dtypes", "binds")
+    keep = ("a token", "$/M", "layout", "slice", "batch", "binds")
     return (
         f"{answer.model}, {context:,} positions: {format_seconds(fast.step_s)} a token at batch"
         f" {fast.batch}, up to {format_si(cheap.tokens_per_s_per_chip, 'tokens/s')} a chip at"
         f" {format_seconds(cheap.step_s)} and batch {cheap.batch}\n"
         f"{answer.bound} time of a step; {_trust(answer, points)}\n\n"
-        f"{table(head, rows, align='rrrrrllll')}\n\n{_regions(answer, cheap)}"
+        f"{table(head, rows, align='rrrrrllll', keep=keep)}\n\n{_regions(answer, cheap)}"
     )
 
 

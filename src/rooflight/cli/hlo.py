@@ -5,7 +5,7 @@ from pathlib import Path
 from rooflight.cli.flags import add_choice, add_plot, add_verbose
 from rooflight.cli.hlo_page import answer, document, grids, tables
 from rooflight.cli.hlo_report import ROWS, live_plot, step_page
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.time_page import time_document, time_line, time_table
 from rooflight.compile.hlo.dump import EXAMPLE, STAGES, Dump, choose_dump, find_dumps, read_dump
@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
         if args.json:
             print_json("hlo", {"module": step.module.name, "op": args.op, "words": lines})
         else:
-            print("\n".join(lines))
+            show("\n".join(lines))
         return 0
     time = compiled_time(step, mesh) if mesh else None
     _write(args, step, dump, mesh, time)
@@ -74,7 +74,7 @@ def run(args: Namespace) -> int:
         return 0
     said = [answer(step, dump), *([time_line(None, time)] if time else [])]
     timed = [time_table(None, time)] if time else []
-    print("\n\n".join(["\n".join(said), *timed, *tables(step, everything=args.verbose)]))
+    show("\n\n".join(["\n".join(said), *timed, *tables(step, everything=args.verbose)]))
     _suggest(args, [d.name for d in dumps if d is not dump])
     return 0
 

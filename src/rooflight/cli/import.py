@@ -4,7 +4,7 @@ import shlex
 from dataclasses import asdict
 
 from rooflight.cli.flags import add_choice, add_on
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.imported import Imported
@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("import", _document(found))
     else:
-        print("".join(c if c.isprintable() or c == "\n" else "?" for c in _text(found)))
+        show("".join(c if c.isprintable() or c == "\n" else "?" for c in _text(found)))
         name = found.model.name
         if name in model_names() and load_model(name) == found.model:
             suggest(_fit(found))
@@ -110,7 +110,7 @@ def _fit(found: Imported) -> str:
     where = f"--layout {found.layout} --on {shlex.quote(str(found.on))} --mesh {found.mesh}"
     sizes = f"--batch {found.batch * found.seq} --seq {found.seq}"
     how = f"--recipe {found.recipe} --remat {found.remat} --zero {found.zero}"
-    words = [f"rooflight fit {found.model.name} {where} {sizes} {how}"]
+    words = [f"rooflight fit train {found.model.name} {where} {sizes} {how}"]
     words += [f"--microbatches {found.microbatches}"] if found.microbatches > 1 else []
     words += [f"--schedule {found.schedule}"] if found.schedule else []
     words += [f"--virtual {found.virtual}"] if found.virtual > 1 else []

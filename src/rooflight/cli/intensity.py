@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any  # counts as JSON
 
 from rooflight.cli.flags import add_dtype, add_on, add_plot
-from rooflight.cli.output import print_json, write_file
+from rooflight.cli.output import print_json, show, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import parse_dtype
@@ -15,6 +15,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.measure.microbench.child import measure
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
 from rooflight.ui.text.table import table
+from rooflight.ui.text.terminal import within
 from rooflight.units import format_seconds, format_si
 
 HELP = "FLOPs and bytes of a JAX function of your own, and where it lies under a chip's roof"
@@ -76,8 +77,8 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("intensity", {"function": args.function, "chip": chip.name} | counts)
         return 0
-    plot = roofline_text([places[0].roof], points)
-    print("\n\n".join([_answer(args, counts), _table(places), _matmuls(counts), plot]))
+    plot = roofline_text([places[0].roof], points, width=within(72))
+    show("\n\n".join([_answer(args, counts), _table(places), _matmuls(counts), plot]))
     return 0
 
 

@@ -8,7 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from rooflight import __version__
-from rooflight.cli.verbs import VERBS, load_verb, split_verb, verb_parser
+from rooflight.cli.verbs import (
+    KINDS,
+    OVERVIEW,
+    has_kinds,
+    load_verb,
+    respelt,
+    split_verb,
+    verb_parser,
+)
 from rooflight.errors import RooflightError, UnknownNameError
 
 _BUG_EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
@@ -55,29 +63,41 @@ def _dispatch(argv: list[str]) -> int:
 
         print("\n".join(candidates(argv[1:])))
         return 0
+    argv, note = respelt(argv)
     name, words = split_verb(argv)
     if name.startswith("-"):
         raise _misplaced_flag(name)
+    if has_kinds(name) and words and words[0] in ("-h", "--help"):
+        print(_kinds(name))
+        return 0
     verb = load_verb(name)
     args = verb_parser(name, verb).parse(words)
-    return 0 if args is None else verb.run(args)
+    code = 0 if args is None else verb.run(args)
+    if note:
+        print(note, file=sys.stderr)
+    return code
 
 
 def _overview() -> str:
-    verbs = "\n".join(f"  {name:<11} {text}" for name, text in VERBS.items())
-    return f"""\
-usage: rooflight VERB [options]
+    rows = [
+        f"{'' if i else group:<9} {verbs:<22} {text}"
+        for group, rows in OVERVIEW.items()
+        for i, (verbs, text) in enumerate(rows.items())
+    ]
+    return "\n".join(
+        (
+            "usage: rooflight VERB [options]   (--help after a verb; --version)",
+            "",
+            *rows,
+            "",
+            "start with: rooflight slice v5e:4x4",
+        )
+    )
 
-Which layout, how fast, what binds it and will it fit: large models on slices of TPUs or GPUs.
 
-verbs:
-{verbs}
-
-options:
-  -h, --help  this text; `rooflight VERB --help` for one verb
-  --version   the version
-
-start with: rooflight slice v5e:4x4"""
+def _kinds(name: str) -> str:
+    rows = [f"  rooflight {name} {kind}  {load_verb(f'{name} {kind}').HELP}" for kind in KINDS]
+    return f"usage: rooflight {name} train|serve MODEL [options]\n\n" + "\n".join(rows)
 
 
 def _misplaced_flag(flag: str) -> RooflightError:

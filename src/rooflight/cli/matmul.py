@@ -7,7 +7,7 @@ from rooflight.algebra.autodiff import backward
 from rooflight.algebra.notation import Contraction, parse_contraction
 from rooflight.api.costs import matmul
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.best import Layout, best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice
@@ -74,7 +74,7 @@ def run(args: Namespace) -> int:
         print_json("matmul", _head(mesh, dtype) | {"contractions": [_document(c) for c in choices]})
         return 0
     texts = [_text(c, mesh, dtype, verbose=args.verbose) for c in choices]
-    print("\n\n".join(texts))
+    show("\n\n".join(texts))
     if not args.backward:
         suggest(_command(contraction, mesh, dims, dtype) + " --backward")
     return 0
@@ -94,8 +94,8 @@ def _run_here(
         for found in runs
         for r in found
     ]
-    print(f"on {mesh.slice}, mesh {mesh}, {dtype.name}\n")
-    print(table(("strategy", "predicted", "measured", "off"), rows, align="lrrr"))
+    show(f"on {mesh.slice}, mesh {mesh}, {dtype.name}\n")
+    show(table(("strategy", "predicted", "measured", "off"), rows, align="lrrr"))
     return 0
 
 
@@ -115,7 +115,7 @@ def _run_best(
         found = [_price_document(x.price) | {"stored_bytes": x.stored_bytes} for x in layouts]
         print_json("matmul", _head(mesh, dtype) | {"memory_bytes": memory, "layouts": found})
         return 0
-    print(_best_text(layouts, mesh, dtype, memory))
+    show(_best_text(layouts, mesh, dtype, memory))
     return 0
 
 
@@ -173,7 +173,12 @@ def _text(choice: Choice, mesh: Mesh, dtype: Dtype, *, verbose: bool) -> str:
 
 def _steps_table(price: Price) -> str:
     rows = [[str(p.step), format_seconds(p.expected_s), _amount(p), p.binds] for p in price.steps]
-    return table(("step", "time", "moves or computes", "bound by"), rows, align="lrrl")
+    return table(
+        ("step", "time", "moves or computes", "bound by"),
+        rows,
+        align="lrrl",
+        keep=("step", "time", "bound by"),
+    )
 
 
 def _amount(part: StepPrice) -> str:
@@ -194,7 +199,12 @@ def _losers(choice: Choice, *, verbose: bool) -> str:
         ]
         for p in shown
     ]
-    text = table(("lost by", "time", "collectives", "alternative"), rows, align="rrrl")
+    text = table(
+        ("lost by", "time", "collectives", "alternative"),
+        rows,
+        align="rrrl",
+        keep=("alternative", "lost by"),
+    )
     if verbose:
         return text + "".join(f"\n\n{p.summary}\n{_steps_table(p)}" for p in shown)
     more = len(choice.losers) - len(shown)
@@ -215,8 +225,9 @@ def _best_text(layouts: tuple[Layout, ...], mesh: Mesh, dtype: Dtype, memory: in
         for x in layouts
     ]
     header = ("time", "network", "stored", "layout", "collectives")
+    shown = table(header, rows, align="rrrll", keep=("layout", "time"))
     return (
         f"{best.contraction}: {format_seconds(best.price.expected_s)}, {best.price.summary}\n"
         f"on {mesh.slice}, mesh {mesh}, {dtype.name}; {cap}\n\n"
-        f"{table(header, rows, align='rrrll')}\n\n{_steps_table(best.price)}"
+        f"{shown}\n\n{_steps_table(best.price)}"
     )

@@ -5,7 +5,7 @@ from datetime import date
 from pathlib import Path
 
 from rooflight.cli.flags import add_plot
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.hardware.catalog import load_chip
@@ -21,6 +21,7 @@ from rooflight.measure.reconcile.host import (
 )
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
 from rooflight.ui.text.table import table
+from rooflight.ui.text.terminal import within
 from rooflight.units import format_seconds, format_si, parse_count
 
 HELP = "this machine as a chip: matmuls, memory and collectives, run on devices made of its cores"
@@ -66,9 +67,10 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("measure", _document(host, found))
         return 0
-    blocks = [_answer(host), _products(host), roofline_text([_roof(host)], _points(host))]
+    plot = roofline_text([_roof(host)], _points(host), width=within(72))
+    blocks = [_answer(host), _products(host), plot]
     blocks += [_collectives(host)] if host.collectives else []
-    print("\n\n".join([*blocks, *([layouts_text(found)] if found else [])]))
+    show("\n\n".join([*blocks, *([layouts_text(found)] if found else [])]))
     if args.write:
         shape = str(host.slice).partition(":")[2]
         suggest(f"ROOFLIGHT_CHIPS={args.write} rooflight slice {Path(args.write).stem}:{shape}")

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_choice, add_dtype, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
         asked = {"tokens_per_s": tokens_per_s, "seq": seq, "remat": args.remat}
         print_json("mfu", head | asked | {"conventions": [asdict(u) for u in found]})
         return 0
-    print(_text(model.title, found, target, f"{tokens_per_s:,} tokens/s, {seq:,} a sequence"))
+    show(_text(model.title, found, target, f"{tokens_per_s:,} tokens/s, {seq:,} a sequence"))
     return 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_dtype
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.models.graph.build import model_graph
@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("model", _document(model, summary, dtype))
         return 0
-    print(_text(model, summary, dtype))
+    show(_text(model, summary, dtype))
     return 0
 
 
@@ -83,7 +83,7 @@ def _list(args: Namespace) -> int:
         for m, g in counts
     ]
     header = ("model", "params", "active", "layers", "D", "context")
-    print(f"{len(rows)} models; - is unknown\n\n{table(header, rows, align='lrrrrr')}")
+    show(f"{len(rows)} models; - is unknown\n\n{table(header, rows, align='lrrrrr')}")
     suggest("rooflight model llama3-70b")
     return 0
 

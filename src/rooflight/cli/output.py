@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from rooflight.errors import UsageError
+from rooflight.ui.text.terminal import fitted
 
 SCHEMA = 1
 
@@ -15,6 +16,11 @@ SCHEMA = 1
 def print_json(verb: str, fields: Mapping[str, object]) -> None:
     """Prints one versioned document; a number that JSON cannot say is a bug."""
     print(json.dumps({"schema": SCHEMA, "verb": verb, **fields}, indent=2, allow_nan=False))
+
+
+def show(page: str) -> None:
+    """Prints an answer: on a terminal within its width, and what binds or does not fit marked."""
+    print(fitted(page))
 
 
 def suggest(*commands: str) -> None:

@@ -3,7 +3,7 @@
 import math
 
 from rooflight.cli.flags import add_choice, add_plot
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.pipeline_page import comparison, document
 from rooflight.errors import ParseError, UsageError
@@ -11,6 +11,7 @@ from rooflight.models.layout.schedules import SCHEDULES, make_schedule
 from rooflight.plan.training.time.pipeline import PipelineRun, SlotTimes, simulate_pipeline
 from rooflight.ui.browser.pipeline_chart import chart_of, pipeline_answer
 from rooflight.ui.svg.gantt import gantt_svg, gantt_text
+from rooflight.ui.text.terminal import within
 from rooflight.units import parse_count
 
 HELP = "a pipeline schedule: bubble, activations each device holds, and a Gantt chart"
@@ -66,8 +67,8 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("pipeline", document(found, others))
         return 0
-    blocks = [f"{chart.title}: {pipeline_answer(found)}", gantt_text(chart)]
-    print("\n\n".join([*blocks, comparison(others)] if others else blocks))
+    blocks = [f"{chart.title}: {pipeline_answer(found)}", gantt_text(chart, width=within(100))]
+    show("\n\n".join([*blocks, comparison(others)] if others else blocks))
     if not args.plot:
         suggest(_plot_command(args))
     return 0

@@ -1,11 +1,11 @@
-"""`rooflight plan`: the fastest layouts that fit, and why."""
+"""`rooflight plan train`: the fastest layouts that fit, and why."""
 
 import shlex
 
 from rooflight.api.training import training_question
 from rooflight.cli.flags import add_choice, add_dtype, add_on, keywords
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
@@ -36,7 +36,7 @@ _OF_A_PLAN = {
     "--verify": "compiles a plan",
     "--flags": "compiles a plan",
 }
-HELP = "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic"
+HELP = "the fastest layouts that fit on a slice, what binds each, and why"
 
 
 def add_question(parser: Parser, *, is_whole: bool = True) -> None:
@@ -94,14 +94,6 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
 
 
 def configure(parser: Parser) -> None:
-    add_choice(
-        parser,
-        "what",
-        ("train", "serve"),
-        what="plan",
-        default=None,
-        help="train: a training step; serve has its own help: `rooflight plan serve --help`",
-    )
     add_question(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
     parser.add_argument(
@@ -124,8 +116,6 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.what == "serve":
-        raise UsageError("serve comes right after plan", hint="write `rooflight plan serve ...`")
     name = asked_question(args)
     asked = read_question(args)
     question = asked.question
@@ -138,7 +128,7 @@ def run(args: Namespace) -> int:
         if args.json:
             print_json("plan", {"model": asked.training.model.name, **reply.document})
         else:
-            print(reply.text)
+            show(reply.text)
         return reply.exit_code
     count = whole("--verify", args.verify, most=_SHOWN) if args.verify else 0
     if args.flags:
@@ -162,10 +152,10 @@ def _show(asked: Asked, found: Search, verified: Verified | None) -> int:
         print(to_json(plan), end="")
         return code
     column = verified.column if verified else []
-    print(plan_text(asked.title, training.question, found, training.choices, column))
+    show(plan_text(asked.title, training.question, found, training.choices, column))
     for words in (verified.words if verified else "", options):
         if words:
-            print(words)
+            show(words)
     _suggest(args, training.question, found.candidates[0])
     return code
 
@@ -205,8 +195,8 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     )
     suggest(
         *filter(None, [suits]),
-        f"rooflight explain {model} {where} {sizes}{_changed(args, 'dtype')}",
-        f"rooflight fit {model} {where} {sizes} {rest}",
+        f"rooflight explain train {model} {where} {sizes}{_changed(args, 'dtype')}",
+        f"rooflight fit train {model} {where} {sizes} {rest}",
     )
 
 

@@ -149,7 +149,8 @@ def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
         header += ("compiled",)
         rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
     align = f"rlllrr{'r' * len(_PARTS[question.rank])}lrl"
-    return table(header, rows, align=align[: len(header)])
+    keep = ("step", "layout", "MFU", "HBM", "compiled", "mesh", "schedule", "remat")
+    return table(header, rows, align=align[: len(header)], keep=keep)
 
 
 _PARTS: dict[Rank, tuple[str, ...]] = {

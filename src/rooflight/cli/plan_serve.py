@@ -5,7 +5,7 @@ import shlex
 from rooflight.api.serving import plan_serving
 from rooflight.cli.flags import keywords
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_serve_flags import (
     add_hardware,
@@ -53,7 +53,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("plan", document(page))
     else:
-        print(text(page))
+        show(text(page))
         if plan.best:
             suggest(_next(args, plan.best))
     return 0 if plan.best else 1

@@ -110,7 +110,7 @@ def _chips(page: Page) -> str:
         [chip, *_cells(search.best), standing(search.best, page.plan.best)]
         for chip, search in page.plan.found.items()
     ]
-    return table(header, rows, align="llrrrrrrl")
+    return table(header, rows, align="llrrrrrrl", keep=("fleet", "chip", "$/h", ""))
 
 
 def standing(fleet: Fleet | None, best: Fleet | None) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import cast
 
 from rooflight.cli.flags import add_choice, add_dtype, add_verbose
-from rooflight.cli.output import print_json, suggest, write_file, write_pieces
+from rooflight.cli.output import print_json, show, suggest, write_file, write_pieces
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.profile_page import answer, csv_text, diff_page, document, tables
 from rooflight.dtypes import parse_dtype
@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("profile", shown)
         return 0
-    print(text)
+    show(text)
     _suggest(args, trace)
     return 0
 

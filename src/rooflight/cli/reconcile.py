@@ -4,7 +4,7 @@ from datetime import date
 from pathlib import Path
 
 from rooflight.api.measured import reconcile
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.reconcile_page import calibration_page, document, html_text, run_page
 from rooflight.errors import UsageError
@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
         print_json("reconcile", document(found, fitted))
         return 0
     pages = [run_page(one) for one in found]
-    print("\n\n".join([*pages, *([calibration_page(fitted)] if fitted else [])]))
+    show("\n\n".join([*pages, *([calibration_page(fitted)] if fitted else [])]))
     if fitted is not None:
         suggest(f"ROOFLIGHT_CALIBRATIONS={args.save} rooflight plan train ...")
     return 0

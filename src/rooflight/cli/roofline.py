@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from rooflight.api.costs import roofline
 from rooflight.cli.flags import add_choice, add_dtype, add_on, add_plot, keywords
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.roofline import (
     Memory,
@@ -20,6 +20,7 @@ from rooflight.hardware.chip import Chip
 from rooflight.hardware.slice import parse_slice
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg, roofline_text
 from rooflight.ui.text.table import table
+from rooflight.ui.text.terminal import within
 from rooflight.units import format_seconds, format_si, parse_count
 
 HELP = "ridge point, critical batch and log-log plot of a chip; matmuls as points on it"
@@ -143,7 +144,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("roofline", document)
         return 0
-    print(text)
+    show(text)
     if not matmuls:
         suggest(f"rooflight roofline --on {chip.name} --matmul 128x8192x8192")
     return 0
@@ -183,7 +184,7 @@ def _text(found: Roofline) -> str:
     blocks = [_headline(found)]
     if found.matmuls:
         blocks.append(_matmul_table(found.matmuls))
-    blocks.append(roofline_text([found.roof], found.points))
+    blocks.append(roofline_text([found.roof], found.points, width=within(72)))
     return "\n\n".join(blocks)
 
 

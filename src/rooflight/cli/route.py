@@ -5,7 +5,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError, install
@@ -114,5 +114,5 @@ def _show(args: Namespace, shares: dict[str, float]) -> None:
         print_json("route", {"shares": shares})
         return
     rows = [[url, f"{share:.1%}"] for url, share in shares.items()]
-    print(f"{len(rows)} replicas, none asked; each owns a share of all prefixes:\n")
-    print(table(("replica", "share"), rows))
+    show(f"{len(rows)} replicas, none asked; each owns a share of all prefixes:\n")
+    show(table(("replica", "share"), rows))

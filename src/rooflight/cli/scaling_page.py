@@ -12,6 +12,7 @@ from rooflight.units import format_count, format_seconds, format_si
 _BILLION = 1e9
 _WHY = ("bound by", "lost most to", "layout")
 _COLUMNS = ("slice", "chips", "tokens a step", "step", "tokens/s")
+_KEEP = ("slice", "step", "efficiency", "$ a billion tokens", "bound by", "layout")
 
 
 def scaling_text(title: str, curve: Scaling) -> str:
@@ -20,7 +21,7 @@ def scaling_text(title: str, curve: Scaling) -> str:
     header = (*_COLUMNS, "efficiency", *_WHY)
     best = "efficiency: tokens a second of a chip, as a part of the best of these slices"
     answer = f"{title}: {curve.kind} scaling {_bend(curve)}"
-    return "\n".join([answer, "", table(header, rows, align="lrrrrrlll"), "", best])
+    return "\n".join([answer, "", table(header, rows, align="lrrrrrlll", keep=_KEEP), "", best])
 
 
 def _bend(curve: Scaling) -> str:
@@ -89,7 +90,7 @@ def pareto_text(title: str, front: Sequence[Point], num_planned: int) -> str:
     answer = (
         f"{title}: {len(front)} of {num_planned} slices are not beaten in time, chips and dollars"
     )
-    return "\n".join([answer, "", table(header, rows, align="lrrrrrlll"), "", known])
+    return "\n".join([answer, "", table(header, rows, align="lrrrrrlll", keep=_KEEP), "", known])
 
 
 def _dollars(point: Point) -> str:
@@ -112,7 +113,7 @@ def smallest_text(title: str, found: Smallest) -> str:
     else:
         first = f"{title} does not train{within} on {found.tried[-1].on} or less"
     rows = [(*_row(p), *_why(p)) for p in found.tried]
-    return "\n".join([first, "", table((*_COLUMNS, *_WHY), rows, align="lrrrrlll")])
+    return "\n".join([first, "", table((*_COLUMNS, *_WHY), rows, align="lrrrrlll", keep=_KEEP)])
 
 
 def smallest_document(found: Smallest) -> dict[str, object]:

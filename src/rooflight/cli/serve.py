@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rooflight.batching.request import Limits
 from rooflight.cli.flags import add_choice
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serve_page import Page, document, text
 from rooflight.cli.serve_placement import Placed, add_placement, placed
@@ -125,7 +125,7 @@ def run(args: Namespace) -> int:
         if args.json:
             print_json("serve", document(page))
         else:
-            print(text(page))
+            show(text(page))
         return 0
     _require_packages()
     return _serve(args, page, where, folder, times, prefill_from)

@@ -7,12 +7,13 @@ from rooflight.algebra.notation import Tensor, parse_tensor
 from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes
 from rooflight.algebra.shapes import ways as shards_of
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_plot
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.hardware.axes import mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.ui.svg.shard import ShardPicture, shard_svg, shard_text
+from rooflight.ui.text.terminal import within
 from rooflight.units import format_si, parse_sizes
 
 HELP = "a picture of which device holds what of an array"
@@ -58,14 +59,14 @@ def run(args: Namespace) -> int:
         print_json("shard", document)
         return 0
     block = ",".join(map(str, shape))
-    print(
+    show(
         f"{tensor}: {dtype.name}[{block}] on each device, {format_si(each, 'B')};"
         f" {format_si(every, 'B')} on all {mesh.slice.num_chips}\n"
         f"on {mesh.slice}, mesh {mesh}; devices are numbered row-major over the mesh\n\n"
-        f"{shard_text(picture)}"
+        f"{shard_text(picture, width=within(100))}"
     )
     if tensor.unreduced:
-        print(f"\neach device holds one term of a sum over {', '.join(tensor.unreduced)}")
+        show(f"\neach device holds one term of a sum over {', '.join(tensor.unreduced)}")
     if not args.plot:
         where = f"--on {shlex.quote(str(mesh.slice))} --mesh {mesh} --dims {args.dims}"
         suggest(f'rooflight shard "{tensor}" {where} --dtype {dtype.name} --plot shards.svg')

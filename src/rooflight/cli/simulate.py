@@ -9,7 +9,7 @@ from rooflight.api.serving import (
 )
 from rooflight.api.traffic import read_slo
 from rooflight.cli.flags import add_choice, add_on, add_plot, keywords
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.serving_flags import add_engine
@@ -70,7 +70,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("simulate", document(page, compared))
     else:
-        print("\n\n".join([text(page), *([comparison(compared)] if compared else [])]))
+        show("\n\n".join([text(page), *([comparison(compared)] if compared else [])]))
         if not args.compare:
             suggest(_compare_command(args))
     return 0 if page.is_kept else 1

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from rooflight.cli.flags import add_mesh
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.hardware.mesh import Fan, Mesh, Ring, parse_mesh
 from rooflight.hardware.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse_slice
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("slice", _document(target, mesh))
         return 0
-    print(_text(target, mesh))
+    show(_text(target, mesh))
     suggest(*_next(target, mesh))
     return 0
 

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.plan.file.codec import encode
@@ -48,7 +48,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("tokens", {"index": encode(found)})
     else:
-        print(
+        show(
             f"{format_count(found.num_tokens)} tokens of {format_count(found.vocab)} kinds in"
             f" {args.out}; a model that only knows how often each occurs has a loss of"
             f" {found.unigram_nats:.3f}"

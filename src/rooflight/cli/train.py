@@ -2,7 +2,7 @@
 
 import sys
 
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.run_flags import TEMPLATE, add_run, cpu_devices, require_packages, run_of
 from rooflight.cli.train_page import Progress
@@ -48,7 +48,7 @@ def _train(args: Namespace, found: Run, devices: int | None) -> int:
     if args.json:
         print_json("train", _document(found))
     else:
-        print(_summary(found))
+        show(_summary(found))
     sys.stdout.flush()
     return code
 

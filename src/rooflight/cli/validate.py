@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rooflight.cli.flags import add_choice, add_verbose
-from rooflight.cli.output import print_json, suggest, write_file
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.validate_page import validation_page, validation_report
@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
         print_json("validate", _document(found, args.by))
         return 0
     served = () if file else shipped_serving_accuracy()
-    print(validation_page(found, by=args.by, rows=file, served=served, verbose=args.verbose))
+    show(validation_page(found, by=args.by, rows=file, served=served, verbose=args.verbose))
     if not file and not args.html:
         suggest("rooflight validate --html accuracy.html")
     return 0

@@ -1,66 +1,63 @@
 """The verbs: one module of this folder each, with `HELP`, `configure(parser)`, `run(args) -> int`.
 
 A module is imported only when its verb is used, because `rooflight --help` must start about as
-fast as the interpreter itself; so the one-line texts stand here as well.
+fast as the interpreter itself; so what the overview says of each stands here.
 """
 
 from importlib import import_module
 from typing import Protocol, cast
 
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.errors import UnknownNameError
+from rooflight.errors import UnknownNameError, UsageError
 
-VERBS = {
-    "chips": "the hardware catalog: every chip, or every fact of one chip with its source",
-    "slice": "a slice of chips: hosts, wraparound, totals, and how a mesh lies on it",
-    "roofline": "ridge point, critical batch and log-log plot of a chip; matmuls as points on it",
-    "collective": "seconds of one collective on a slice, and what binds it",
-    "matmul": "a sharded matmul: derived steps, time of each, and the alternatives that lost",
-    "shard": "a picture of which device holds what of an array",
-    "model": "a model's parameters, FLOPs and KV cache by component; all presets if left out",
-    "mfu": "utilisation of a training run under each convention, and who uses which",
-    "plan": "train: the fastest layouts that fit on a slice; serve: the cheapest fleet for traffic",
-    "forecast": "seconds of a training step of your own layout, with interval, beside the planner's"
-    " best",
-    "explain": "the algorithm of a layer under a layout, in training or serving, in the notation",
-    "fit": "whether a training step or a served model fits into a chip's memory, by component",
-    "frontier": "latency against throughput against cost of a served model, and what binds where",
-    "simulate": "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput",
-    "tokens": "text files as a folder of tokens for `train`, with a tokenizer of yours or one made"
-    " of them",
-    "train": "trains a plan in this process: data, checkpoints, events; goes on where it was"
-    " stopped",
-    "launch": "a run on several processes and hosts, watched, and started again when one dies",
-    "ckpt": "an Orbax checkpoint on a laptop: tree, shapes, mesh, seals, bytes to restore it",
-    "serve": "a model of a Hugging Face folder behind OpenAI's API, with limits from the plan",
-    "route": "one address for several servers: requests go by shared prefixes and load",
-    "bench": "open-loop load on an OpenAI-compatible server: latencies beside what is predicted",
-    "budget": "FLOPs, days, dollars and kWh of a training run, or the best model for a budget",
-    "pipeline": "a pipeline schedule: bubble, activations each device holds, and a Gantt chart",
-    "export": "a plan as settings of MaxText, Megatron-LM, vLLM and more, and what they lack",
-    "import": "a MaxText, torchtitan or Megatron-LM configuration as layout, mesh and batch",
-    "verify": "a plan or your own function, compiled for its slice without a chip: what is odd",
-    "hlo": "collectives, loops, matmuls, memory and time of a compiled program, from a dump of XLA",
-    "profile": "where the time of a step went, from a trace of JAX's profiler: ops, overlap, host"
-    " gaps",
-    "reconcile": "a run's plan, program and measured steps, term by term: the gap as a waterfall of"
-    " causes",
-    "measure": "this machine as a chip: matmuls, memory and collectives, run on devices made of"
-    " its cores",
-    "intensity": "FLOPs and bytes of a JAX function of your own, and where it lies under a chip's"
-    " roof",
-    "validate": "predictions held against published measurements: errors by group, rows refused"
-    " and why",
-    "calibrate": "efficiencies, overlaps and overheads of a chip under its software, fitted to"
-    " measured runs",
-    "doctor": "what this machine can compile for, with which versions, and how to get the rest",
-    "explore": "the same answers in a browser, served from this machine: rooflines, layouts, runs",
-    "book": "worked problems of the book, line by line, against its printed answers",
-    "completion": "a completion script for bash, zsh or fish",
+OVERVIEW = {
+    "hardware": {
+        "chips, slice, shard": "the catalog; a slice and its mesh; who has what",
+        "roofline, intensity": "what bounds matmuls, or your own JAX function",
+        "collective, matmul": "seconds of one collective, of a sharded matmul",
+    },
+    "plan": {
+        "model, mfu, budget": "parameters, FLOPs; utilisation; days, dollars",
+        "plan train|serve": "the fastest layouts that fit; the best fleet",
+        "fit train|serve": "what a chip holds, and whether it fits",
+        "explain train|serve": "the collectives and matmuls of a layer",
+        "forecast, pipeline": "the step of your own layout; pipeline bubbles",
+        "frontier, simulate": "latency against cost; requests, simulated",
+    },
+    "program": {
+        "verify, hlo": "compiled without a chip: what is odd; XLA dumps",
+        "export, import": "settings of MaxText, Megatron-LM, vLLM, ...",
+    },
+    "run": {
+        "tokens, train, launch": "text as tokens; a plan as a run; on many hosts",
+        "ckpt, serve, route": "checkpoints; OpenAI's API; a router before it",
+    },
+    "measure": {
+        "bench, profile": "load on a server; a trace: where time went",
+        "reconcile, measure": "a run beside its plan; this machine as a chip",
+        "validate, calibrate": "published runs; constants fitted to them",
+    },
+    "learn": {
+        "explore, book": "answers in a browser; the book's problems",
+        "doctor, completion": "what this machine can do; for bash, zsh, fish",
+    },
 }
+VERBS = [v.split()[0] for rows in OVERVIEW.values() for row in rows for v in row.split(", ")]
+TWO_WORDS = {
+    "plan train": "plan",
+    "plan serve": "plan_serve",
+    "fit train": "fit",
+    "fit serve": "fit_serve",
+    "explain train": "explain",
+    "explain serve": "explain_serve",
+}
+KINDS = ("train", "serve")  # the second words
 
 
-TWO_WORDS = {"plan serve": "plan_serve"}  # verbs of two words, with flags of their own
+def verb_names() -> list[str]:
+    """Every command: verbs of one word, and each of two words."""
+    pairs = {verb: [f"{verb} {kind}" for kind in KINDS] for verb in VERBS if has_kinds(verb)}
+    return [name for verb in VERBS for name in pairs.get(verb, [verb])]
 
 
 class Verb(Protocol):
@@ -82,12 +79,44 @@ def split_verb(words: list[str]) -> tuple[str, list[str]]:
     return " ".join(words[:count]), words[count:]
 
 
+def respelt(words: list[str]) -> tuple[list[str], str]:
+    """A line as it was written before 0.2, as it is written now, with a note that says so.
+
+    >>> respelt(["fit", "llama3-8b", "--serve", "--seq", "4k"])[0]
+    ['fit', 'serve', 'llama3-8b', '--seq', '4k']
+    """
+    verb, *rest = words
+    is_plan = verb == "plan" and "train" in rest  # behind flags
+    is_old = verb in ("fit", "explain") or is_plan
+    if not is_old or not rest or rest[0] in (*KINDS, "-h", "--help"):
+        return words, ""
+    is_served = any(word.partition("=")[0] == "--serve" for word in rest)
+    if is_plan:
+        rest.remove("train")
+    elif verb == "fit":
+        rest = [word for word in rest if word != "--serve"]
+    else:
+        rest = [word.replace("--serve", "--phase") for word in rest]
+    kind = "serve" if is_served else "train"
+    return [verb, kind, *rest], f"note: write `rooflight {verb} {kind} ...`; 0.2 asks for the word"
+
+
 def load_verb(name: str) -> Verb:
     """Imports a verb's module; unknown names get a did-you-mean."""
     module = TWO_WORDS.get(name, name)
     if name not in TWO_WORDS and name not in VERBS:
         raise UnknownNameError("verb", name, VERBS)
+    if has_kinds(name):
+        raise UsageError(
+            f"train or serve comes right after {name}",
+            hint=f"`rooflight {name} train --help`, or `rooflight {name} serve --help`",
+        )
     return cast(Verb, import_module(f"rooflight.cli.{module}"))
+
+
+def has_kinds(name: str) -> bool:
+    """Whether a second word is needed."""
+    return f"{name} {KINDS[0]}" in TWO_WORDS
 
 
 def verb_parser(name: str, verb: Verb) -> Parser:

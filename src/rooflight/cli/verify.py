@@ -8,7 +8,7 @@ from rooflight.api.compiled import verify, verify_function
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.cli.findings_page import comparison_document, comparison_text
 from rooflight.cli.flags import add_choice, add_mesh, add_verbose
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verify_page import answer, document, expectation, expectation_document, tables
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
@@ -97,7 +97,7 @@ def _run_expectation(args: Namespace) -> int:
     if args.json:
         print_json("verify", expectation_document(plan, expected))
         return 0
-    print(expectation(plan, expected, everything=args.verbose))
+    show(expectation(plan, expected, everything=args.verbose))
     if args.plan is None:
         command = "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096"
         suggest(f"{command} --json > plan.json; rooflight verify plan.json")
@@ -140,13 +140,13 @@ def _show(args: Namespace, found: _Found, text: str, before: dict[str, Any] | No
         if args.json:
             print_json("verify", found.document)
         else:
-            print(text)
+            show(text)
         return 1 if found.is_odd else 0
     comparison = compare(before, found.document)
     if args.json:
         print_json("verify", found.document | {"baseline": comparison_document(comparison)})
     else:
-        print(f"{comparison_text(comparison, args.baseline)}\n\n{text}")
+        show(f"{comparison_text(comparison, args.baseline)}\n\n{text}")
     return 1 if comparison.added or found.is_broken else 0
 
 

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from rooflight.hardware.calibration import ANY, EXPERTS, Calibration, Constant
+from rooflight.hardware.calibration import ANY, Calibration, Constant
 
 SERVING_FOLDER = Path(__file__).parent / "serving_calibrations"
-_OF_EXPERTS = ("experts8", "experts4")
 _MOST = 12  # constants of an engine on a chip
 
 
@@ -23,16 +22,6 @@ def serving_constants() -> Mapping[str, Constant]:
     if len(tables) > _MOST:
         raise ValueError(f"{len(tables)} constants; more than {_MOST} fit noise")
     return {name: Constant(name, **table) for name, table in tables.items()}
-
-
-def constants_of(blocks: str) -> tuple[str, ...]:
-    """The constants that models with or without experts depend on."""
-    return tuple(n for n in serving_constants() if blocks == EXPERTS or n not in _OF_EXPERTS)
-
-
-def typical_serving() -> dict[str, float]:
-    """What to expect of an engine on a chip that nobody measured."""
-    return {c.name: c.typical for c in serving_constants().values()}
 
 
 def load_serving_calibration(chip: str, kind: str, engine: str, blocks: str) -> Calibration | None:

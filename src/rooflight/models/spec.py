@@ -11,11 +11,8 @@ from typing import Literal
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Source
 
+# block_in: one norm for both halves of a parallel block.
 NormPlace = Literal["attention_in", "attention_out", "mlp_in", "mlp_out", "block_in"]
-NORM_PLACES: tuple[NormPlace, ...] = (
-    *("attention_in", "attention_out", "mlp_in", "mlp_out"),
-    "block_in",  # one norm for both halves of a parallel block
-)
 # clipped_swiglu: (up + 1) * gate * sigmoid(1.702 gate), both clipped first (gpt-oss).
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "clipped_swiglu"]
 _LONGEST_PATTERN = 16  # layers; Gemma 3 repeats every 6

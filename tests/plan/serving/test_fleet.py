@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rooflight.hardware.catalog import load_chip
-from rooflight.hardware.serving_calibration import typical_serving
+from rooflight.hardware.serving_calibration import serving_constants
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.cost import calibrated_cost, fleet_cost
@@ -182,7 +182,7 @@ def test_night_needs_fewer_replicas_than_day() -> None:
 
 
 def test_the_calibrated_cost_is_that_of_the_calibration_at_its_lengths() -> None:
-    values = typical_serving()
+    values = _typical()
     for word in ("tp=2", "pp=2"):
         setup = Setup(TINY, parse_slice("h100:2"), parse_serving_layout(word), INT8)
         model = serving_model(TINY, setup.on, setup.layout, INT8)
@@ -234,3 +234,8 @@ def test_the_flip_lies_where_both_policies_serve_alike() -> None:
         for f in (0.97, 1.03)
     )
     assert before and after and before.separates != after.separates
+
+
+def _typical() -> dict[str, float]:
+    """What to expect of an engine on a chip that nobody measured."""
+    return {c.name: c.typical for c in serving_constants().values()}

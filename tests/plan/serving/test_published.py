@@ -3,11 +3,11 @@
 import pytest
 
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.published import PublishedStep, published_steps
 from rooflight.plan.serving.simulate.replay import generate_time, prefill_time, slice_name
 from rooflight.plan.serving.step.precision import parse_precision
 
 from ...reference_loop import standard_s
+from .published_decode import PublishedStep, published_steps
 
 
 @pytest.mark.parametrize("row", published_steps(), ids=lambda row: f"batch{row.batch}")

@@ -232,7 +232,7 @@ def test_more_work_never_takes_less_time_and_bounds_stay_in_order(
     assert step.lower_s <= step.expected_s <= step.upper_s * (1 + 1e-12)
     assert step.expected_s <= larger.expected_s * (1 + 1e-12)
     assert step.lower_s <= larger.lower_s * (1 + 1e-12)
-    assert 0 < step.mfu <= 1 and 0 < step.hbm_utilisation <= 1
+    assert 0 < step.mfu <= 1 and 0 < step.hbm_s <= step.expected_s
 
 
 def test_a_utilisation_above_one_cannot_be_built() -> None:

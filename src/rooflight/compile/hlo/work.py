@@ -16,7 +16,6 @@ from rooflight.compile.hlo.shape import Shape
 _CONTRACTING = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"\bdim_labels=([a-z0-9?]+)_([a-z0-9?]+)->([a-z0-9?]+)")
 _WINDOW = re.compile(r"\bwindow=\{([^{}]*)\}")
-_GROUPS = re.compile(r"\bfeature_group_count=(\d{1,9})")
 _RECOMPUTED = re.compile(r"\.remat\d*\b|\.remat_")
 _MOVES = ("copy", "transpose", "copy-start", "copy_", "transpose_")
 _CALLERS = ("fusion", "async-start", "call")

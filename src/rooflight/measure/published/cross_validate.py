@@ -7,7 +7,7 @@ same run measured twice is never on both sides), by model or by source.
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -88,11 +88,3 @@ def spread_of(
 def _quantile(sizes: Sequence[float]) -> float:
     ranked = sorted(sizes)
     return ranked[min(len(ranked), math.ceil(COVERS * (len(ranked) + 1))) - 1]
-
-
-def shuffled(asked: Asked, seed: int = 0) -> Asked:
-    """The same rows with measurements that belong to others: what a fit must fail on."""
-    times = [case.measured_s for case in asked.cases]
-    mixed: list[float] = np.random.default_rng(seed).permutation(times).tolist()
-    cases = zip(asked.cases, mixed, strict=True)
-    return replace(asked, cases=tuple(replace(case, measured_s=s) for case, s in cases))

@@ -105,15 +105,6 @@ def _of_prompt(name: str) -> str:
     return name if name == "weight_bits" else f"prompt_{name}"
 
 
-def joined_tables(one: ServingTable, other: ServingTable) -> ServingTable:
-    """The rows of both."""
-    return ServingTable(
-        GenerateParts(*map(np.concatenate, zip(one.step, other.step, strict=True))),
-        PromptParts(*map(np.concatenate, zip(one.prompt, other.prompt, strict=True))),
-        Loads(*map(np.concatenate, zip(one.loads, other.loads, strict=True))),
-    )
-
-
 def loop_times(table: ServingTable, values: Values) -> LoopTimes:
     """Solves the loop for every row at once."""
     columns = table.loads

@@ -145,18 +145,3 @@ def kv_bytes(graph: Graph, *, batch: int, seq: int, dtype: Dtype) -> int:
         sizes = {**graph.sizes, "B": batch, "S": kept}
         total += cache.count * dtype.nbytes(elements(cache.tensor, sizes))
     return total
-
-
-def activation_elements(graph: Graph, *, batch: int, seq: int, scores: bool = False) -> int:
-    """Elements that the forward pass writes, logits included.
-
-    `scores` adds the arrays of T x S a head, which fused attention never writes.
-    """
-    sizes = _exact_sizes(graph, batch, seq, None)
-    return math.ceil(
-        sum(
-            op.count * elements(op.contraction.result, sizes)
-            for op in graph.ops
-            if scores or not {"T", "S"} <= set(op.contraction.result.dims)
-        )
-    )

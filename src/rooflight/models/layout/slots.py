@@ -68,11 +68,6 @@ class Schedule:
         held = max(len({slot.stage for slot in slots}) for slots in self.devices)
         return held // self.virtual
 
-    @property
-    def splits_backward(self) -> bool:
-        """Whether input and weight gradients are ever apart."""
-        return any(slot.kind == "W" for slots in self.devices for slot in slots)
-
 
 def join(*slots: Slot) -> Group:
     """Marks slots, none of them joined yet, as one group."""

@@ -62,7 +62,7 @@ class Setup:
             raise UsageError(
                 f"{self.model.name} leaves no room for a KV cache on {self.on} under"
                 f" {self.layout} with {sizes.max_rows} rows",
-                hint="take more chips, smaller dtypes or fewer rows; `rooflight fit --serve` has"
+                hint="take more chips, smaller dtypes or fewer rows; `rooflight fit serve` has"
                 " the bytes",
             )
         return Limits(

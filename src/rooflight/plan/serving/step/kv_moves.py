@@ -1,11 +1,10 @@
-"""Caches that travel: from prefill to generate slices, and between HBM and the host's memory.
+"""Caches that travel from prefill to generate slices.
 
 In: a graph, a slice, positions. Out: bytes and seconds.
 """
 
 from dataclasses import dataclass
 
-from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import Dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
@@ -47,12 +46,3 @@ def _dcn(on: Slice) -> float:
             hint="choose another chip, or add dcn_bytes_per_s_per_host in your own chip file",
         )
     return on.num_hosts * on.chip.dcn_bytes_per_s_per_host
-
-
-def load_from_host(graph: Graph, positions: int, dtype: Dtype, on: Slice) -> KvMove:
-    """A cache kept in the hosts' memory, back into HBM over every chip's PCIe at once.
-
-    Worth it where the load takes less time than the prefill it saves.
-    """
-    rate = on.num_chips * memory_bytes_per_s(on.chip, "pcie")
-    return KvMove(kv_bytes(graph, batch=1, seq=positions, dtype=dtype), rate, "PCIe")

@@ -93,9 +93,5 @@ class StepTime:
         return self.flops_s / self.expected_s if self.expected_s else 0.0
 
     @property
-    def hbm_utilisation(self) -> float:
-        return self.hbm_s / self.expected_s if self.expected_s else 0.0
-
-    @property
     def tokens_per_s(self) -> float:
         return self.tokens / self.expected_s if self.expected_s else 0.0

@@ -43,8 +43,6 @@ from rooflight.plan.training.time.sweep import Chooser, Points, combinations_of,
 from rooflight.plan.training.time.traffic import experts_per_token
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-LayerSums = Mapping[Key, Floats]
 _IN_STEP = "in step"  # stands for the policy of a program that runs whole stages again
 
 

@@ -1,12 +1,13 @@
-"""`rooflight fit --serve`: what a chip holds of a served model, and how much of it fits."""
+"""`rooflight fit serve`: what a chip holds of a served model, and how much of it fits."""
 
 from dataclasses import asdict
 
 from rooflight.api.values import parse_seq
+from rooflight.cli.flags import add_choice, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import add_dtypes
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
@@ -16,20 +17,33 @@ from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
 from rooflight.units import format_si, whole
 
+HELP = "whether a served model fits into a chip's memory: weights, caches, activations"
+
 _MOST = 10**9  # sequences
 
 
-def add_serving(parser: Parser) -> None:
-    parser.add_argument(
-        "--serve", action="store_true", help="a served model: weights, caches, activations"
-    )
-    parser.add_argument(
-        "--sequences", help="with --serve: sequences of --seq positions held at once"
-    )
+def configure(parser: Parser) -> None:
+    parser.add_argument("model", help="a preset such as llama3-70b, or the path of a config.json")
+    parser.add_argument("--layout", required=True, help=SERVING_LAYOUT)
+    add_on(parser)
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="positions a sequence: 8k")
+    parser.add_argument("--sequences", help="so many are held at once (not with --solve batch)")
     add_dtypes(parser)
+    add_choice(
+        parser,
+        "--solve",
+        ("batch", "seq"),
+        what="unknown",
+        default=None,
+        help="find the most sequences, or the longest, that fit",
+    )
+    parser.set_examples(
+        "rooflight fit serve llama3-70b --layout tp=16,kv=batch --on v5e:4x4 --dtypes int8"
+        " --sequences 32 --seq 8192"
+    )
 
 
-def run_serving(args: Namespace) -> int:
+def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
     memory = ServingMemory(
@@ -38,7 +52,6 @@ def run_serving(args: Namespace) -> int:
         parse_serving_layout(args.layout),
         parse_precision(args.dtypes),
     )
-    _check_flags(args)
     seq = parse_seq(args.seq)
     batch = max(memory.most_sequences(seq), 1) if args.solve == "batch" else _sequences(args)
     context = max(memory.longest_context(batch), 1) if args.solve == "seq" else seq
@@ -46,25 +59,12 @@ def run_serving(args: Namespace) -> int:
     if args.json:
         print_json("fit", _document(args, memory, held, batch, context))
     else:
-        print(_text(args, memory, held, batch, context))
+        show(_text(args, memory, held, batch, context))
         suggest(
             f"rooflight frontier {args.model} --on {args.on} --layout {memory.layout}"
             f" --dtypes {args.dtypes} --context {context}"
         )
     return 0 if held.fits else 1
-
-
-def _check_flags(args: Namespace) -> None:
-    if args.batch is not None:
-        raise UsageError(
-            "--batch counts the tokens of a training step",
-            hint=f"write --sequences {args.batch} for a served batch",
-        )
-    if args.solve == "chips":
-        raise UsageError(
-            "--serve solves for batch or seq",
-            hint="write --solve batch, or try other slices with `rooflight frontier`",
-        )
 
 
 def _sequences(args: Namespace) -> int:

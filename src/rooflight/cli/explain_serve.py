@@ -1,61 +1,66 @@
-"""`rooflight explain --serve`: the steps of a layer of a served model."""
-
-from collections.abc import Sequence
+"""`rooflight explain serve`: the steps of a layer of a served model."""
 
 from rooflight.api.values import parse_seq
+from rooflight.cli.explain import add_layer, chosen_ops
 from rooflight.cli.flags import add_choice
-from rooflight.cli.output import print_json, suggest
+from rooflight.cli.model import warn_of_gaps
+from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import add_dtypes
-from rooflight.errors import UsageError
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.hardware.slice import parse_slice
-from rooflight.models.graph.ops import Op
-from rooflight.models.spec import ModelSpec
+from rooflight.models.graph.build import model_graph
+from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_layer
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, whole
 
+HELP = "the algorithm of a layer of a served model under a layout, in the notation"
+
 _MOST = 10**6
 
 
-def add_serving(parser: Parser) -> None:
+def configure(parser: Parser) -> None:
+    add_layer(parser)
+    parser.add_argument("--layout", required=True, help=SERVING_LAYOUT)
     add_choice(
         parser,
-        "--serve",
+        "--phase",
         PHASES,
         what="phase",
-        default=None,
-        help="a step of a served model instead of training",
+        default="generate",
+        help="a step of generation (default), or the prefill of prompts",
     )
-    parser.add_argument("--sequences", help="with --serve: sequences of --seq positions")
+    parser.add_argument("--sequences", default="1", help="of --seq positions (default: 1)")
     add_dtypes(parser)
+    parser.set_examples(
+        "rooflight explain serve llama3-70b --layout tp=16,kv=batch --on v5e:4x4"
+        " --dtypes int8 --sequences 32 --seq 8192 --part attention",
+    )
 
 
-def run_serving(args: Namespace, model: ModelSpec, ops: Sequence[Op]) -> int:
-    if args.batch is not None or args.mesh is not None:
-        raise UsageError(
-            "--serve counts sequences, and its layout has ways instead of a mesh",
-            hint="write --sequences 32 --layout tp=16,kv=batch, without --batch and --mesh",
-        )
-    sequences = whole("--sequences", args.sequences or "1", most=_MOST)
+def run(args: Namespace) -> int:
+    model = load_model(args.model)
+    warn_of_gaps(model)
+    ops = chosen_ops(model_graph(model, absorbed=args.phase == "generate"), args)
+    sequences = whole("--sequences", args.sequences, most=_MOST)
     seq = parse_seq(args.seq)
     found = served_layer(
         model,
         parse_slice(args.on),
         parse_serving_layout(args.layout),
         parse_precision(args.dtypes),
-        phase=args.serve,
+        phase=args.phase,
         ops=ops,
         contexts=[seq] * sequences,
     )
     if args.json:
         print_json("explain", _document(args, found, sequences, seq))
         return 0
-    print(_text(args, found, sequences, seq))
+    show(_text(args, found, sequences, seq))
     suggest(
-        f"rooflight fit {args.model} --serve --on {args.on} --layout {args.layout}"
+        f"rooflight fit serve {args.model} --on {args.on} --layout {args.layout}"
         f" --dtypes {args.dtypes} --sequences {sequences} --seq {seq}"
     )
     return 0
@@ -64,7 +69,7 @@ def run_serving(args: Namespace, model: ModelSpec, ops: Sequence[Op]) -> int:
 def _document(args: Namespace, found: ServedLayer, sequences: int, seq: int) -> dict[str, object]:
     return {
         "model": args.model,
-        "serve": args.serve,
+        "serve": args.phase,
         "on": str(found.mesh.slice),
         "mesh": str(found.mesh),
         "layout": args.layout,
@@ -91,10 +96,10 @@ def _text(args: Namespace, found: ServedLayer, sequences: int, seq: int) -> str:
         for i, x in enumerate(found.lines, 1)
     ]
     return (
-        f"{args.model} under {args.layout}, {args.serve}: a layer takes"
+        f"{args.model} under {args.layout}, {args.phase}: a layer takes"
         f" {format_seconds(found.products_s)} of products and"
         f" {format_seconds(found.collectives_s)} of collectives, all on the critical path\n"
         f"on {found.mesh.slice}, mesh {found.mesh}; {sequences:,} sequences of {seq:,} positions\n"
         "\n"
-        f"{table(('', 'step', 'time', 'bound by'), rows, align='rlrl')}"
+        f"{table(('', 'step', 'time', 'bound by'), rows, align='rlrl', keep=('step', 'time'))}"
     )

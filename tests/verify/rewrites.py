@@ -10,7 +10,7 @@ list into the other. Each says what must come out of what goes in; nothing else 
     unscattered     a reduce-scatter stays an all-reduce, each device keeping its part
     summed          a small gather is a sum of parts in their places, zeros elsewhere
     padded          a scatter of parts that fill no tiles has padded ones, and permutes that bring
-                    each device its own: as many, of as many bytes, as `hlo.pieces.shifts` says
+                    each device its own: as many, of as many bytes, as `hlo_pieces.shifts` says
     again           one more for want of memory, marked as such by the compiler
     windowed        a gather or scatter of n parts is n - 1 permutes of a part, around a product
 
@@ -25,10 +25,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from hlo_origin import origin
+from hlo_pieces import Piece, pieces_of, shifts
+
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.groups import MeshAxes
-from rooflight.compile.hlo.origin import origin
-from rooflight.compile.hlo.pieces import Piece, pieces_of, shifts
 from rooflight.compile.hlo.step import CompiledStep
 
 Name = Literal[
