@@ -39,10 +39,10 @@ from rooflight.program.decode.generate import make_functions
 from rooflight.program.decode.sampling import largest
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree, abstract_params
-from rooflight.program.paged.blocks import Rows
+from rooflight.program.paged.blocks import PagedBatch
 from rooflight.program.shardings import device_mesh
 from rooflight.serve.engine.config import EngineConfig
-from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.request import EngineRequest
 from rooflight.serve.engine.run import Engine
 
 PROMPT, TEXT, BLOCK, TILE = 128, 128, 32, 32
@@ -103,7 +103,9 @@ def by_engine(program: Program, params: Tree, most: int) -> Contender:
 
     def run(prompts: Prompts) -> Prompts:
         jobs = [
-            Job(next(numbers), tuple(row), TEXT, salt=os.urandom(8))  # nothing is found cached
+            EngineRequest(
+                next(numbers), tuple(row), TEXT, salt=os.urandom(8)
+            )  # nothing is found cached
             for row in prompts.tolist()
         ]
         texts: dict[int, list[int]] = {job.id: [] for job in jobs}
@@ -139,7 +141,7 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
             logits: list[jax.Array] = []
             for at in range(0, batch, part):
                 some = slice(at, at + part)
-                rows = Rows(jnp.zeros(part, int), jnp.full(part, PROMPT), tables[some])
+                rows = PagedBatch(jnp.zeros(part, int), jnp.full(part, PROMPT), tables[some])
                 found, cache = does.prefill_chunk(weights, cache, jnp.asarray(prompts[some]), rows)
                 logits.append(found)
             token = pick(jnp.concatenate(logits))

@@ -65,7 +65,7 @@ def _searched(case: str) -> int:
     if case in SEARCHES:
         return search_training(_ask(*SEARCHES[case])).num_priced
     question = _ask(*_EVERY_LAYOUT)
-    found = search.Found(question, count=1)
+    found = search.SearchState(question, count=1)
     for layout in layouts_of(question):
         found.add(layout, math.inf)
     return found.num_priced

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from benchmarks.record import Row
 from rooflight.batching.request import Limits
-from rooflight.plan.serving.simulate.arrivals import Traffic, parse_lengths
+from rooflight.plan.serving.simulate.arrivals import RandomTraffic, parse_lengths
 from rooflight.plan.serving.simulate.run import simulate
 
 WHOLE, QUICK = 10_000_000, 100_000
@@ -35,7 +35,7 @@ def run(*, quick: bool) -> Iterator[Row]:
             marks.append((time.process_time(), _peak_bytes()))
 
     lengths = parse_lengths("1024~0.8", what="in"), parse_lengths("256~0.6", what="out")
-    day = Traffic(WHOLE / DAY_S, *lengths, count)
+    day = RandomTraffic(WHOLE / DAY_S, *lengths, count)
     sizes = Limits(
         max_rows=64, max_step_tokens=2048, num_blocks=4000, block_tokens=64, max_waiting=10**9
     )

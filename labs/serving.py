@@ -21,7 +21,7 @@ from rooflight.program.model.forward import Program
 from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
 from rooflight.serve.engine.config import EngineConfig
-from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.request import EngineRequest
 from rooflight.serve.engine.run import Engine
 
 LAYER = Block(Attention(8, 4, 128), Mlp(4096))  # two of them: weights that no cache holds
@@ -67,7 +67,7 @@ def serve(config: EngineConfig) -> tuple[int, float, list[list[int]]]:
     engine.warm()
     texts: list[list[int]] = [[] for _ in PROMPTS]
     for id, prompt in enumerate(PROMPTS):
-        engine.add(Job(id, prompt, TEXT))
+        engine.add(EngineRequest(id, prompt, TEXT))
     seconds: list[float] = []
     while engine.has_work:
         begin = time.perf_counter()

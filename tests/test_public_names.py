@@ -17,7 +17,7 @@ import rooflight
 import rooflight as rf
 from rooflight.cli import fit_page, plan_serve_json, simulate_page, why_not_page
 from rooflight.cli.candidate_page import candidate_document
-from rooflight.cli.plan_serve_page import Page as FleetPage
+from rooflight.cli.plan_serve_page import FleetPage
 from rooflight.measure.trace.read import EXAMPLE
 from rooflight.plan.file.record import from_json
 

@@ -3,13 +3,13 @@
 from urllib.parse import parse_qsl
 
 from rooflight.ui.browser.answer import Answer
-from rooflight.ui.browser.view import Files, Question, View
+from rooflight.ui.browser.view import Files, View, ViewQuery
 from rooflight.ui.browser.views import VIEWS
 
 PORT = 8080
 
 
-def ask(text: str) -> tuple[View, Question]:
+def ask(text: str) -> tuple[View, ViewQuery]:
     """A view and its question, from `roofline?on=v5e`; a field that it has not is an error."""
     name, _, query = text.partition("?")
     view = next(view for view in VIEWS if view.name == name)
@@ -34,7 +34,7 @@ def picture(text: str, key: str, *, frame: int = 0) -> tuple[str, str]:
     raise ValueError(f"{text} has no picture {key!r}")
 
 
-def _answers(view: View, question: Question) -> list[Answer]:
+def _answers(view: View, question: ViewQuery) -> list[Answer]:
     """What comes first, then what takes longer."""
     first = view.answer(question)
     return [first, view.more(question)] if view.more else [first]

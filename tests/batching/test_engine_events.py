@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rooflight.batching.request import Limits, Request
 from rooflight.batching.scheduler import Scheduler
-from rooflight.batching.step_batch import Chunk
+from rooflight.batching.step_batch import PrefillChunk
 from rooflight.errors import UsageError
 
 from .invariants import check
@@ -79,7 +79,7 @@ def test_a_lost_cache_drops_who_runs_and_keeps_who_waits() -> None:
     assert scheduler.num_requests == 0
 
 
-def _step(scheduler: Scheduler) -> list[Chunk]:
+def _step(scheduler: Scheduler) -> list[PrefillChunk]:
     chunks = list(scheduler.schedule().chunks)
     scheduler.commit()
     return chunks

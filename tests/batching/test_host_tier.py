@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching.host_tier import Kind
+from rooflight.batching.host_tier import TierOp
 from rooflight.batching.request import Key, Limits, Request
 from rooflight.batching.scheduler import Scheduler
 
@@ -27,14 +27,14 @@ class Memory:
         assert tier is not None
         moves = tier.take_moves()
         for move in moves:
-            if move.kind is Kind.SAVE:
+            if move.kind is TierOp.SAVE:
                 assert self.device[move.block] == move.key
         for kind, key, block in moves:
-            if kind is Kind.SAVE:
+            if kind is TierOp.SAVE:
                 self.host.add(key)
             else:
                 self.host.remove(key)  # it is there
-            if kind is Kind.RESTORE:
+            if kind is TierOp.RESTORE:
                 self.device[block] = key
         assert len(self.host) == len(tier) <= tier.num_blocks
 

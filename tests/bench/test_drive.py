@@ -12,7 +12,7 @@ from rooflight.measure.load.target import Target
 from rooflight.plan.serving.simulate.arrivals import (
     Arrival,
     Lengths,
-    Traffic,
+    RandomTraffic,
     at_once,
     with_prefixes,
 )
@@ -161,7 +161,9 @@ def test_a_server_that_refuses_all_prompts_is_a_usage_error() -> None:
 
 
 def test_prompts_share_exactly_what_the_traffic_says() -> None:
-    traffic = Traffic(1.0, Lengths("uniform", 30, low=20, high=40), Lengths("fixed", 2), 40, seed=3)
+    traffic = RandomTraffic(
+        1.0, Lengths("uniform", 30, low=20, high=40), Lengths("fixed", 2), 40, seed=3
+    )
     arrivals = list(with_prefixes(at_once(traffic.arrivals()), prefixes=3, tokens=25, seed=3))
     with scripted() as server:
         drive(arrivals, num_requests=40, target=Target(server.url), seed=3)

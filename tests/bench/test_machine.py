@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rooflight.measure.load.machine import Busy, busy, other_load
+from rooflight.measure.load.machine import CpuUsage, busy, other_load
 
 from .scripted import scripted
 
@@ -40,10 +40,12 @@ def test_our_own_work_is_not() -> None:
 
 def test_the_share_is_of_all_cores() -> None:
     cores = os.cpu_count() or 1
-    assert other_load(Busy(0.0, 10.0, 4.0), Busy(2.0, 13.0, 5.0)) == pytest.approx(1 / cores)
+    assert other_load(CpuUsage(0.0, 10.0, 4.0), CpuUsage(2.0, 13.0, 5.0)) == pytest.approx(
+        1 / cores
+    )
 
 
 def test_what_cannot_be_seen_is_unknown() -> None:
     assert busy("http://example.org:80") is None
     assert busy("http://127.0.0.1:9") is None
-    assert other_load(None, Busy(0.0, 0.0, 0.0)) is None
+    assert other_load(None, CpuUsage(0.0, 0.0, 0.0)) is None

@@ -9,14 +9,14 @@ from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.slice import parse_slice
 from rooflight.measure.load.predict import predict
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.simulate.arrivals import Lengths, Traffic
+from rooflight.plan.serving.simulate.arrivals import Lengths, RandomTraffic
 from rooflight.plan.serving.simulate.run import simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.precision import parse_precision
 
-TRAFFIC = Traffic(5.0, Lengths("fixed", 512), Lengths("fixed", 64), 60)
+TRAFFIC = RandomTraffic(5.0, Lengths("fixed", 512), Lengths("fixed", 64), 60)
 
 
 def _setup(on: str) -> Setup:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.measure.load.answer import Answer
-from rooflight.measure.load.tally import Measured, Tally
+from rooflight.measure.load.answer import Reply
+from rooflight.measure.load.tally import LoadTally, Measured
 from rooflight.plan.serving.simulate.quantiles import Quantiles
 from rooflight.plan.serving.simulate.tally import Slo
 
@@ -16,9 +16,9 @@ SLO = Slo(ttft_s=0.5, tpot_s=0.05)
 
 def _tally(samples: list[tuple[float, float, list[float]]]) -> Measured:
     """Samples are: due, seconds to the first token, gaps."""
-    tally = Tally(SLO)
+    tally = LoadTally(SLO)
     for due_s, ttft_s, gaps in samples:
-        answer = Answer(due_s)
+        answer = Reply(due_s)
         answer.chunk(due_s + ttft_s)
         for gap in gaps:
             answer.chunk(answer.last_s + gap)
@@ -72,8 +72,8 @@ def test_a_hundred_thousand_gaps_take_bounded_memory_and_stay_within_half_a_perc
 
 
 def test_requests_that_failed_or_were_not_sent_are_offered_all_the_same() -> None:
-    tally = Tally(SLO)
-    failed = Answer(0.0)
+    tally = LoadTally(SLO)
+    failed = Reply(0.0)
     failed.fail("http 503", "full")
     tally.sent(0.0)
     tally.ended(failed, due_s=0.0, begin_s=0.0, asked_tokens=1)

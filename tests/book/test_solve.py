@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.book.entry import Entry, Expected, Value
+from rooflight.book.entry import Entry, ExpectedValue, Value
 from rooflight.book.read import entries
 from rooflight.book.solve import agrees, look_up
 from rooflight.hardware.catalog import load_chip
@@ -32,7 +32,7 @@ def test_agreement_is_relative_and_exact_for_shapes_and_flags(
 
 
 def _asks(*fact: str, truth: Value = 1.0) -> Entry:
-    expected = Expected(unit="1", printed=None, later=None, truth=truth, fact=fact)
+    expected = ExpectedValue(unit="1", printed=None, later=None, truth=truth, fact=fact)
     return replace(entries()[0], expected={"value": expected})
 
 

@@ -17,10 +17,10 @@ from rooflight.errors import RooflightError
 from rooflight.hardware.calibration import Calibration, shipped_calibrations
 from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.hardware.slice import Slice, parse_slice
-from rooflight.measure.load.tally import Measured, Tally
+from rooflight.measure.load.tally import LoadTally, Measured
 from rooflight.measure.load.target import Dialect
-from rooflight.measure.published.replay import Asked
-from rooflight.measure.published.rows import Rows
+from rooflight.measure.published.replay import CaseSet
+from rooflight.measure.published.rows import PublishedFile
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.training.forecast.calibrated import part_table
 
@@ -217,14 +217,16 @@ def _not_started(*words: object) -> int:
 
 def _no_answers(args: object, load: TrafficLoad, *words: object) -> tuple[Measured, Dialect]:
     """Of a server that nobody asks: what is driven for real is in tests/bench."""
-    return Tally(Slo()).result(load.num_requests), Dialect("m", takes_ids=True, ignores_eos=True)
+    return LoadTally(Slo()).result(load.num_requests), Dialect(
+        "m", takes_ids=True, ignores_eos=True
+    )
 
 
-def _asked(rows: Rows) -> Asked:
-    return Asked((), (), part_table([]))
+def _asked(rows: PublishedFile) -> CaseSet:
+    return CaseSet((), (), part_table([]))
 
 
-def _fitted(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
+def _fitted(asked: CaseSet, *, made: str) -> tuple[Calibration, ...]:
     return tuple(shipped_calibrations().values())[:2]
 
 

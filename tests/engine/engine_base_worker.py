@@ -34,7 +34,7 @@ from rooflight.program.model.params import Tree, init_params
 from rooflight.program.quantized import quantize_weights
 from rooflight.program.shardings import device_mesh
 from rooflight.serve.engine.config import EngineConfig
-from rooflight.serve.engine.request import Delta, Job
+from rooflight.serve.engine.request import Delta, EngineRequest
 from rooflight.serve.engine.run import Engine
 
 VOCAB = 96
@@ -130,7 +130,7 @@ def step_checked(engine: Engine, out: Collected) -> None:
     check(engine.scheduler)
 
 
-def run(engine: Engine, jobs: Sequence[Job]) -> Collected:
+def run(engine: Engine, jobs: Sequence[EngineRequest]) -> Collected:
     """All jobs at once, to their ends; nothing of them stays."""
     out = Collected()
     for job in jobs:

@@ -13,7 +13,7 @@ from typing import Any
 import engine_base_worker as cases  # before jax: it sets up the devices
 
 # isort: split
-from rooflight.serve.engine.request import Job, Sampling
+from rooflight.serve.engine.request import EngineRequest, Sampling
 from rooflight.serve.engine.run import Engine
 
 SEEDS, LENGTH, FEWEST = 500, 4, 16
@@ -22,7 +22,7 @@ SEEDS, LENGTH, FEWEST = 500, 4, 16
 def texts(engine: Engine, first: int) -> list[tuple[int, ...]]:
     prompt = cases.some_tokens(3, 6)
     jobs = [
-        Job(seed, prompt, LENGTH, Sampling(0.8, 0.95, 3, seed=seed))
+        EngineRequest(seed, prompt, LENGTH, Sampling(0.8, 0.95, 3, seed=seed))
         for seed in range(first, first + SEEDS)
     ]
     found = cases.run(engine, jobs).tokens

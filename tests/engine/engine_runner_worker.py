@@ -13,8 +13,8 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 
 # isort: split
 from rooflight.batching.request import Admission
-from rooflight.serve.engine.device import Found
-from rooflight.serve.engine.request import Delta, Job
+from rooflight.serve.engine.device import PendingResult
+from rooflight.serve.engine.request import Delta, EngineRequest
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
 
@@ -45,7 +45,7 @@ class Inbox:
             assert is_done, f"job {id} hangs"
 
 
-def started(engine: Engine, jobs: Sequence[Job] = ()) -> tuple[Runner, Inbox]:
+def started(engine: Engine, jobs: Sequence[EngineRequest] = ()) -> tuple[Runner, Inbox]:
     """With jobs handed over before its first step, whoever else has the processor."""
     inbox = Inbox()
     inbox.runner = runner = Runner(engine, inbox.deliver)
@@ -55,8 +55,8 @@ def started(engine: Engine, jobs: Sequence[Job] = ()) -> tuple[Runner, Inbox]:
     return runner, inbox
 
 
-def job(id: int, length: int = LONG) -> Job:
-    return Job(id, cases.some_tokens(id, 5), length)
+def job(id: int, length: int = LONG) -> EngineRequest:
+    return EngineRequest(id, cases.some_tokens(id, 5), length)
 
 
 def plain(engine: Engine) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def failing(engine: Engine) -> dict[str, Any]:
     wanted = {i: cases.run(engine, [job(i, 20)]).tokens[i] for i in range(8)}
     generate, calls = engine.device.generate, 0
 
-    def fragile(rows: Sequence[int], starts: Sequence[int]) -> Found:
+    def fragile(rows: Sequence[int], starts: Sequence[int]) -> PendingResult:
         nonlocal calls
         calls += 1
         if calls == 5:
@@ -158,7 +158,7 @@ def full() -> dict[str, Any]:
     """More jobs than rows and queue hold, handed over while the engine still compiles."""
     runner, inbox = started(cases.cold_engine(replace(cases.ROOMY, max_rows=1, max_waiting=3)))
     answers = [runner.submit(job(id, 5)) for id in range(6)]
-    long = runner.submit(Job(8, cases.some_tokens(8, 60), 10))
+    long = runner.submit(EngineRequest(8, cases.some_tokens(8, 60), 10))
     for id in range(3):
         inbox.wait_for(id)
     runner.stop()

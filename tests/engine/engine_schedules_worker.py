@@ -18,7 +18,7 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 import jax
 import numpy as np
 
-from rooflight.serve.engine.request import Job, Mask, Sampling
+from rooflight.serve.engine.request import EngineRequest, Mask, Sampling
 from rooflight.serve.engine.run import Engine
 
 NUM_TEXTS, MOST_JOBS = 14, 9
@@ -39,24 +39,24 @@ class OddOrEven:
         return self.made < self.length
 
 
-def texts() -> list[Job]:
+def texts() -> list[EngineRequest]:
     """Jobs of every kind; some begin alike, some stop early, some draw."""
     chosen = random.Random(1)
     start = cases.some_tokens(0, 20)
-    jobs: list[Job] = []
+    jobs: list[EngineRequest] = []
     for i in range(NUM_TEXTS):
         prompt = start[: chosen.randrange(21)] + cases.some_tokens(i + 1, chosen.randrange(1, 20))
         draws = Sampling(chosen.choice([0.7, 1.5]), 0.9, 20, seed=i) if i % 3 == 0 else Sampling()
         stops = frozenset(chosen.sample(range(cases.VOCAB), 6)) if i % 2 else frozenset[int]()
-        jobs.append(Job(i, prompt, chosen.randrange(1, 24), draws, stops, logprobs=i % 4))
+        jobs.append(EngineRequest(i, prompt, chosen.randrange(1, 24), draws, stops, logprobs=i % 4))
     return jobs
 
 
-def with_grammar(job: Job, kind: int) -> Job:
+def with_grammar(job: EngineRequest, kind: int) -> EngineRequest:
     return replace(job, allowed=OddOrEven(5 + kind)) if kind % 7 == 6 else job
 
 
-def alone(engine: Engine, jobs: list[Job]) -> list[tuple[list[int], str]]:
+def alone(engine: Engine, jobs: list[EngineRequest]) -> list[tuple[list[int], str]]:
     found: list[tuple[list[int], str]] = []
     for kind, job in enumerate(jobs):
         out = cases.run(engine, [with_grammar(replace(job, salt=b"%d" % job.id), kind)])
@@ -65,7 +65,10 @@ def alone(engine: Engine, jobs: list[Job]) -> list[tuple[list[int], str]]:
 
 
 def schedule(
-    engine: Engine, jobs: list[Job], wanted: list[tuple[list[int], str]], rng: random.Random
+    engine: Engine,
+    jobs: list[EngineRequest],
+    wanted: list[tuple[list[int], str]],
+    rng: random.Random,
 ) -> Counter[str]:
     """One random schedule; every text must be the one alone, or its beginning if it was ended."""
     out, kinds = cases.Collected(), dict[int, int]()

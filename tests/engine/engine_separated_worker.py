@@ -21,7 +21,7 @@ from rooflight.program.decode.pages import Values
 from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
 from rooflight.serve.disaggregated.engine import SeparatedEngine
-from rooflight.serve.engine.request import Delta, Job, TokenLogprobs
+from rooflight.serve.engine.request import Delta, EngineRequest, TokenLogprobs
 
 LAYOUTS = {
     "one": ("dp=X", "X=1", "v5e:1x1", ()),
@@ -55,7 +55,7 @@ class Pair:
         self.read: list[tuple[int, int, Values]] = []  # read there, not yet inserted here
         self.seen: Counter[str] = Counter()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: EngineRequest) -> None:
         assert self.here.expect(job) == "admitted"
         there = replace(job, max_new_tokens=1, stop_tokens=frozenset[int]())
         assert self.there.prefill(there) == "admitted"
@@ -111,7 +111,7 @@ class Pair:
         self.here.lose(id)
 
 
-def schedule(pair: Pair, jobs: list[Job], wanted: list[tuple[list[int], str]]) -> None:
+def schedule(pair: Pair, jobs: list[EngineRequest], wanted: list[tuple[list[int], str]]) -> None:
     rng, kinds, to_come = pair.rng, dict[int, int](), pair.rng.randrange(2, MOST_JOBS)
     while to_come or pair.here.ids:
         event = rng.random()
@@ -150,12 +150,12 @@ def schedule(pair: Pair, jobs: list[Job], wanted: list[tuple[list[int], str]]) -
     pair.seen.update(pair.out.finish.values())
 
 
-def alone(engine: SeparatedEngine, job: Job) -> tuple[list[int], str]:
+def alone(engine: SeparatedEngine, job: EngineRequest) -> tuple[list[int], str]:
     out = cases.run(engine, [replace(job, salt=b"%d" % job.id)])
     return out.tokens[job.id], out.finish[job.id]
 
 
-def goes_away(engine: SeparatedEngine, job: Job) -> bool:
+def goes_away(engine: SeparatedEngine, job: EngineRequest) -> bool:
     assert engine.expect(job) == "admitted"
     is_away = engine.is_away(job.id)
     engine.cancel(job.id)
@@ -164,7 +164,7 @@ def goes_away(engine: SeparatedEngine, job: Job) -> bool:
 
 def main(count: int, seed: int, layout: str) -> dict[str, Any]:
     here, there = engine(layout, 24), engine(layout, 40)
-    job = Job(0, cases.some_tokens(1, 21), 2)
+    job = EngineRequest(0, cases.some_tokens(1, 21), 2)
     new = goes_away(here, job)
     cases.run(here, [job])
     cached = goes_away(here, job)

@@ -20,7 +20,7 @@ import torch
 from rooflight.serve.disaggregated.engine import SeparatedEngine
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
-from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.request import EngineRequest
 from rooflight.serve.engine.run import Engine
 
 # What runs where: a model of `hf_models` with other options, and its placement.
@@ -39,7 +39,7 @@ LENGTHS, TEXT = [24, 17, 9, 1, 12, 5], 20
 SHARED = 13  # tokens that prompts begin with; three blocks and one token
 
 
-def jobs_of(first: int) -> list[Job]:
+def jobs_of(first: int) -> list[EngineRequest]:
     """Prompts of all lengths; every other begins as the longest does."""
     longest = cases.some_tokens(5, max(LENGTHS))
     prompts = [cases.some_tokens(10 + i, n) for i, n in enumerate(LENGTHS)]
@@ -47,10 +47,10 @@ def jobs_of(first: int) -> list[Job]:
         longest[:SHARED] + prompt if i % 2 else prompt
         for i, prompt in enumerate([longest, *prompts])
     ]
-    return [Job(first + i, prompt, TEXT) for i, prompt in enumerate(mixed)]
+    return [EngineRequest(first + i, prompt, TEXT) for i, prompt in enumerate(mixed)]
 
 
-def their_texts(model: Any, jobs: list[Job]) -> list[list[int]]:
+def their_texts(model: Any, jobs: list[EngineRequest]) -> list[list[int]]:
     model.generation_config.eos_token_id = None  # a random model has no end
     texts: list[list[int]] = []
     for job in jobs:
@@ -64,7 +64,10 @@ def their_texts(model: Any, jobs: list[Job]) -> list[list[int]]:
 
 
 def compare(
-    engine: Engine, jobs: list[Job], wanted: list[list[int]], there: SeparatedEngine | None = None
+    engine: Engine,
+    jobs: list[EngineRequest],
+    wanted: list[list[int]],
+    there: SeparatedEngine | None = None,
 ) -> dict[str, Any]:
     before = engine.stats
     if there is not None and isinstance(engine, SeparatedEngine):
@@ -85,7 +88,9 @@ def compare(
     }
 
 
-def separated(here: SeparatedEngine, there: SeparatedEngine, jobs: list[Job]) -> cases.Collected:
+def separated(
+    here: SeparatedEngine, there: SeparatedEngine, jobs: list[EngineRequest]
+) -> cases.Collected:
     """Every prompt by one engine, its text by another; each group of layers between two steps."""
     out, moves = cases.Collected(), list[tuple[int, int]]()
     for job in jobs:
@@ -124,7 +129,9 @@ def main(folder: Path, name: str) -> dict[str, Any]:
     sizes = replace(cases.TIGHT, moves_blocks=True)
     here, there = (engine(replace(sizes, num_blocks=n), SeparatedEngine) for n in (18, 80))
     assert isinstance(there, SeparatedEngine)
-    alone = [Job(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)]
+    alone = [
+        EngineRequest(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)
+    ]
     return {
         "plain": compare(roomy, alone, wanted),
         "prefix hits": compare(roomy, jobs_of(200), wanted),

@@ -19,7 +19,7 @@ from rooflight.errors import UsageError
 from rooflight.ui.browser.answer import Answer
 from rooflight.ui.browser.server import ExploreServer, check_key
 from rooflight.ui.browser.site import Response, Site
-from rooflight.ui.browser.view import Field, Files, Question, View
+from rooflight.ui.browser.view import Field, Files, View, ViewQuery
 from rooflight.ui.browser.views import VIEWS
 
 from .conftest import OpenVisit
@@ -43,7 +43,7 @@ def get(
     return found
 
 
-def echo(question: Question) -> Answer:
+def echo(question: ViewQuery) -> Answer:
     return Answer((question.text("word"),), command=f"rooflight {question.text('word')}")
 
 
@@ -191,7 +191,7 @@ def test_without_a_script_the_page_has_the_answer() -> None:
 def test_what_every_view_shows_first_can_be_asked_ahead() -> None:
     asked: list[str] = []
 
-    def listen(question: Question) -> Answer:
+    def listen(question: ViewQuery) -> Answer:
         asked.append(question.text("word"))
         return echo(question)
 
@@ -204,7 +204,7 @@ def test_what_every_view_shows_first_can_be_asked_ahead() -> None:
 
 
 def test_a_bug_is_a_500_and_does_not_end_the_server(capsys: pytest.CaptureFixture[str]) -> None:
-    def break_down(question: Question) -> Answer:
+    def break_down(question: ViewQuery) -> Answer:
         raise ZeroDivisionError(question.text("word"))
 
     broken = View("broken", "Broken", "Breaks.", ECHO.fields, break_down)

@@ -16,7 +16,7 @@ from rooflight.ui.browser.answer import Answer
 from rooflight.ui.browser.timeline_chart import binned
 from rooflight.ui.browser.verdict import VIEW
 from rooflight.ui.browser.view import Files
-from rooflight.ui.svg.gantt import Bar, Gantt, Row
+from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow
 from rooflight.units import format_seconds, format_si
 
 from ..reference_loop import standard_s
@@ -126,7 +126,7 @@ def test_many_megabytes_open_as_a_small_page(visit: OpenVisit, folder: Path) -> 
 def test_a_long_schedule_is_drawn_with_few_bars() -> None:
     bars = tuple(Bar("P", "P", i * 1.0, i + 0.9, f"op {i}") for i in range(100_000))
     long = Bar("N", "N", 0.0, 50_000.0, "a long one")
-    rows = (Row("matrix unit", bars), Row("network X", (long,)))
+    rows = (GanttRow("matrix unit", bars), GanttRow("network X", (long,)))
     chart = Gantt("A step", "", rows, {"P": "products", "N": "network"}, "")
     small = binned(chart, most=500)
     assert len(small.rows[0].bars) <= 501 and small.end == chart.end

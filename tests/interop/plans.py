@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.models.presets import load_model
-from rooflight.plan.file.record import Held, Mfu, Plan, Time
+from rooflight.plan.file.record import MemoryUse, Mfu, Plan, Time
 
 
 def plan_of(layout: str, mesh: str, *, on: str = "h100:8x16", model: str = "llama3.1-70b") -> Plan:
@@ -28,7 +28,7 @@ def plan_of(layout: str, mesh: str, *, on: str = "h100:8x16", model: str = "llam
         zero=0,
         framework="rooflight",
         time=Time(1.0, 1.0, 1.0, 1.0, 0.0, 0.0, {}, {}),
-        memory=Held(0, (), 80 * 10**9),
+        memory=MemoryUse(0, (), 80 * 10**9),
         mfu=Mfu(0.5, "causal"),
         tokens_per_s=1.0,
         binds="products",

@@ -9,7 +9,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes, op_flops
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
-from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.training.derive.algorithm import Algorithm, PricedStep, derive_algorithm
 
 # Chapter 5: a feed-forward layer In -> Tmp -> Out. Here In is m, Tmp is up and hidden, Out is fed.
 # Each entry: the collective, what waits for it, and whether the forward pass has it already.
@@ -77,7 +77,7 @@ def derive(
     )
 
 
-def shown(lines: tuple[Line, ...]) -> list[str]:
+def shown(lines: tuple[PricedStep, ...]) -> list[str]:
     return [
         f"{str(x.step).split('[')[0]} {x.waits}{' kept' if x.kept else ''}"
         for x in lines

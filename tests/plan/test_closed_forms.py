@@ -19,7 +19,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
-from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.training.derive.algorithm import Algorithm, PricedStep, derive_algorithm
 
 SEQ = 512
 GRAPH = model_graph(load_model("gpt3-175b"))
@@ -46,12 +46,12 @@ def derive(
     )
 
 
-def math_s(lines: Iterable[Line]) -> float:
+def math_s(lines: Iterable[PricedStep]) -> float:
     """Time of the products when FLOPs bind them."""
     return sum(x.price.flops for x in lines) / C
 
 
-def comms_s(lines: Iterable[Line], axis: str | None = None) -> float:
+def comms_s(lines: Iterable[PricedStep], axis: str | None = None) -> float:
     """Time of the collectives by the rule for large groups; kept ones are free."""
     return sum(
         x.price.network.rule_s

@@ -13,7 +13,7 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS
-from rooflight.plan.training.questions.curves import Curve, batches_around, time_by_batch
+from rooflight.plan.training.questions.curves import SchemeCurve, batches_around, time_by_batch
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
 from rooflight.plan.training.search.run import search_training
 from rooflight.plan.training.search.space import every_placement
@@ -29,17 +29,19 @@ def best() -> Candidate:
 
 
 @pytest.fixture(scope="module")
-def curves(best: Candidate) -> dict[str, Curve]:
+def curves(best: Candidate) -> dict[str, SchemeCurve]:
     return {curve.name: curve for curve in time_by_batch(QUESTION, best)}
 
 
-def test_gathering_weights_takes_as_long_for_any_batch(curves: dict[str, Curve]) -> None:
+def test_gathering_weights_takes_as_long_for_any_batch(curves: dict[str, SchemeCurve]) -> None:
     seconds = [p.time.collectives_s("sum") for p in curves["fsdp"].points]
     assert len(seconds) >= 5
     assert max(seconds) - min(seconds) < 1e-9
 
 
-def test_moving_activations_takes_time_in_proportion_to_tokens(curves: dict[str, Curve]) -> None:
+def test_moving_activations_takes_time_in_proportion_to_tokens(
+    curves: dict[str, SchemeCurve],
+) -> None:
     points = curves["tensor"].points
     # Latency apart: only bytes grow.
     rates = [p.time.collectives_s("sum") / p.tokens for p in points[-3:]]
@@ -47,12 +49,14 @@ def test_moving_activations_takes_time_in_proportion_to_tokens(curves: dict[str,
     assert max(rates) / min(rates) < 1.01
 
 
-def test_a_curve_begins_where_every_chip_has_a_whole_sequence(curves: dict[str, Curve]) -> None:
+def test_a_curve_begins_where_every_chip_has_a_whole_sequence(
+    curves: dict[str, SchemeCurve],
+) -> None:
     assert curves["fsdp"].points[0].tokens == QUESTION.on.num_chips * QUESTION.seq
     assert curves["tensor"].points[0].tokens == QUESTION.seq
 
 
-def test_the_plan_lies_on_its_own_curve(curves: dict[str, Curve], best: Candidate) -> None:
+def test_the_plan_lies_on_its_own_curve(curves: dict[str, SchemeCurve], best: Candidate) -> None:
     there = curves["this plan"].at(QUESTION.batch * QUESTION.seq)
     assert there
     assert there.time == best.time
@@ -61,7 +65,7 @@ def test_the_plan_lies_on_its_own_curve(curves: dict[str, Curve], best: Candidat
 
 @pytest.mark.parametrize("name", ["fsdp and tensor", "fsdp and context"])
 def test_no_mesh_of_a_family_is_faster_than_its_curve(
-    name: str, curves: dict[str, Curve], best: Candidate
+    name: str, curves: dict[str, SchemeCurve], best: Candidate
 ) -> None:
     curve = curves[name]
     layout, point = parse_layout(curve.layout), curve.points[-1]
@@ -80,7 +84,7 @@ def test_no_mesh_of_a_family_is_faster_than_its_curve(
 
 
 def test_products_bind_from_the_batch_after_which_they_always_do(
-    curves: dict[str, Curve],
+    curves: dict[str, SchemeCurve],
 ) -> None:
     for curve in curves.values():
         bound = curve.products_bind_from("sum")
@@ -90,7 +94,7 @@ def test_products_bind_from_the_batch_after_which_they_always_do(
         assert not before or before[-1] not in hidden
 
 
-def tokens_from(curve: Curve, bound: int) -> list[int]:
+def tokens_from(curve: SchemeCurve, bound: int) -> list[int]:
     return [p.tokens for p in curve.points if p.tokens >= bound]
 
 

@@ -9,7 +9,7 @@ from rooflight.hardware.failures import load_failure_rates
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
-from rooflight.plan.training.questions.run_cost import Checkpoints, RunCost, run_cost
+from rooflight.plan.training.questions.run_cost import CheckpointCost, RunCost, run_cost
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import search_training
@@ -65,7 +65,7 @@ def test_the_budget_of_llama_3_is_near_its_model_card() -> None:
 @pytest.mark.parametrize("write_s", [5.0, 60.0, 300.0])
 def test_no_other_interval_between_checkpoints_loses_less(write_s: float) -> None:
     between_s = 20_000.0
-    best = Checkpoints(write_s, 100.0, between_s)
+    best = CheckpointCost(write_s, 100.0, between_s)
     assert best.goodput
 
     def goodput(interval_s: float) -> float:
@@ -77,5 +77,5 @@ def test_no_other_interval_between_checkpoints_loses_less(write_s: float) -> Non
 
 
 def test_first_order_is_not_used_where_failures_are_as_frequent_as_checkpoints() -> None:
-    assert Checkpoints(600.0, None, 1000.0).goodput is None
-    assert math.isclose(Checkpoints(600.0, None, 1000.0).interval_s, math.sqrt(1.2e6))
+    assert CheckpointCost(600.0, None, 1000.0).goodput is None
+    assert math.isclose(CheckpointCost(600.0, None, 1000.0).interval_s, math.sqrt(1.2e6))

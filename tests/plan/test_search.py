@@ -199,7 +199,7 @@ def test_a_large_search_takes_seconds(model: str, on: str, batch: int, seconds: 
 def test_a_hundred_thousand_layouts_a_second() -> None:
     """Nothing skipped: of every pattern, all meshes, microbatches, schedules and policies."""
     question = ask("llama3-70b", "v5p:4x4x8", 256, 4096)
-    found = search.Found(question, count=1)
+    found = search.SearchState(question, count=1)
 
     def add_all() -> None:
         for layout in layouts_of(question):

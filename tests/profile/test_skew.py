@@ -5,30 +5,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rooflight.measure.trace.record import Device, Op, Roof, Step, Timeline, Trace
+from rooflight.measure.trace.record import Peaks, Timeline, Trace, TraceDevice, TraceOp, TraceStep
 from rooflight.measure.trace.skew import waits_for_last
 
 _MS = 10**9  # picoseconds
-_ROOF = Roof(None, None, "")
+_ROOF = Peaks(None, None, "")
 _OPS = (
-    Op("dot.1", "matmul", "mlp", "a.py:1", None, None),
-    Op("all-reduce.1", "all-reduce", "mlp", "a.py:2", None, None),
+    TraceOp("dot.1", "matmul", "mlp", "a.py:1", None, None),
+    TraceOp("all-reduce.1", "all-reduce", "mlp", "a.py:2", None, None),
 )
 
 
-def _device(starts: list[int], stops: list[int], *, runs: int | None = None) -> Device:
+def _device(starts: list[int], stops: list[int], *, runs: int | None = None) -> TraceDevice:
     """A product, then the collective, as often as there are starts; times in milliseconds."""
     count = len(starts) if runs is None else runs
     which = np.array([0, 1] * count, np.int64)
     begin = np.array([x * _MS for s in starts for x in (s - 1, s)][: 2 * count], np.int64)
     end = np.array([x * _MS for a, z in zip(starts, stops, strict=True) for x in (a, z)], np.int64)
-    steps = (Step("0", 0, 50 * _MS), Step("1", 50 * _MS, 100 * _MS))
-    return Device(
+    steps = (TraceStep("0", 0, 50 * _MS), TraceStep("1", 50 * _MS, 100 * _MS))
+    return TraceDevice(
         "d", "CPU", Timeline(_OPS, which, begin, end[: 2 * count]), Timeline.empty(), steps, _ROOF
     )
 
 
-def _trace(*devices: Device) -> Trace:
+def _trace(*devices: TraceDevice) -> Trace:
     return Trace(Path("x"), devices, ())
 
 

@@ -27,7 +27,7 @@ from rooflight.errors import ShardingError, UsageError
 from rooflight.models.graph.ops import Mask
 from rooflight.program.attention.kernels import attend
 from rooflight.program.attention.splash import attend_splash
-from rooflight.program.attention.tile import How, State, merge
+from rooflight.program.attention.tile import How, TileState, merge
 
 Arrays = dict[str, jax.Array]
 P = PartitionSpec
@@ -262,10 +262,10 @@ def merged_in_any_order() -> float:
     """Three states, one of them of no keys, merged left to right and right to left."""
     rng = np.random.default_rng(1)
     a, b = (
-        State(*(jnp.asarray(rng.normal(size=s)) for s in ((2, 3), (2, 3), (2, 3, 4))))
+        TileState(*(jnp.asarray(rng.normal(size=s)) for s in ((2, 3), (2, 3), (2, 3, 4))))
         for _ in range(2)
     )
-    none = State(jnp.full((2, 3), -jnp.inf), jnp.zeros((2, 3)), jnp.zeros((2, 3, 4)))
+    none = TileState(jnp.full((2, 3), -jnp.inf), jnp.zeros((2, 3)), jnp.zeros((2, 3, 4)))
     return error(merge(merge(none, a), b), merge(none, merge(b, merge(a, none))))
 
 

@@ -22,7 +22,7 @@ from rooflight.program.decode.generate import Functions, make_functions
 from rooflight.program.decode.sampling import Draws, greedy
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
-from rooflight.program.paged.blocks import Rows
+from rooflight.program.paged.blocks import PagedBatch
 from rooflight.program.quantized import quantize_weights
 
 BATCH, PROMPT, TEXT, BLOCK, CHUNK, DRAFTS = base.BATCH, base.PROMPT, 20, 4, 4, 3
@@ -81,7 +81,7 @@ def drafted(at: Setting, draws: Draws, guess: Any) -> tuple[Any, int]:
         rows = [[t[-1], *guess[b, len(t) : len(t) + DRAFTS]] for b, t in enumerate(texts)]
         room = np.clip(TEXT - done, 0, DRAFTS + 1)  # a row that is done scores nothing
         tokens = np.array([(r + [0] * DRAFTS)[: DRAFTS + 1] for r in rows], np.int32)
-        where = Rows(*(jnp.asarray(x) for x in (LENGTHS + done - 1, room, at.tables)))
+        where = PagedBatch(*(jnp.asarray(x) for x in (LENGTHS + done - 1, room, at.tables)))
         found, cache = at.does.verify(at.params, cache, jnp.asarray(tokens), where, draws)
         accepted, chosen = np.asarray(found.accepted), np.asarray(found.tokens)
         for b, text in enumerate(texts):
@@ -110,7 +110,7 @@ def chunked(at: Setting) -> float:
         part = at.prompt()[:, start : start + CHUNK]
         part = np.pad(part, ((0, 0), (0, CHUNK - part.shape[1])))
         lengths = np.clip(LENGTHS - start, 0, CHUNK)
-        rows = Rows(*(jnp.asarray(x) for x in (np.full(BATCH, start), lengths, at.tables)))
+        rows = PagedBatch(*(jnp.asarray(x) for x in (np.full(BATCH, start), lengths, at.tables)))
         last, cache = at.does.prefill_chunk(at.params, cache, jnp.asarray(part), rows)
         found[lengths > 0] = np.asarray(last)[lengths > 0]
     return base.apart(found, np.asarray(wanted))

@@ -38,7 +38,7 @@ from rooflight.plan.training.derive.constraints import pins_of
 from rooflight.program.checkpoint.export import export_huggingface
 from rooflight.program.checkpoint.files import from_mxfp4, open_checkpoint
 from rooflight.program.checkpoint.match import match
-from rooflight.program.checkpoint.read import Imported, import_huggingface
+from rooflight.program.checkpoint.read import LoadedWeights, import_huggingface
 from rooflight.program.model.forward import Program
 from rooflight.program.model.loss import logits
 from rooflight.program.model.params import abstract_params, tensor_specs
@@ -55,7 +55,7 @@ def alone(model: ModelSpec) -> Pins:
     return pins_of(graph, parse_layout("dp=X"), mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
 
 
-def imported(folder: Path, program: Program) -> Imported:
+def imported(folder: Path, program: Program) -> LoadedWeights:
     mesh = device_mesh(program.pins.axes)
     target = abstract_params(program.specs, program.pins, mesh)
     return import_huggingface(folder, program.specs, target)
@@ -97,8 +97,8 @@ def packed_values() -> dict[str, Any]:
 
 
 def split_imports(
-    folder: Path, model: ModelSpec, whole: Imported
-) -> tuple[Imported, dict[str, int]]:
+    folder: Path, model: ModelSpec, whole: LoadedWeights
+) -> tuple[LoadedWeights, dict[str, int]]:
     """Weights split over four devices; for each layout, how many differ from those on one."""
     counts: dict[str, int] = {}
     split = whole

@@ -31,7 +31,7 @@ from rooflight.program.decode.cache import Layers, abstract_cache, blocks_of_row
 from rooflight.program.decode.sampling import Draws, greedy, sample
 from rooflight.program.model.forward import Program
 from rooflight.program.paged import attend as paged_kernel
-from rooflight.program.paged.blocks import Rows, own_blocks
+from rooflight.program.paged.blocks import PagedBatch, own_blocks
 from rooflight.program.quantized import FORMATS, quantize
 from rooflight.program.shardings import abstract_mesh, device_mesh
 
@@ -161,7 +161,7 @@ def test_the_paged_kernel_is_handed_the_blocks_of_the_layer(
     q = jnp.asarray(rng.standard_normal((4, 1, 2, 3, 8)), jnp.float32)
     ids, ends = rng.permutation(16)[:12].reshape(4, 3), jnp.asarray([12, 1, 7, 4])
     read = pages[1, ids].reshape(4, 12, 4, 8)
-    rows = Rows(ends - 1, jnp.ones(4, jnp.int32), jnp.asarray(ids))
+    rows = PagedBatch(ends - 1, jnp.ones(4, jnp.int32), jnp.asarray(ids))
     blocks = own_blocks({"kv": pages}, jnp.int32(1), rows, ())
     found = paged_kernel.attend_ragged(q, pages, blocks, spec=spec, scale=0.3)
     plain = partial(attend, mask=Mask(spec.window), softcap=spec.softcap, scale=0.3)

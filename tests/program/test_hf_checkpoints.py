@@ -17,7 +17,7 @@ import safetensors.numpy
 from rooflight.errors import UsageError
 from rooflight.models.huggingface.read import model_from_hf
 from rooflight.program.checkpoint.export import Made, write_checkpoint
-from rooflight.program.checkpoint.files import INDEX, Entry, open_checkpoint
+from rooflight.program.checkpoint.files import INDEX, TensorEntry, open_checkpoint
 from rooflight.program.checkpoint.match import Stores, match, published
 from rooflight.program.checkpoint.names import PREFIXES
 from rooflight.program.checkpoint.read import read_block
@@ -71,7 +71,7 @@ def random_arrays(config: Config) -> Arrays:
     return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
 
 
-def values_of(stores: Stores, entries: dict[str, Entry]) -> Arrays:
+def values_of(stores: Stores, entries: dict[str, TensorEntry]) -> Arrays:
     """All of our weights, whole, by the place of their block and their name."""
     named = {f"frame {n}": s for n, s in stores.frame.items()}
     for i, run in enumerate(stores.layers):

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 
 from rooflight.algebra.notation import parse_contraction
 from rooflight.models.graph.ops import Mask
-from rooflight.program.attention.tile import How, State
+from rooflight.program.attention.tile import How, TileState
 from rooflight.program.cpu import load as native
 from rooflight.program.cpu.products import few_rows, few_rows_can
 from rooflight.program.paged.attend import attend_natively, native_can
-from rooflight.program.paged.blocks import Blocks, Rows
+from rooflight.program.paged.blocks import Blocks, PagedBatch
 from rooflight.program.paged.rows import attend_by_row, read_block
 from rooflight.program.products import subscripts
 from rooflight.program.shardings import device_mesh
@@ -49,12 +49,12 @@ def case(
     lengths[0] = 0
     starts = random.integers(0, SIZE * TABLE - tokens + 1, rows)
     ids = random.integers(0, NUM_BLOCKS + 1, (rows, TABLE))  # the last is of another device
-    where = Rows(*(jnp.asarray(x, jnp.int32) for x in (starts, lengths, ids)))
+    where = PagedBatch(*(jnp.asarray(x, jnp.int32) for x in (starts, lengths, ids)))
     blocks = Blocks(where, where.tables, jnp.int32(seed % LAYERS), NUM_BLOCKS, SIZE)
     return jnp.asarray(q), jnp.asarray(pages, dtype), blocks
 
 
-def by_loop(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> State:
+def by_loop(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> TileState:
     def load(pages: dict[str, jax.Array], block: jax.Array) -> tuple[jax.Array, jax.Array]:
         both = read_block(pages, "kv", blocks.layer, block, q.dtype)
         return both[:, 0::2], both[:, 1::2]
@@ -62,7 +62,7 @@ def by_loop(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> State:
     return attend_by_row(q, {"kv": pages}, blocks, how, load)
 
 
-def real(state: State, blocks: Blocks, tokens: int) -> list[np.ndarray[Any, Any]]:
+def real(state: TileState, blocks: Blocks, tokens: int) -> list[np.ndarray[Any, Any]]:
     """Sum and mix of the queries that are no padding; the max of no keys is anything."""
     is_real = np.arange(tokens) < np.asarray(blocks.rows.lengths)[:, None]
     total = np.asarray(state.sum)
@@ -104,7 +104,7 @@ def test_a_row_finds_the_same_alone_and_beside_others() -> None:
     how = How(Mask(None), 0.1)
     together = attend_natively(q, pages, blocks, how)
     for row in (1, 17, 63):
-        alone = Rows(*(x[row : row + 1] for x in blocks.rows))
+        alone = PagedBatch(*(x[row : row + 1] for x in blocks.rows))
         found = attend_natively(
             q[row : row + 1], pages, blocks._replace(rows=alone, ids=alone.tables), how
         )

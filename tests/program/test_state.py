@@ -21,10 +21,10 @@ from rooflight.models.presets import load_model
 from rooflight.plan.training.derive.constraints import pins_of
 from rooflight.program.model.forward import Program
 from rooflight.program.shardings import abstract_mesh
-from rooflight.program.train import State, abstract_state
+from rooflight.program.train import TrainState, abstract_state
 
 
-def state_of(**changes: object) -> State:
+def state_of(**changes: object) -> TrainState:
     """Of llama3-8b under dp=Z,fsdp=X on 4 x 4 chips that are not there."""
     model = load_model("llama3-8b")
     graph, mesh = model_graph(model), parse_mesh("Z=4,X=4", on="v5e:4x4")

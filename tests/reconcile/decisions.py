@@ -1,6 +1,6 @@
 """What the planner would have chosen for a measured run, beside the layout that ran.
 
-In: a `Question` of `reconcile`. Out: a `Decision`. The layout that ran is one that the search
+In: a `ReplayQuestion` of `reconcile`. Out: a `Decision`. The layout that ran is one that the search
 itself reaches: narrowed to its degrees and to what else its source says, with all of the HBM. What
 no search of its framework reaches, or finds room for, is a miss, and says why.
 """
@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.errors import RooflightError
-from rooflight.measure.published.question import Question
+from rooflight.measure.published.question import ReplayQuestion
 from rooflight.measure.published.replay import measured_seconds
 from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import degrees_of, nearest_runs
 from rooflight.plan.training.memory.remat import Remat, parse_remat
-from rooflight.plan.training.search.candidate import Candidate
-from rooflight.plan.training.search.candidate import Question as Planned
+from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import search_training
 from rooflight.plan.training.search.wanted import Wanted, degrees_text, region_of
@@ -64,13 +63,13 @@ class Decision:
         return self.pick_s / self.published_s
 
 
-def framework_of(question: Question) -> str:
+def framework_of(question: ReplayQuestion) -> str:
     """By the engine, whatever its release; ours where nobody named it."""
     default = "maxtext" if question.run.mesh.slice.chip.torus else "megatron"
     return FRAMEWORK_OF.get(question.engine.partition("@")[0], default)
 
 
-def planned_question(question: Question) -> Planned:
+def planned_question(question: ReplayQuestion) -> Question:
     """The model, chips, framework, batch and sequence of a row, and all of the HBM."""
     run = question.run
     return train_question(
@@ -80,7 +79,7 @@ def planned_question(question: Question) -> Planned:
     )
 
 
-def published_layout(question: Question) -> Wanted:
+def published_layout(question: ReplayQuestion) -> Wanted:
     """What a source says of a layout; recomputation that it does not mention is free."""
     run = question.run
     degrees = dict.fromkeys(_SCHEMES, 1) | degrees_of(run.layout, run.mesh)
@@ -98,7 +97,7 @@ def published_layout(question: Question) -> Wanted:
     )
 
 
-def _stated_remat(question: Question) -> Remat | None:
+def _stated_remat(question: ReplayQuestion) -> Remat | None:
     row, run = question.row, question.run
     stated = row.fields.get("remat")
     if stated is None:
@@ -110,7 +109,7 @@ def _stated_remat(question: Question) -> Remat | None:
     return run.remat
 
 
-def decide(question: Question) -> Decision:
+def decide(question: ReplayQuestion) -> Decision:
     """Searches twice: what ran, and everything."""
     planned, wanted = planned_question(question), published_layout(question)
     published = pick = None
@@ -137,7 +136,7 @@ def decide(question: Question) -> Decision:
     )
 
 
-def _reached(planned: Planned, wanted: Wanted) -> tuple[Candidate | None, str]:
+def _reached(planned: Question, wanted: Wanted) -> tuple[Candidate | None, str]:
     """The fastest of the layouts that have what ran, or why there is none."""
     try:
         region, outside = region_of(wanted, planned)
@@ -153,13 +152,13 @@ def _reached(planned: Planned, wanted: Wanted) -> tuple[Candidate | None, str]:
     return min(found.candidates, key=lambda candidate: candidate.step_s), ""
 
 
-def _too_large(planned: Planned) -> str:
+def _too_large(planned: Question) -> str:
     held = search_training(planned, count=1).candidates[0].memory
     total, hbm = (format_si(n, "B") for n in (held.total_bytes, held.hbm_bytes))
     most = " and ".join(part.name for part in held.largest(2))
     return f"{total} do not fit {hbm}, mostly {most}"
 
 
-def _nearest(pick: Candidate, planned: Planned) -> str:
+def _nearest(pick: Candidate, planned: Question) -> str:
     found = nearest_runs(pick.layout, pick.mesh, blocks_of(planned.graph), count=1)
     return found[0].id if found else ""

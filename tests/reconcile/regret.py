@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from rooflight.measure.published.cross_validate import cross_validate
-from rooflight.measure.published.replay import Asked, Case
-from rooflight.measure.published.rows import Row, Rows
+from rooflight.measure.published.replay import Case, CaseSet
+from rooflight.measure.published.rows import PublishedFile, PublishedRun
 
 _SETTINGS = ("id", "measured", "layout", "remat", "flags", "note", "file", "section", "derived")
 _SPLITS = ("micro", "grad_accum", "num_microbatches", "local")  # of a batch, into pieces
@@ -64,7 +64,7 @@ class Regret:
         return right, every
 
 
-def group_key(row: Row, *, across_releases: bool = False) -> str:
+def group_key(row: PublishedRun, *, across_releases: bool = False) -> str:
     """What runs of one group have in common."""
     left_out = (*_SETTINGS, "release") if across_releases else _SETTINGS
     kept = {name: value for name, value in row.fields.items() if name not in left_out}
@@ -72,7 +72,9 @@ def group_key(row: Row, *, across_releases: bool = False) -> str:
     return json.dumps({**kept, "batch": batch}, sort_keys=True)
 
 
-def regrets(asked: Asked, rows: Rows, *, across_releases: bool = False) -> tuple[Regret, ...]:
+def regrets(
+    asked: CaseSet, rows: PublishedFile, *, across_releases: bool = False
+) -> tuple[Regret, ...]:
     """Every group of two runs or more, the largest regret first.
 
     Across releases, of a layout that was measured several times only the newest is in its group.
@@ -101,5 +103,5 @@ def regrets(asked: Asked, rows: Rows, *, across_releases: bool = False) -> tuple
     return tuple(sorted(found, key=lambda one: -one.regret))
 
 
-def _regret(runs: Sequence[Tried], row: Row) -> Regret:
+def _regret(runs: Sequence[Tried], row: PublishedRun) -> Regret:
     return Regret(row.source, row.model, row.chip, int(row.fields["chips"]), tuple(runs))

@@ -16,7 +16,7 @@ import numpy as np
 
 from rooflight.measure.published.cross_validate import HELD_OUT, cross_validate
 from rooflight.measure.published.hierarchy import fit_hierarchy, roof_seconds
-from rooflight.measure.published.replay import Asked
+from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_loop import (
     GenerateParts,
@@ -53,14 +53,14 @@ def main() -> int:
     return 0
 
 
-def joined(one: Asked, other: Asked) -> Asked:
+def joined(one: CaseSet, other: CaseSet) -> CaseSet:
     """Rows of two files; a row that both have, the CSV's subset in the other, counts once."""
     known = {case.id for case in one.cases}
     more = other.take([case.id not in known for case in other.cases])
     if not isinstance(one.table, ServingTable) or not isinstance(more.table, ServingTable):
         raise TypeError("only serving rows join")
     table = _joined_tables(one.table, more.table)
-    return Asked((*one.cases, *more.cases), (*one.refusals, *other.refusals), table)
+    return CaseSet((*one.cases, *more.cases), (*one.refusals, *other.refusals), table)
 
 
 def _joined_tables(one: ServingTable, other: ServingTable) -> ServingTable:
@@ -71,7 +71,7 @@ def _joined_tables(one: ServingTable, other: ServingTable) -> ServingTable:
     )
 
 
-def held_out_accuracy(asked: Asked) -> tuple[Accuracy, ...]:
+def held_out_accuracy(asked: CaseSet) -> tuple[Accuracy, ...]:
     """Errors on rows held out by configuration, by model and by source, of every group."""
     roofs = roof_seconds(asked)
     start = fit_hierarchy(asked)

@@ -17,7 +17,7 @@ import pytest
 from rooflight.cli.validate_page import accuracy_markdown
 from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.measure.published.cross_validate import cross_validate
-from rooflight.measure.published.replay import Asked, ask_rows
+from rooflight.measure.published.replay import CaseSet, ask_rows
 from rooflight.measure.published.rows import shipped_rows
 from rooflight.measure.published.validation import (
     HELD_OUT_FILE,
@@ -42,11 +42,11 @@ TRAIN = shipped_validation().of("train")
 
 
 @pytest.fixture(scope="module", name="asked")
-def all_rows() -> Asked:
+def all_rows() -> CaseSet:
     return ask_rows(shipped_rows())
 
 
-def test_no_group_is_answered_worse_than_before(asked: Asked) -> None:
+def test_no_group_is_answered_worse_than_before(asked: CaseSet) -> None:
     found = {
         f"{by}: {g.group}": [g.rows, round(g.median, 4), round(g.mape, 4)]
         for by in ("chip", "source")
@@ -63,7 +63,7 @@ def test_no_group_is_answered_worse_than_before(asked: Asked) -> None:
     assert not worse, "groups that worsened, as [rows, median, mean]: before, now"
 
 
-def test_at_least_97_percent_of_the_rows_are_answered_and_the_rest_say_why(asked: Asked) -> None:
+def test_at_least_97_percent_of_the_rows_are_answered_and_the_rest_say_why(asked: CaseSet) -> None:
     assert asked.coverage >= 0.97
     assert all(len(refusal.because) > 10 for refusal in asked.refusals)
 
@@ -141,7 +141,7 @@ def _rounded(fields: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.full
-def test_the_held_out_file_is_what_holding_out_gives(asked: Asked) -> None:
+def test_the_held_out_file_is_what_holding_out_gives(asked: CaseSet) -> None:
     fresh = validate_shipped(asked)
     if UPDATES:
         HELD_OUT_FILE.write_text(_text(fresh))
@@ -154,14 +154,14 @@ def test_the_held_out_file_is_what_holding_out_gives(asked: Asked) -> None:
 
 
 @pytest.mark.full
-def test_shuffled_measurements_destroy_the_fit(asked: Asked) -> None:
+def test_shuffled_measurements_destroy_the_fit(asked: CaseSet) -> None:
     wrong = shuffled(asked)
     out = cross_validate(wrong, "configuration").seconds
     assert float(np.median(np.abs(out / wrong.measured_s - 1))) > 0.5
 
 
 @pytest.mark.full
-def test_one_set_of_constants_for_both_kinds_of_model_answers_experts_worse(asked: Asked) -> None:
+def test_one_set_of_constants_for_both_kinds_of_model_answers_experts_worse(asked: CaseSet) -> None:
     """Why experts have constants of their own; the day this fails they need none."""
     alike = replace(asked, cases=tuple(replace(c, blocks=DENSE) for c in asked.cases))
     errors = np.abs(cross_validate(alike, "configuration").seconds / asked.measured_s - 1)

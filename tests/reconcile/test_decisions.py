@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import RooflightError
-from rooflight.measure.published.question import Question, ask
+from rooflight.measure.published.question import ReplayQuestion, ask
 from rooflight.measure.published.replay import ask_rows
-from rooflight.measure.published.rows import TRAINING, Row, Rows, read_rows, shipped_rows
+from rooflight.measure.published.rows import (
+    TRAINING,
+    PublishedFile,
+    PublishedRun,
+    read_rows,
+    shipped_rows,
+)
 from rooflight.units import format_seconds
 
 from ..dated_figure import today, write_figure
@@ -27,11 +33,11 @@ NO_SLOWER = 1.02
 MOST_MISSED = 45
 
 
-def files() -> tuple[Rows, Rows]:
+def files() -> tuple[PublishedFile, PublishedFile]:
     return shipped_rows(), read_rows(MLPERF)
 
 
-def questions() -> Iterator[Question]:
+def questions() -> Iterator[ReplayQuestion]:
     """Every row that can be asked."""
     for rows in files():
         for row in rows.of(TRAINING):
@@ -182,10 +188,10 @@ def test_regret_is_what_following_the_forecast_costs() -> None:
 def test_runs_of_a_group_differ_in_layout_and_settings_alone() -> None:
     fields = {"id": "a", "model": "m", "release": "1", "batch": {"global_seqs": 8, "micro": 1}}
     other = {**fields, "id": "b", "layout": {"tp": 2}, "batch": {"global_seqs": 8, "micro": 2}}
-    assert group_key(Row(fields)) == group_key(Row(other))
-    later = Row({**other, "release": "2"})
-    assert group_key(later) != group_key(Row(fields))
-    both = [group_key(row, across_releases=True) for row in (later, Row(fields))]
+    assert group_key(PublishedRun(fields)) == group_key(PublishedRun(other))
+    later = PublishedRun({**other, "release": "2"})
+    assert group_key(later) != group_key(PublishedRun(fields))
+    both = [group_key(row, across_releases=True) for row in (later, PublishedRun(fields))]
     assert both[0] == both[1]
 
 

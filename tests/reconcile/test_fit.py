@@ -12,7 +12,7 @@ from rooflight.hardware.mesh import parse_mesh
 from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.fit import fit_values
 from rooflight.measure.published.hierarchy import fit_hierarchy, places
-from rooflight.measure.published.replay import Asked, Case
+from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
@@ -102,9 +102,9 @@ def test_shuffled_measurements_destroy_the_held_out_fit(table: PartTable) -> Non
         Case(str(i), "train", "s", f"m{i}", "m", "v5e", "tpu", "maxtext", "dense", f"c{i}", s, ())
         for i, s in enumerate(measured.tolist())
     )
-    asked = Asked(cases, (), table)
+    asked = CaseSet(cases, (), table)
 
-    def error(rows: Asked) -> float:
+    def error(rows: CaseSet) -> float:
         out = cross_validate(rows, "model").seconds
         return float(np.median(np.abs(out / rows.measured_s - 1)))
 
@@ -118,7 +118,7 @@ def test_own_rows_move_what_was_known_before(table: PartTable) -> None:
     seconds = table.seconds(truth).total
     one = np.arange(len(seconds)) == 0
     case = Case("0", "train", "s", "m", "m", "v5e", "tpu", "maxtext", "dense", "c", seconds[0], ())
-    alone = Asked((case,), (), table.take(one))
+    alone = CaseSet((case,), (), table.take(one))
     place = places(case)[0]
     said = {
         name: table.seconds(fit_hierarchy(asked)[place]).total

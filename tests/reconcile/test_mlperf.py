@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from rooflight.measure.published.replay import ask_rows
-from rooflight.measure.published.rows import Row, read_rows
+from rooflight.measure.published.rows import PublishedRun, read_rows
 from rooflight.measure.published.validation import Replay, accuracy, validate_rows
 
 from ..dated_figure import write_figure
 
 ROWS = read_rows(Path(__file__).with_name("mlperf_runs.json"))
 BY_ID = {row.id: row for row in ROWS.runs}
-GROUPS: dict[str, Callable[[Row], bool]] = {
+GROUPS: dict[str, Callable[[PublishedRun], bool]] = {
     "Llama 3.1 405B, 256 to 8,192 GPUs": lambda row: row.model == "llama3.1-405b",
     "GPT-3 175B on GPUs": lambda row: row.model == "gpt3-175b" and "tpu" not in row.chip,
     "GPT-3 175B on TPUs": lambda row: "tpu" in row.chip,
@@ -52,7 +52,7 @@ def test_the_largest_models_are_forecast_blind(replays: tuple[Replay, ...]) -> N
 def test_an_adapter_freezes_the_weights(replays: tuple[Replay, ...]) -> None:
     """Without their gradients and optimizer, a third of the FLOPs and most of the memory go."""
     adapters = [r for r in replays if BY_ID[r.id].fields.get("method") == "lora"]
-    trained = [Row({**BY_ID[r.id].fields, "method": "full"}) for r in adapters[:2]]
+    trained = [PublishedRun({**BY_ID[r.id].fields, "method": "full"}) for r in adapters[:2]]
     whole = validate_rows(ask_rows(type(ROWS)(ROWS.sources, ROWS.models, tuple(trained)))).replays
     for frozen, full in zip(adapters, whole, strict=False):
         assert frozen.predicted_s < 0.85 * full.predicted_s

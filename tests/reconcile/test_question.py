@@ -6,9 +6,9 @@ import pytest
 
 from rooflight.errors import UsageError
 from rooflight.measure.published.degrees import Degrees, mesh_axes, read_degrees
-from rooflight.measure.published.question import Question, ask
+from rooflight.measure.published.question import ReplayQuestion, ask
 from rooflight.measure.published.replay import ask_rows, convention, measured_seconds
-from rooflight.measure.published.rows import Row, Rows, shipped_rows
+from rooflight.measure.published.rows import PublishedFile, PublishedRun, shipped_rows
 from rooflight.models.graph.count import training_flops
 
 BASE: dict[str, Any] = {
@@ -26,8 +26,8 @@ BASE: dict[str, Any] = {
 }
 
 
-def question(**changed: Any) -> Question:
-    return ask(Row(BASE | changed), shipped_rows().models)
+def question(**changed: Any) -> ReplayQuestion:
+    return ask(PublishedRun(BASE | changed), shipped_rows().models)
 
 
 def test_two_jax_devices_of_a_chip_are_one_chip() -> None:
@@ -76,7 +76,7 @@ def test_experts_take_data_ways_and_then_tensor_ways() -> None:
 
 
 def test_model_parallel_ways_fill_a_node_first() -> None:
-    row = Row(BASE | {"layout": {"model_parallel": 64, "dp": 6}})
+    row = PublishedRun(BASE | {"layout": {"model_parallel": 64, "dp": 6}})
     found = read_degrees(row, 384, 1, 1)
     assert (found.tensor, found.stages, found.data) == (8, 8, 6)
 
@@ -157,11 +157,11 @@ def test_a_topology_is_read_up_to_its_first_word() -> None:
     ),
 )
 def test_a_row_with_fields_of_another_type_is_answered_or_refused(changed: dict[str, Any]) -> None:
-    asked = ask_rows(Rows({}, shipped_rows().models, (Row(BASE | changed),)))
+    asked = ask_rows(PublishedFile({}, shipped_rows().models, (PublishedRun(BASE | changed),)))
     assert len(asked.cases) + len(asked.refusals) == 1
 
 
 def test_a_microbenchmark_without_its_sizes_is_refused() -> None:
-    row = Row({**BASE, "kind": "micro", "model": "gemm", "op": {"m": 8}})
-    asked = ask_rows(Rows({}, {}, (row,)))
+    row = PublishedRun({**BASE, "kind": "micro", "model": "gemm", "op": {"m": 8}})
+    asked = ask_rows(PublishedFile({}, {}, (row,)))
     assert "cannot be read" in asked.refusals[0].because

@@ -9,7 +9,7 @@ from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.calibration import measured_chips
 from rooflight.measure.published.chips import measured_chip
 from rooflight.measure.published.model_sizes import sized_model
-from rooflight.measure.published.rows import Row, read_facts, read_rows, shipped_rows
+from rooflight.measure.published.rows import PublishedRun, read_facts, read_rows, shipped_rows
 from rooflight.models.presets import load_model, model_names
 
 ROW = {
@@ -46,9 +46,9 @@ def test_what_is_no_file_of_rows_is_a_parse_error(tmp_path: Path, text: str) -> 
 
 
 def test_a_configuration_forgets_when_it_was_measured_and_what_came_out() -> None:
-    later = Row({**ROW, "id": "b", "release": "26.08", "measured": {"step_s": 2.0}})
-    assert later.configuration == Row(ROW).configuration
-    assert Row({**ROW, "chips": 8}).configuration != later.configuration
+    later = PublishedRun({**ROW, "id": "b", "release": "26.08", "measured": {"step_s": 2.0}})
+    assert later.configuration == PublishedRun(ROW).configuration
+    assert PublishedRun({**ROW, "chips": 8}).configuration != later.configuration
 
 
 def test_every_shipped_row_names_a_source_with_a_place_and_a_date() -> None:
@@ -67,7 +67,7 @@ def test_every_chip_that_rows_name_is_in_the_catalog(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*model_names(), "llama3-405b", "Kimi-K2-1T", "Llama-4-Scout"])
 def test_a_preset_needs_no_sizes_in_a_file(name: str) -> None:
-    sized, preset = sized_model(Row({**ROW, "model": name}), {}), load_model(name)
+    sized, preset = sized_model(PublishedRun({**ROW, "model": name}), {}), load_model(name)
     if name not in read_facts("models"):
         assert sized.spec.layers == preset.layers and sized.spec.name == name
         assert any(preset.name in assumed for assumed in sized.assumed)
@@ -75,11 +75,11 @@ def test_a_preset_needs_no_sizes_in_a_file(name: str) -> None:
 
 def test_the_sizes_of_a_file_come_before_those_of_a_preset() -> None:
     models = {"llama3.1-8b": {"layers": 2, "d_model": 64, "heads": 4, "d_ff": 128, "vocab": 100}}
-    assert sized_model(Row({**ROW, "model": "llama3.1-8b"}), models).spec.num_layers == 2
+    assert sized_model(PublishedRun({**ROW, "model": "llama3.1-8b"}), models).spec.num_layers == 2
 
 
 def test_a_preset_is_cut_to_the_layers_that_ran() -> None:
-    row = Row({**ROW, "model": "kimi-k2", "layers_run": 4})
+    row = PublishedRun({**ROW, "model": "kimi-k2", "layers_run": 4})
     assert sized_model(row, {}).spec.num_layers == 4
 
 
@@ -87,4 +87,4 @@ def test_a_model_of_a_row_is_never_a_path(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for name in (str(tmp_path), str(tmp_path / "config.json")):
         with pytest.raises(UsageError, match="nobody states the sizes"):
-            sized_model(Row({**ROW, "model": name}), {})
+            sized_model(PublishedRun({**ROW, "model": name}), {})

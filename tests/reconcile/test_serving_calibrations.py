@@ -13,7 +13,7 @@ from rooflight.hardware.serving_calibration import (
     shipped_serving,
 )
 from rooflight.measure.published.cross_validate import cross_validate
-from rooflight.measure.published.replay import Asked
+from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_calibrate import widened
 from rooflight.measure.published.serving_replay import ask_served
@@ -26,7 +26,7 @@ _ROWS = read_rows(FOLDER / "serving_runs.json")
 
 
 @pytest.fixture(scope="module", name="asked")
-def asked_rows() -> Asked:
+def asked_rows() -> CaseSet:
     return ask_served(_ROWS)
 
 
@@ -90,7 +90,7 @@ def test_errors_of_held_out_rows_do_not_grow(group: str, median: float, mape: fl
     assert found.roof_mape > 2 * found.mape
 
 
-def test_measurements_of_other_rows_cannot_be_fitted(asked: Asked) -> None:
+def test_measurements_of_other_rows_cannot_be_fitted(asked: CaseSet) -> None:
     dense = asked.take([c.blocks == DENSE and c.chip == "h200" for c in asked.cases])
     errors = {
         name: np.abs(np.log(cross_validate(rows, "configuration").seconds / rows.measured_s))
@@ -107,14 +107,14 @@ def test_a_calibration_of_every_chip_is_less_sure_than_that_of_one() -> None:
         assert every.spread > engine.spread > shipped["b200", "vllm", blocks].spread
 
 
-def test_wide_calibrations_are_widened_by_what_they_are_off(asked: Asked) -> None:
+def test_wide_calibrations_are_widened_by_what_they_are_off(asked: CaseSet) -> None:
     one = shipped_serving()["gpu", "any", "dense"]
     sure = replace(one, spread=0.0)
     again, narrow = widened([sure, replace(sure, chip="b200")], asked)
     assert again.spread > 0.1 and narrow.spread == 0.0
 
 
-def test_published_generate_steps_lie_inside_intervals_that_never_saw_them(asked: Asked) -> None:
+def test_published_generate_steps_lie_inside_intervals_that_never_saw_them(asked: CaseSet) -> None:
     """70B in int8 on 16 v5e, batch 8 to 128; each is held out of the fit that answers it."""
     tpus = asked.take([c.chip_kind == "tpu" for c in asked.cases])
     found = cross_validate(tpus, "configuration")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from rooflight.measure.published.replay import Asked
+from rooflight.measure.published.replay import CaseSet
 
 
-def shuffled(asked: Asked, seed: int = 0) -> Asked:
+def shuffled(asked: CaseSet, seed: int = 0) -> CaseSet:
     times = [case.measured_s for case in asked.cases]
     mixed: list[float] = np.random.default_rng(seed).permutation(times).tolist()
     cases = zip(asked.cases, mixed, strict=True)

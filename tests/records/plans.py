@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from rooflight.models.presets import load_model, model_names
-from rooflight.plan.file.record import Alternative, Choice, Held, Mfu, Part, Plan, Time
+from rooflight.plan.file.record import Alternative, Decision, MemoryUse, Mfu, Part, Plan, Time
 
 
 def sample_plan() -> Plan:
@@ -29,11 +29,11 @@ def sample_plan() -> Plan:
         zero=0,
         framework="rooflight",
         time=Time(10.0, 9.5, 13.0, 9.5, 1.5, 0.0, {"X": 0.5, "Y": 3.0}, {"critical": 3.5}),
-        memory=Held(0, (Part("weights", 2 * 10**9, "f32 under fsdp=X,sp=Y"),), 95 * 10**9),
+        memory=MemoryUse(0, (Part("weights", 2 * 10**9, "f32 under fsdp=X,sp=Y"),), 95 * 10**9),
         mfu=Mfu(0.72, "causal"),
         tokens_per_s=419430.4,
         binds="products",
-        choices=(Choice("remat", "block", "dots does not fit"),),
+        choices=(Decision("remat", "block", "dots does not fit"),),
         alternatives=(Alternative("fsdp=X", "X=512@x+y+z", "", "block", 10.5, 3, "0.5 s slower"),),
         searched={"named": 100, "dividing": 50},
         sources={"time": "spec", "memory": "spec"},
@@ -71,9 +71,9 @@ def plans(draw: st.DrawFn) -> Plan:
         microbatches=microbatches,
         zero=draw(st.sampled_from((0, 1, 2))),
         time=draw(_times()),
-        memory=draw(st.builds(Held, st.integers(0, 9), st.lists(_parts).map(tuple), _bytes)),
+        memory=draw(st.builds(MemoryUse, st.integers(0, 9), st.lists(_parts).map(tuple), _bytes)),
         mfu=draw(st.builds(Mfu, st.floats(0, 1), _texts)),
-        choices=tuple(draw(st.lists(st.builds(Choice, _texts, _texts, _texts), max_size=3))),
+        choices=tuple(draw(st.lists(st.builds(Decision, _texts, _texts, _texts), max_size=3))),
         alternatives=tuple(draw(st.lists(_alternatives, max_size=3))),
         searched=draw(st.dictionaries(_texts, _bytes, max_size=3)),
         sources=draw(st.dictionaries(_texts, st.sampled_from(("spec", "measured")), max_size=3)),

@@ -9,9 +9,9 @@ import pytest
 
 from rooflight.ui.html.page import Grid, Link
 from rooflight.ui.html.plan import (
-    Fact,
     MemoryView,
     PipelineView,
+    PlanFact,
     PlanPage,
     Reason,
     RoofView,
@@ -19,7 +19,7 @@ from rooflight.ui.html.plan import (
     plan_html,
 )
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.gantt import Bar, Gantt, Row
+from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow
 from rooflight.ui.svg.memory import MemoryStacks, Stack
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine
 from rooflight.ui.svg.time import TimeLine, TimePlot
@@ -110,7 +110,7 @@ def page(words: Callable[[str], str] = str) -> PlanPage:
         kicker=w("a plan"),
         answer=w("Train with fsdp=X."),
         why=w("because"),
-        facts=(Fact(w("Step time"), w("1.23 s"), w("source: spec, uncalibrated")),),
+        facts=(PlanFact(w("Step time"), w("1.23 s"), w("source: spec, uncalibrated")),),
         candidates=table,
         candidates_note=w("note"),
         times=TimeView(TimePlot(w("times"), lines, 4000), table, table, w("how to read it")),
@@ -127,7 +127,13 @@ def page(words: Callable[[str], str] = str) -> PlanPage:
             w("note"),
         ),
         pipeline=PipelineView(
-            Gantt(w("1f1b"), w("bubble"), (Row(w("0"), bars),), {"F": w("forward")}, number=w("n")),
+            Gantt(
+                w("1f1b"),
+                w("bubble"),
+                (GanttRow(w("0"), bars),),
+                {"F": w("forward")},
+                number=w("n"),
+            ),
             w("note"),
         ),
         reasons=(Reason(w("remat"), w("block"), w("the rest does not fit")),),

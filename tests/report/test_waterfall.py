@@ -6,14 +6,14 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.ui.svg.waterfall import Change, Waterfall, waterfall_svg
+from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
 
 _SECONDS = st.floats(-1.0, 1.0).filter(lambda s: abs(s) > 1e-3)
 
 
 @given(st.floats(8.5, 10.0), st.lists(_SECONDS, min_size=1, max_size=8))
 def test_the_changes_lead_from_one_total_to_the_other(before: float, seconds: list[float]) -> None:
-    changes = tuple(Change(f"cause {i}", s, "trace") for i, s in enumerate(seconds))
+    changes = tuple(WaterfallBar(f"cause {i}", s, "trace") for i, s in enumerate(seconds))
     chart = Waterfall("t", "planned", before, changes, "measured", before + sum(seconds))
     assert abs(chart.reaches[-1] - chart.after_s) < 1e-9
     bars = _bars(waterfall_svg(chart))
@@ -24,7 +24,7 @@ def test_the_changes_lead_from_one_total_to_the_other(before: float, seconds: li
 
 
 def test_only_what_has_no_witness_is_hatched() -> None:
-    changes = (Change("links & <more>", 0.3, "trace"), Change("unattributed", 0.1, ""))
+    changes = (WaterfallBar("links & <more>", 0.3, "trace"), WaterfallBar("unattributed", 0.1, ""))
     picture = waterfall_svg(Waterfall("t", "planned", 1.0, changes, "measured", 1.4))
     assert picture.count('fill="url(#unknown)"') == 1
     assert "links &amp; &lt;more&gt;" in picture and "+300 ms, trace" in picture

@@ -43,7 +43,7 @@ def test_a_key_that_holds_many_bodies_leaves_room_for_another(
     keys = tuple(make_key(name, KEYS[name]) for name in names)
 
     async def run() -> tuple[list[int], str]:
-        settings = front.Settings(("http://127.0.0.1:9",), keys=keys)
+        settings = front.RouterSettings(("http://127.0.0.1:9",), keys=keys)
         async with aiohttp.ClientSession() as session:
             app = front.Front(settings, session, Log("/dev/null")).app()
             async with TestServer(app) as server:

@@ -11,7 +11,7 @@ from rooflight.serve.http.asked import read_chat, read_completion
 from rooflight.serve.http.body import parse_json
 from rooflight.serve.http.bounds import Bounds
 from rooflight.serve.http.fields import Fields
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 from rooflight.serve.http.protocol import make_protocol
 from rooflight.serve.http.routes import openapi
 
@@ -39,7 +39,7 @@ _JSON = st.recursive(
 def reads(fields: Fields, value: Any) -> bool:
     try:
         fields.read(value)
-    except Problem as problem:
+    except ApiError as problem:
         assert problem.status in (400, 404)
         return False
     return True
@@ -75,7 +75,7 @@ def test_a_body_is_read_exactly_if_it_follows_the_schema(name: str) -> None:
 def test_any_bytes_are_json_or_a_problem(body: bytes) -> None:
     try:
         json.dumps(parse_json(body), allow_nan=False)
-    except Problem as problem:
+    except ApiError as problem:
         assert problem.status == 400 and problem.code == "invalid_json"
 
 
@@ -96,13 +96,13 @@ def test_parts_of_a_message_are_joined() -> None:
 
 def test_messages_are_bounded_together() -> None:
     long = [{"role": "user", "content": "a" * BOUNDS.max_characters}] * 2
-    with pytest.raises(Problem, match="characters"):
+    with pytest.raises(ApiError, match="characters"):
         read_chat(PROTOCOL, {"model": "tiny", "messages": long})
 
 
 def test_top_logprobs_alone_mean_nothing_and_are_refused() -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}
-    with pytest.raises(Problem, match="logprobs"):
+    with pytest.raises(ApiError, match="logprobs"):
         read_chat(PROTOCOL, body)
 
 

@@ -18,9 +18,9 @@ from rooflight.serve.disaggregated.messages import (
     write_step,
 )
 from rooflight.serve.disaggregated.transfer import Parcel
-from rooflight.serve.engine.request import Delta, Job, Sampling, TokenLogprobs
+from rooflight.serve.engine.request import Delta, EngineRequest, Sampling, TokenLogprobs
 from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 
 BOUNDS = Bounds(vocab=100, max_model_tokens=64, max_logprobs=5)
 TOKENS, CHANCES = st.integers(0, 99), st.floats(-1e4, 0)
@@ -36,7 +36,7 @@ TOKENS, CHANCES = st.integers(0, 99), st.floats(-1e4, 0)
 def test_an_order_arrives(
     prompt: list[int], temperature: float, seed: int, logprobs: int, salt: bytes
 ) -> None:
-    job = Job(
+    job = EngineRequest(
         7, tuple(prompt), 1, Sampling(temperature, 0.9, 3, seed), logprobs=logprobs, salt=salt
     )
     order = read_order(write_order(job, "mark", 2.5), BOUNDS, 7)
@@ -56,7 +56,7 @@ def test_a_parcel_and_a_step_arrive() -> None:
     assert read_parcel(write_parcel(3, parcel)) == (3, Parcel("127.0.0.1:5", 123), [3, 0])
     assert read_step(write_step(read=2), 4) == (2, None)
     assert read_step(write_step(taken=3), 4) == (None, 3)
-    with pytest.raises(Problem):
+    with pytest.raises(ApiError):
         read_step(write_step(read=4), 4)
 
 
@@ -64,7 +64,7 @@ def test_a_parcel_and_a_step_arrive() -> None:
 def test_anything_else_is_refused(value: object) -> None:
     for document in (value, {"token": value}, {"prompt": value}):
         text = json.dumps(document)
-        with pytest.raises(Problem):
+        with pytest.raises(ApiError):
             read_order(text, BOUNDS, 1)
-        with pytest.raises(Problem):
+        with pytest.raises(ApiError):
             read_first(text, BOUNDS)

@@ -15,7 +15,7 @@ from rooflight.models.huggingface.read import read_hf_config
 from rooflight.program.checkpoint.files import open_checkpoint
 from rooflight.serve.http.bounded import CPU_S
 from rooflight.serve.http.chat_template import ChatTemplate, load_template
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 from rooflight.serve.http.tokens import load_tokenizer
 
 from .tiny_model import make_folder
@@ -60,7 +60,7 @@ def test_a_template_that_takes_all_there_is_costs_its_own_process(model: Path, s
     before = time.process_time()
     try:
         for _ in range(2):
-            with pytest.raises(Problem) as caught:
+            with pytest.raises(ApiError) as caught:
                 template.render(MESSAGES, most=1000)
             assert caught.value.status == 400
     finally:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rooflight.errors import RooflightError
 from rooflight.serve.http.fairness import FairQueue
 from rooflight.serve.http.keys import Allowance, Bucket, Key, find_key, make_key, read_keys
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 
 SECRET = "sk-0123456789abcdef"
 ALICE = make_key("alice", SECRET)
@@ -117,22 +117,22 @@ def test_an_allowance_counts_requests_tokens_and_those_at_once() -> None:
     allowance = Allowance(key, clock=lambda: now)
     allowance.enter()
     allowance.enter()
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         allowance.enter()
     assert (caught.value.status, caught.value.code) == (429, "concurrent_limit")
     allowance.leave()
     allowance.enter()
     allowance.leave()
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         allowance.enter()
     assert caught.value.code == "requests_limit" and caught.value.headers == {"Retry-After": "20"}
     allowance.spend(80)
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         allowance.spend(40)
     assert caught.value.code == "tokens_limit" and caught.value.headers == {"Retry-After": "12"}
     allowance.give_back(20)
     allowance.spend(40)
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         allowance.spend(101)
     assert caught.value.status == 400  # never possible
 

@@ -18,7 +18,7 @@ from rooflight.serve.http.chat_template import load_template
 from rooflight.serve.http.exchange import Exchange, Inbox
 from rooflight.serve.http.logs import Log
 from rooflight.serve.http.middleware import request_span
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 from rooflight.serve.http.waiting_limit import waiting_limit
 
 from .tiny_model import make_folder
@@ -58,7 +58,7 @@ def test_a_template_writes_messages_as_transformers_does(folder: Path) -> None:
 )
 def test_a_hostile_template_can_do_nothing(tmp_path: Path, source: str) -> None:
     template = template_of(tmp_path, source)
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         template.render(MESSAGES, most=1000)
     assert caught.value.status == 400
 

@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from rooflight.serve.http.workers import Workers
+from rooflight.serve.http.workers import WorkerThreads
 
 
 def test_whoever_comes_late_is_not_behind_the_flood_of_another_key() -> None:
     order: list[str] = []
 
     async def run() -> None:
-        workers, gate = Workers("test", threads=1, a_key=1), threading.Event()
+        workers, gate = WorkerThreads("test", threads=1, a_key=1), threading.Event()
         first = asyncio.create_task(workers.run("flood", gate.wait))
         work = partial(order.append, "flood")
         flood = [asyncio.create_task(workers.run("flood", work)) for _ in range(20)]
@@ -32,7 +32,7 @@ def test_a_client_that_goes_keeps_its_turn_until_its_work_is_done() -> None:
     order: list[str] = []
 
     async def run() -> None:
-        workers, gate = Workers("test", threads=2, a_key=1), threading.Event()
+        workers, gate = WorkerThreads("test", threads=2, a_key=1), threading.Event()
 
         def work() -> None:
             gate.wait()
@@ -56,7 +56,7 @@ def test_a_client_that_goes_keeps_its_turn_until_its_work_is_done() -> None:
 
 def test_what_went_wrong_is_told_and_the_turn_is_over() -> None:
     async def run() -> None:
-        workers = Workers("test", threads=1, a_key=1)
+        workers = WorkerThreads("test", threads=1, a_key=1)
         with pytest.raises(ZeroDivisionError):
             await workers.run("key", lambda: 1 // 0)
         assert await workers.run("key", lambda: 7) == 7

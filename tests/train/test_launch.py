@@ -22,7 +22,7 @@ from rooflight.errors import UsageError
 from rooflight.plan.file.codec import encode
 from rooflight.train.facts import Facts
 from rooflight.train.leader import Leader
-from rooflight.train.lines import Line, Message, meet, run_secret
+from rooflight.train.lines import Connection, Message, meet, run_secret
 from rooflight.train.tokens import write_tokens
 
 from .small_run import MODEL, small_plan, words, write_plan, write_text
@@ -37,7 +37,7 @@ class _Host:
 
     def __init__(self, number: int, facts: Facts = FACTS) -> None:
         self.hello: Message = {"host": number, "facts": encode(facts)}
-        self.line: Line | None = None
+        self.line: Connection | None = None
 
     async def join(self, lead: "_Lead", secret: bytes = SECRET) -> None:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", lead.port)
@@ -202,7 +202,7 @@ def test_a_host_with_another_secret_does_not_obey_and_is_not_heard() -> None:
 
 def test_a_message_that_was_changed_or_said_again_ends_the_talk() -> None:
     async def scene(change: Callable[[bytes], bytes]) -> Message | None:
-        found: list[Line | None] = []
+        found: list[Connection | None] = []
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             found.append(await meet(reader, writer, SECRET, "leader"))

@@ -20,7 +20,7 @@ from rooflight.compile.aot.run import compile_all, read_compilation
 from rooflight.compile.aot.state import program_job
 from rooflight.compile.findings.judge import BUILD
 from rooflight.models.presets import load_model
-from rooflight.plan.file.record import Held, Plan, to_json
+from rooflight.plan.file.record import MemoryUse, Plan, to_json
 from rooflight.plan.training.memory.count import memory
 from rooflight.units import format_si
 
@@ -64,7 +64,7 @@ class Case:
             recipe=self.recipe,
         )
         found = memory(program_job(plan))
-        return replace(plan, memory=Held(found.stage, found.parts, found.hbm_bytes))
+        return replace(plan, memory=MemoryUse(found.stage, found.parts, found.hbm_bytes))
 
 
 _8B, _70B, _MIXTRAL = "llama3-8b", "llama3-70b", "mixtral-8x7b"

@@ -25,7 +25,7 @@ from rooflight.compile.hlo.step import CompiledStep
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.zero import split_state
 from rooflight.models.presets import load_model
-from rooflight.plan.file.record import Held, Plan
+from rooflight.plan.file.record import MemoryUse, Plan
 from rooflight.plan.training.memory.count import memory
 from rooflight.plan.training.memory.framework import FRAMEWORKS
 from rooflight.program.from_plan.setting import setting_of
@@ -147,9 +147,9 @@ def test_a_plan_for_the_closed_form_differs_in_terms_that_are_named() -> None:
     assert differing == {"stacked gradients", "gathered weights", "workspace"}
 
 
-def _held(plan: Plan, framework: str) -> Held:
+def _held(plan: Plan, framework: str) -> MemoryUse:
     found = memory(replace(program_job(plan), framework=FRAMEWORKS[framework]))
-    return Held(found.stage, found.parts, found.hbm_bytes)
+    return MemoryUse(found.stage, found.parts, found.hbm_bytes)
 
 
 @pytest.mark.parametrize(("microbatches", "numbers"), [(1, 4096), (2, 2048), (4, 1024)])

@@ -20,9 +20,9 @@ from rooflight.plan.serving.fleet.plan import Watch as SearchWatch
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_slices
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
-from rooflight.plan.serving.simulate.run import Separation, Simulation, Watch
+from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
-from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
@@ -35,7 +35,7 @@ MOST_REPLICAS = 10_000
 _MOST_SPARES = 1000
 _MOST_REQUESTS = 10**6
 _MOST = 10**9
-_SIZES = Sizes()
+_SIZES = SchedulerLimits()
 REQUESTS = 10_000  # that are simulated unless said
 
 
@@ -102,7 +102,7 @@ def plan_serving(
         (policy,) if policy else FLEET_POLICIES,
         (parse_serving_layout(layout),) if layout else (),
         engine_of(engine),
-        Sizes(at_once, whole("--step-tokens", step_tokens, most=10**7, least=at_once)),
+        SchedulerLimits(at_once, whole("--step-tokens", step_tokens, most=10**7, least=at_once)),
         whole("--spare", spare, most=_MOST_SPARES, least=0),
     )
     return plan_fleet(question, watch)
@@ -149,7 +149,7 @@ def read_setup(
     """One replica: tensor parallel over all chips of its slice unless a layout is given."""
     spec, chips = load_model(model), slice_of(on)
     split = parse_serving_layout(layout) if layout else ServingLayout(tp=chips.num_chips)
-    sizes = Sizes(
+    sizes = SchedulerLimits(
         whole("--rows", rows, most=10**5),
         whole("--step-tokens", step_tokens, most=10**7),
         whole("--block-tokens", block_tokens, most=10**5),
@@ -180,7 +180,7 @@ class SimulationQuestion:
             raise UsageError(obstacle, hint="add --replicas 2, or choose another --policy")
         load, replicas = self.load, self.replicas
         own = Policy.CONTINUOUS if policy == "separated" else Policy(policy)
-        fleet: int | Separation = replicas
+        fleet: int | PoolSplit = replicas
         if policy == "separated":
             fleet = self.setup.separation(
                 replicas,

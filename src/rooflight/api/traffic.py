@@ -9,13 +9,13 @@ from rooflight.api.values import Count, Number, promised_s
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import (
     Arrival,
-    Traffic,
+    RandomTraffic,
     at_once,
     parse_lengths,
     with_prefixes,
 )
 from rooflight.plan.serving.simulate.tally import Slo
-from rooflight.plan.serving.simulate.trace import Trace
+from rooflight.plan.serving.simulate.trace import RequestTrace
 from rooflight.units import positive, whole
 
 _MOST_SEED = 10**9
@@ -65,7 +65,7 @@ def read_traffic(
             hint="give --rate 20 --isl 1024 --osl 256, or --trace FILE",
         )
     is_at_once = str(rate) == "inf"
-    traffic = Traffic(
+    traffic = RandomTraffic(
         1.0 if is_at_once else positive("--rate", rate),
         parse_lengths(str(isl), what="--isl"),
         parse_lengths(str(osl), what="--osl"),
@@ -100,7 +100,7 @@ def _refuse(of_a_trace: dict[str, Number | None]) -> None:
 
 
 def _recorded(path: Path, first: int) -> TrafficLoad:
-    trace = Trace(path)
+    trace = RequestTrace(path)
     count = inputs = outputs = 0
     for arrival in islice(trace.arrivals(), first):
         count += 1

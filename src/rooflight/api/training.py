@@ -17,7 +17,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.record import Choice, Plan, read_plan
+from rooflight.plan.file.record import Decision, Plan, read_plan
 from rooflight.plan.training.memory.count import usable_hbm_bytes
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
@@ -38,7 +38,7 @@ class TrainingQuestion:
 
     model: ModelSpec
     question: Question
-    choices: tuple[Choice, ...] = ()  # made while reading: a batch of whole sequences
+    choices: tuple[Decision, ...] = ()  # made while reading: a batch of whole sequences
 
     def search(self, *, count: int = 8, watch: Watch | None = None) -> Search:
         """The fastest layouts that fit."""
@@ -80,7 +80,7 @@ def training_question(
         return TrainingQuestion(spec, question)
     question = replace(question, batch=rounded_batch(question, parse_count(str(batch))))
     because = f"whole sequences that suit the slice, within 2 % of --batch {batch}"
-    chosen = Choice("batch", f"{question.batch * length}", because)
+    chosen = Decision("batch", f"{question.batch * length}", because)
     return TrainingQuestion(spec, question, (chosen,))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rooflight.batching.request import Key
 
 
-class Kind(StrEnum):
+class TierOp(StrEnum):
     """What happens to the content of a block."""
 
     SAVE = "save"  # from the block to the host, before anything is written to the block
@@ -20,10 +20,10 @@ class Kind(StrEnum):
     RESTORE = "restore"  # from the host to the block, before anything is read of the block
 
 
-class Move(NamedTuple):
+class TierMove(NamedTuple):
     """One of these; a drop has no block."""
 
-    kind: Kind
+    kind: TierOp
     key: Key
     block: int = -1
 
@@ -36,7 +36,7 @@ class HostTier:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_restored = 0
-        self.moves: list[Move] = []  # since they were last taken
+        self.moves: list[TierMove] = []  # since they were last taken
         self._keys: OrderedDict[Key, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,9 +46,9 @@ class HostTier:
         """The pool lets go of a block: what it holds is kept, and what is kept longest is not."""
         self._keys[key] = None
         self._keys.move_to_end(key)
-        self.moves.append(Move(Kind.SAVE, key, block))
+        self.moves.append(TierMove(TierOp.SAVE, key, block))
         if len(self._keys) > self.num_blocks:
-            self.moves.append(Move(Kind.DROP, self._keys.popitem(last=False)[0]))
+            self.moves.append(TierMove(TierOp.DROP, self._keys.popitem(last=False)[0]))
 
     def match(self, keys: Sequence[Key]) -> int:
         """How many of these, from the first on, are here."""
@@ -62,12 +62,12 @@ class HostTier:
     def restore(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
         """What was claimed goes to these blocks."""
         self.num_restored += len(keys)
-        self.moves += [Move(Kind.RESTORE, k, b) for b, k in zip(blocks, keys, strict=True)]
+        self.moves += [TierMove(TierOp.RESTORE, k, b) for b, k in zip(blocks, keys, strict=True)]
 
     def forget(self) -> None:
         self._keys.clear()
         self.moves.clear()
 
-    def take_moves(self) -> list[Move]:
+    def take_moves(self) -> list[TierMove]:
         moves, self.moves = self.moves, []
         return moves

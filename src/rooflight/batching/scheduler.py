@@ -16,7 +16,7 @@ from rooflight.batching.decoding import Decoding
 from rooflight.batching.request import Admission, Key, Limits, Policy, Request
 from rooflight.batching.room import Room
 from rooflight.batching.sequence import Sequence
-from rooflight.batching.step_batch import Chunk, StepBatch, StepOutcome, TableWrite
+from rooflight.batching.step_batch import PrefillChunk, StepBatch, StepOutcome, TableWrite
 from rooflight.batching.waiting import WaitingQueue
 from rooflight.errors import ModelError, UsageError
 
@@ -157,7 +157,7 @@ class Scheduler:
         if self._in_flight is not None:
             raise ModelError("two steps scheduled without a commit between them")
         writes: list[TableWrite] = []
-        chunks: list[Chunk] = []
+        chunks: list[PrefillChunk] = []
         preempted: list[int] = []
         self._clear_steps = 0
         if self.room.tier is not None:
@@ -270,7 +270,7 @@ class Scheduler:
 
     # Inside a step
 
-    def _commit_chunk(self, chunk: Chunk) -> list[Sequence]:
+    def _commit_chunk(self, chunk: PrefillChunk) -> list[Sequence]:
         """The chunk is in the cache; the sequence, if its first token was all it wanted."""
         sequence = self._sequences[chunk.id]
         sequence.computed = chunk.start + chunk.tokens
@@ -304,7 +304,7 @@ class Scheduler:
         self._waiting.pop()
         return True
 
-    def _chunk_prompts(self, chunks: list[Chunk], writes: list[TableWrite]) -> None:
+    def _chunk_prompts(self, chunks: list[PrefillChunk], writes: list[TableWrite]) -> None:
         """Spends what decode leaves of the budget, on the prompt that was begun, then on new ones.
 
         A prompt is cut only where the budget ends, so at most one is begun at any time.
@@ -319,7 +319,7 @@ class Scheduler:
                 return
             budget -= self._chunk(head, budget, chunks)
 
-    def _whole_prompts(self, chunks: list[Chunk], writes: list[TableWrite]) -> None:
+    def _whole_prompts(self, chunks: list[PrefillChunk], writes: list[TableWrite]) -> None:
         """Prompts in one piece each; the first even if it alone is above the budget."""
         budget = self.limits.max_step_tokens
         while (head := self._waiting.head()) is not None and not head.has_kv:
@@ -331,12 +331,12 @@ class Scheduler:
         if not chunks and self.num_running:
             self._is_open = not self._is_static
 
-    def _chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
+    def _chunk(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Appends the next chunk of a prompt, and counts its tokens."""
         left = sequence.prompt - sequence.computed
         is_last = left <= budget
         count = left if is_last else budget - budget % self.limits.chunk_tokens
-        chunks.append(Chunk(sequence.id, sequence.row, sequence.computed, count, is_last))
+        chunks.append(PrefillChunk(sequence.id, sequence.row, sequence.computed, count, is_last))
         self._partial = None if is_last else sequence
         return count
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Chunk(NamedTuple):
+class PrefillChunk(NamedTuple):
     """Prompt tokens [start, start + tokens) of a row, computed in this step."""
 
     id: int
@@ -27,7 +27,7 @@ class StepBatch(NamedTuple):
 
     decode_rows: Sequence[int]
     kv_tokens: int  # positions that the decoding rows attend to, the new ones included
-    chunks: Sequence[Chunk]
+    chunks: Sequence[PrefillChunk]
     writes: Sequence[TableWrite]
     preempted: Sequence[int]  # ids; their rows are gone and they wait again
 

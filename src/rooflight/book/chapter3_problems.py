@@ -22,7 +22,7 @@ from rooflight.book.derivation import (
 )
 from rooflight.book.entry import Entry
 from rooflight.costs.choose import Price, price
-from rooflight.costs.netsim.schedule import Cargo, Schedule
+from rooflight.costs.netsim.schedule import Cargo, LinkSchedule
 from rooflight.costs.netsim.torus import torus_of
 from rooflight.costs.network import collective_time, permute_time
 from rooflight.costs.roofline import contraction_time, critical_contracting_dim, hiding_intensity
@@ -238,7 +238,7 @@ RECIPES: Mapping[str, Recipe] = {
 def all_gather_on_one_way_ring(size: float, ring: Slice) -> float:
     """What crosses the busiest link when every shard goes all the way round."""
     chips = ring.num_chips
-    schedule = Schedule(torus_of(ring))
+    schedule = LinkSchedule(torus_of(ring))
     for chip in range(chips):
         _send(schedule, chip, size / chips, links=chips - 1)
     return _busiest_link(schedule)
@@ -247,19 +247,19 @@ def all_gather_on_one_way_ring(size: float, ring: Slice) -> float:
 def all_to_all_on_one_way_ring(size: float, ring: Slice) -> float:
     """What crosses the busiest link when every chip has a chunk for every other."""
     chips = ring.num_chips
-    schedule = Schedule(torus_of(ring))
+    schedule = LinkSchedule(torus_of(ring))
     for chip in range(chips):
         for distance in range(1, chips):
             _send(schedule, chip, size / chips**2, links=distance)
     return _busiest_link(schedule)
 
 
-def _send(schedule: Schedule, source: int, size: float, *, links: int) -> None:
+def _send(schedule: LinkSchedule, source: int, size: float, *, links: int) -> None:
     cargo = Cargo(size, piece=0, units=1, rank=0)
     schedule.send(cargo, source=source, dim=0, step=1, links=links, after=())
 
 
-def _busiest_link(schedule: Schedule) -> float:
+def _busiest_link(schedule: LinkSchedule) -> float:
     loads: defaultdict[int, float] = defaultdict(float)
     for message in schedule.messages:
         loads[message.link] += message.nbytes

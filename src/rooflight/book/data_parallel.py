@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, mesh_of, slice_of
 from rooflight.book.entry import Entry, Value
-from rooflight.book.layer import Layer, tokens_bound
+from rooflight.book.layer import BookLayer, tokens_bound
 from rooflight.hardware.mesh import parse_mesh
 
 
-def data_layer(e: Entry) -> Layer:
-    return Layer(e.text("layout"), backward=True)
+def data_layer(e: Entry) -> BookLayer:
+    return BookLayer(e.text("layout"), backward=True)
 
 
 def _data_parallel(e: Entry) -> Derivation:

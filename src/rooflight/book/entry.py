@@ -41,7 +41,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedValue:
     """One value of an answer.
 
     `printed` is None where the book has only the formula; `later` is what the newer edition prints
@@ -79,7 +79,7 @@ class Entry:
     note: str
     inputs: Mapping[str, Input]
     later_inputs: Mapping[str, Input]
-    expected: Mapping[str, Expected]
+    expected: Mapping[str, ExpectedValue]
     errata: tuple[Erratum, ...]
 
     def text(self, name: str) -> str:

@@ -15,7 +15,7 @@ from rooflight.book.derivation import (
 )
 from rooflight.book.entry import Entry, Value
 from rooflight.book.law import Quantities, Sizes, fit, root
-from rooflight.book.layer import LARGEST, PRODUCTS, By, Layer, by_rule, tokens_bound
+from rooflight.book.layer import LARGEST, PRODUCTS, BookLayer, By, by_rule, tokens_bound
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.ragged import ragged_share_bound
 from rooflight.hardware.mesh import Mesh, parse_mesh
@@ -41,7 +41,7 @@ def tokens_per_gpu(
     mesh: Mesh, *, by: By = by_rule, experts: tuple[int, int] | None = None
 ) -> float:
     """Tokens for each GPU that keep data parallelism over X busy."""
-    layer = Layer("dp=X", backward=True, experts=experts, by=by)
+    layer = BookLayer("dp=X", backward=True, experts=experts, by=by)
     return tokens_bound(layer, mesh) / mesh.slice.num_chips
 
 
@@ -90,7 +90,7 @@ def _across_racks(e: Entry) -> Derivation:
 
 
 def _tensor_seconds(mesh: Mesh, inner: int, by: By) -> Quantities:
-    layer = Layer("tp=Y", forward=True, by=by)
+    layer = BookLayer("tp=Y", forward=True, by=by)
     return layer.seconds(mesh, {"B": _TOKENS, "D": _WIDTH, "F": inner})
 
 
@@ -159,7 +159,7 @@ def _b200(e: Entry) -> Derivation:
 
 
 def _expert_seconds(mesh: Mesh, experts: tuple[int, int], inner: int, by: By) -> Quantities:
-    layer = Layer("dp=Z,ep=Z", forward=True, experts=experts, by=by)
+    layer = BookLayer("dp=Z,ep=Z", forward=True, experts=experts, by=by)
     return layer.seconds(mesh, {"B": _TOKENS, "D": _WIDTH, "F": inner})
 
 

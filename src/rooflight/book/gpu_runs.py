@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, fan_lines, mesh_of, slice_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.gpu_parallel import tokens_per_gpu, whole_slice
-from rooflight.book.layer import Layer, tokens_bound
+from rooflight.book.layer import BookLayer, tokens_bound
 from rooflight.costs.network import collective_time
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.mesh import parse_mesh
@@ -71,7 +71,7 @@ def _megatron(e: Entry) -> Derivation:
 
 def _model_parallel_over_nodes(e: Entry) -> Derivation:
     """The nodes that tensor parallelism spans share the weights of data parallelism."""
-    layer = Layer("fsdp=X,tp=Y", backward=True)
+    layer = BookLayer("fsdp=X,tp=Y", backward=True)
     values: dict[str, Value] = {"base": tokens_per_gpu(whole_slice(slice_of(e)))}
     lines: list[Line] = []
     for name in ("70b", "314b"):

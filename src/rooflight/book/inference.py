@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of, slice_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.law import root
-from rooflight.book.layer import Layer, on_a_cube
+from rooflight.book.layer import BookLayer, on_a_cube
 from rooflight.book.models import model_of
 from rooflight.costs.roofline import attention_intensity, critical_batch, hiding_intensity
 from rooflight.dtypes import DTYPES
@@ -17,7 +17,7 @@ from rooflight.models.graph.count import count_params, kv_bytes_per_token
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.simulate.load import prefill_load
 from rooflight.plan.serving.step.speculative import Speculation
-from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.time import ServingStepTime
 from rooflight.plan.serving.step.totals import Totals, generate_ways
 
 _LONGEST = 10**6  # positions; no prompt of the book comes near
@@ -52,7 +52,7 @@ def totals_of(e: Entry, *, on: str = "on") -> Totals:
     return Totals(place, params, weights, kv, compute)
 
 
-def step_lines(step: StepTime) -> tuple[Line, ...]:
+def step_lines(step: ServingStepTime) -> tuple[Line, ...]:
     """The parts of a step that take any time."""
     return tuple(Line(f"{name} of a step", s, "s") for name, s in step.parts.items() if s)
 
@@ -193,7 +193,7 @@ def _stationary(e: Entry, chips: float) -> tuple[float, float, float]:
     time have a constant product, so they are equal where their sum is least.
     """
     on = slice_of(e)
-    laws = on_a_cube(Layer("ws=Y,tp=X", forward=True), on.chip)
+    laws = on_a_cube(BookLayer("ws=Y,tp=X", forward=True), on.chip)
     ratio = e.number("f_over_d")
 
     def sizes(y: float) -> Mapping[str, float]:
@@ -219,7 +219,7 @@ def _best_2d(e: Entry) -> Derivation:
 def _even_2d(e: Entry) -> Derivation:
     """Chips from which 2D takes less network time than F over all three rings."""
     on = slice_of(e)
-    plain = on_a_cube(Layer("tp=XY", forward=True), on.chip)
+    plain = on_a_cube(BookLayer("tp=XY", forward=True), on.chip)
     sizes = {"B": 1.0, "D": 1.0, "F": e.number("f_over_d"), "X": 1.0, "Y": 1.0}
     one_d = sum(law.at(sizes) for name, law in plain.items() if "X" in name) * _ring(on)
     chips = root(lambda n: one_d - _stationary(e, n)[2], 2, 1e6)

@@ -20,8 +20,7 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
-from rooflight.plan.training.derive.algorithm import Line as Derived
-from rooflight.plan.training.derive.algorithm import derive_algorithm
+from rooflight.plan.training.derive.algorithm import PricedStep, derive_algorithm
 
 PRODUCTS = "products"
 _WIDE: Sizes = {"B": 2**20, "D": 2**13, "F": 2**15}  # FLOPs bind, and all that divides them divides
@@ -38,7 +37,7 @@ def by_rule(time: NetworkTime) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class BookLayer:
     """A layout of the layer, and which of its lines count.
 
     `experts` is (E, k) of a mixture. `by` says which time of a collective is meant.
@@ -51,7 +50,7 @@ class Layer:
     experts: tuple[int, int] | None = None
     by: By = by_rule
 
-    def lines(self, mesh: Mesh, sizes: Sizes) -> tuple[Derived, ...]:
+    def lines(self, mesh: Mesh, sizes: Sizes) -> tuple[PricedStep, ...]:
         """The derived lines that take time."""
         graph = _graph(sizes["D"], sizes["F"], self.experts)
         found = derive_algorithm(
@@ -101,7 +100,7 @@ def _dividing(mesh: Mesh) -> dict[str, int]:
     return {"B": 2**12 * chips, "D": 2 * chips, "F": 4 * chips}
 
 
-def tokens_bound(layer: Layer, mesh: Mesh, *, axis: str | None = None) -> float:
+def tokens_bound(layer: BookLayer, mesh: Mesh, *, axis: str | None = None) -> float:
     """The batch from which products take longer than collectives, or than those of one axis."""
     sizes = _dividing(mesh)
 
@@ -118,7 +117,7 @@ def tokens_bound(layer: Layer, mesh: Mesh, *, axis: str | None = None) -> float:
     return root(spare_s, 1, LARGEST)
 
 
-def on_a_cube(layer: Layer, chip: Chip) -> Mapping[str, Law]:
+def on_a_cube(layer: BookLayer, chip: Chip) -> Mapping[str, Law]:
     """Laws in B, D, F, X and Y on a torus of three rings: X on two of them, Y on one."""
     return fit(lambda sizes: layer.seconds(cube(chip, sizes), sizes), {**_WIDE, **_SQUARE})
 

@@ -8,7 +8,7 @@ from rooflight.book.data_parallel import data_layer
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of, slice_of
 from rooflight.book.entry import Entry, Input, Value
 from rooflight.book.law import Law, root
-from rooflight.book.layer import LARGEST, PRODUCTS, Layer, on_a_cube, tokens_bound
+from rooflight.book.layer import LARGEST, PRODUCTS, BookLayer, on_a_cube, tokens_bound
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.mesh import parse_mesh
 
@@ -86,7 +86,7 @@ class Mixed:
 
 def mixed(chip: Chip, *, overlap: str, inner: float, chips: float) -> Mixed:
     """The forward pass decides: the backward one has twice the products, not twice the bytes."""
-    laws = on_a_cube(Layer("fsdp=X,tp=Y", forward=True), chip)
+    laws = on_a_cube(BookLayer("fsdp=X,tp=Y", forward=True), chip)
     return Mixed(laws, overlap, inner, chips)
 
 
@@ -151,8 +151,8 @@ def _root_of_range(e: Entry) -> Derivation:
     return Derivation(values, (*_mixed_lines(m, tokens), *lines))
 
 
-def _whole_step(layout: str) -> Layer:
-    return Layer(layout, forward=True, backward=True)
+def _whole_step(layout: str) -> BookLayer:
+    return BookLayer(layout, forward=True, backward=True)
 
 
 def _least_bytes(e: Entry) -> Derivation:
@@ -181,7 +181,7 @@ def _least_bytes(e: Entry) -> Derivation:
 
 def _whole_axes(e: Entry) -> Derivation:
     """The split that sends least when X and Y each take whole axes of a slice."""
-    on, layer = slice_of(e), Layer("fsdp=X,tp=Y", forward=True)
+    on, layer = slice_of(e), BookLayer("fsdp=X,tp=Y", forward=True)
     sizes = {"B": e.whole("tokens_per_chip") * on.num_chips, "D": e.whole("D"), "F": e.whole("F")}
     spent: dict[int, float] = {}
     for axes in range(len(on.shape) + 1):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from rooflight.book.entry import Chapter, Entry, Erratum, Expected, Input, Problem, Value
+from rooflight.book.entry import Chapter, Entry, Erratum, ExpectedValue, Input, Problem, Value
 from rooflight.errors import UnknownNameError
 from rooflight.hardware.chip import Source
 
@@ -94,11 +94,11 @@ def _inputs(row: Row) -> dict[str, Input]:
     return {name: Input(_value(value), unit) for name, (value, unit) in row.items()}
 
 
-def _expected(row: Row, corrected: Value | None) -> Expected:
+def _expected(row: Row, corrected: Value | None) -> ExpectedValue:
     printed = _value(row.get("printed"))
     unrounded = _value(row.get("truth", row.get("printed")))
     fact = row.get("fact", [])
-    return Expected(
+    return ExpectedValue(
         unit=row["unit"],
         printed=printed,
         later=_value(row.get("later")),

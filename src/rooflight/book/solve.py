@@ -34,7 +34,7 @@ from rooflight.book import (
     training_runs,
 )
 from rooflight.book.derivation import Derivation, Line, Recipe
-from rooflight.book.entry import KINDS, Entry, Expected, Kind, Value
+from rooflight.book.entry import KINDS, Entry, ExpectedValue, Kind, Value
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.slice import parse_slice
 
@@ -73,12 +73,12 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BookAnswer:
     """One value: ours, the book's, and whether they agree."""
 
     name: str
     value: Value
-    expected: Expected
+    expected: ExpectedValue
     is_reproduced: bool  # never of a measurement
 
     @property
@@ -96,7 +96,7 @@ class Solution:
 
     entry: Entry
     derivation: Derivation
-    answers: tuple[Answer, ...]
+    answers: tuple[BookAnswer, ...]
 
     @property
     def status(self) -> Status:
@@ -124,7 +124,7 @@ def solve(entry: Entry) -> Solution:
         values, lines = {**found.values, **derived.values}, (*found.lines, *derived.lines)
         found = Derivation(values, lines)
     answers = tuple(
-        Answer(
+        BookAnswer(
             name,
             value,
             expected,

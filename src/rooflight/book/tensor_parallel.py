@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.law import Law, root
-from rooflight.book.layer import LARGEST, PRODUCTS, Layer, cube, on_a_cube
+from rooflight.book.layer import LARGEST, PRODUCTS, BookLayer, cube, on_a_cube
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.build import model_graph
@@ -16,7 +16,7 @@ _ONE: Mapping[str, float] = dict.fromkeys("BDFXY", 1.0)
 
 
 def _tensor_laws(chip: Chip, dtype: str = "bf16") -> Mapping[str, Law]:
-    return on_a_cube(Layer("tp=Y", forward=True, dtype=DTYPES[dtype]), chip)
+    return on_a_cube(BookLayer("tp=Y", forward=True, dtype=DTYPES[dtype]), chip)
 
 
 def _most_ways(laws: Mapping[str, Law], inner: float) -> float:
@@ -89,7 +89,7 @@ def _bytes_table(e: Entry) -> Derivation:
     values: dict[str, Value] = {}
     for name, (layout, axes) in rows.items():
         for way in ("fwd", "bwd"):
-            layer = Layer(layout, forward=way == "fwd", backward=way == "bwd")
+            layer = BookLayer(layout, forward=way == "fwd", backward=way == "bwd")
             laws = on_a_cube(layer, chip)
             for suffix, axis in axes.items():
                 sent = laws[axis].at(_ONE) * rate[axis] if axis in laws else 0.0

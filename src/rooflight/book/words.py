@@ -1,14 +1,14 @@
 """Values of the book in words: with their units, and how ours stand to the printed ones."""
 
 from rooflight.book.entry import Entry, Value
-from rooflight.book.solve import Answer
+from rooflight.book.solve import BookAnswer
 from rooflight.units import format_count, format_seconds, format_si
 
 _SCALED = ("B", "B/s", "FLOP", "FLOP/s", "OP", "OP/s", "MAC/s", "Hz", "FLOP/USD", "W")
 _PLAIN = ("", "1", "bool", "slice", "mesh", "chip", "tensor", "contraction", "axes", "dtype")
 
 
-def agreement(answer: Answer, entry: Entry) -> str:
+def agreement(answer: BookAnswer, entry: Entry) -> str:
     """How our value stands to the book's, in a few words."""
     if answer.difference is not None:
         return f"measured; ours is {answer.difference:+.1%}"

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from rooflight.api.serving import MOST_REPLICAS, engine_of
 from rooflight.api.traffic import TrafficLoad, read_slo
 from rooflight.cli.bench_dry_run import plan_document, plan_text
-from rooflight.cli.bench_page import Page, document, plot, text
+from rooflight.cli.bench_page import BenchPage, document, plot, text
 from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, show, write_file
 from rooflight.cli.parser import Namespace, Parser
@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
     with progress("requests sent", "finished") as watch:
         measured, dialect = _drive(args, load, target, slo, watch)
     other = other_load(before, busy(target.url))
-    page = Page(target, dialect, load.words, args.seed, slo, measured, other, predicted)
+    page = BenchPage(target, dialect, load.words, args.seed, slo, measured, other, predicted)
     if args.plot:
         write_file(args.plot, latency_svg(plot(page)), flag="--plot")
     if args.json:

@@ -19,7 +19,7 @@ PREDICTED = ("ttft", "tpot", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BenchPage:
     """A measurement, and what it was of."""
 
     target: Target
@@ -37,7 +37,7 @@ class Page:
         return self.found.good_share >= KEPT
 
 
-def text(page: Page) -> str:
+def text(page: BenchPage) -> str:
     """The answer in a line, then latencies, then what the numbers rest on."""
     found = page.found
     rate = found.output_tokens / found.duration_s if found.duration_s else 0.0
@@ -140,7 +140,7 @@ def rests_on(predicted: Predicted | None) -> list[str]:
     ]
 
 
-def plot(page: Page) -> LatencyPlot:
+def plot(page: BenchPage) -> LatencyPlot:
     """Measured and predicted latencies as lines, the promises beside them."""
     lines: list[LatencyLine] = []
     for name, times in _times(page.found).items():
@@ -153,7 +153,7 @@ def plot(page: Page) -> LatencyPlot:
     return LatencyPlot(f"{page.dialect.model}: {page.traffic}", lines, promises)
 
 
-def document(page: Page) -> dict[str, object]:
+def document(page: BenchPage) -> dict[str, object]:
     """The JSON document."""
     found = page.found
     times = {**_times(found), "lag": found.lag}

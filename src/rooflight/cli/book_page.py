@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from rooflight.book.entry import Entry, Input, Problem
-from rooflight.book.solve import Answer, Solution
+from rooflight.book.solve import BookAnswer, Solution
 from rooflight.book.words import agreement, correction, show
 from rooflight.ui.text.table import table
 
@@ -65,7 +65,7 @@ def _answers(solution: Solution) -> str:
     return table(header, rows, align="l" + "r" * (len(header) - 2) + "l")
 
 
-def _answer(answer: Answer, entry: Entry, *, has_later: bool) -> list[str]:
+def _answer(answer: BookAnswer, entry: Entry, *, has_later: bool) -> list[str]:
     unit, expected = answer.expected.unit, answer.expected
     printed = "-" if expected.printed is None else show(expected.printed, unit)
     later = [show(expected.printed if expected.later is None else expected.later, unit)]

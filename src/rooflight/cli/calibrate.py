@@ -12,8 +12,8 @@ from rooflight.errors import UnknownNameError, UsageError
 from rooflight.hardware.calibration import ANY, Calibration, Constant, shipped_calibrations
 from rooflight.hardware.serving_calibration import shipped_serving
 from rooflight.measure.published.calibrate import calibration_files, evidence_text, fit_calibrations
-from rooflight.measure.published.replay import REPLAYED, Asked, ask_rows
-from rooflight.measure.published.rows import Rows, read_rows, shipped_rows
+from rooflight.measure.published.replay import REPLAYED, CaseSet, ask_rows
+from rooflight.measure.published.rows import PublishedFile, read_rows, shipped_rows
 from rooflight.measure.published.serving_calibrate import fit_serving
 from rooflight.measure.published.serving_replay import ask_silicon
 from rooflight.plan.training.forecast.evidence import EVIDENCE_FILE
@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _served(args: Namespace) -> Asked:
+def _served(args: Namespace) -> CaseSet:
     with progress("rows", "asked") as watch:
         asked = ask_silicon(Path(args.rows), watch=lambda done, total: watch(done, total, total))
     chips = {case.chip for case in asked.cases}
@@ -70,12 +70,12 @@ def _served(args: Namespace) -> Asked:
     return asked.take([args.chip in (None, case.chip) for case in asked.cases])
 
 
-def _trained(args: Namespace) -> Asked:
+def _trained(args: Namespace) -> CaseSet:
     rows = shipped_rows() if args.rows == _SHIPPED else read_rows(Path(args.rows))
     return _ask(_chosen(rows, args.chip))
 
 
-def _chosen(rows: Rows, chip: str | None) -> Rows:
+def _chosen(rows: PublishedFile, chip: str | None) -> PublishedFile:
     if chip is None:
         return rows
     chosen = tuple(row for row in rows.runs if row.chip == chip)
@@ -84,7 +84,7 @@ def _chosen(rows: Rows, chip: str | None) -> Rows:
     return replace(rows, runs=chosen)
 
 
-def _ask(rows: Rows) -> Asked:
+def _ask(rows: PublishedFile) -> CaseSet:
     with progress("rows", "asked") as watch:
         asked = ask_rows(rows, watch=lambda done, total: watch(done, total, len(rows.of(REPLAYED))))
     if not asked.cases:
@@ -93,7 +93,7 @@ def _ask(rows: Rows) -> Asked:
     return asked
 
 
-def _page(asked: Asked, found: tuple[Calibration, ...], constants: Mapping[str, Constant]) -> str:
+def _page(asked: CaseSet, found: tuple[Calibration, ...], constants: Mapping[str, Constant]) -> str:
     own = [c for c in found if c.chip not in ("tpu", "gpu", "cpu")]
     blocks = [
         f"{len(own)} calibrations from {len(asked.cases)} rows; {len(asked.refusals)} rows refused"

@@ -16,7 +16,7 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import SCHEMES, Layout, parse_layout
 from rooflight.models.presets import load_model
-from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm
+from rooflight.plan.training.derive.algorithm import Algorithm, PricedStep, derive_algorithm
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, parse_count
 
@@ -108,7 +108,7 @@ def _document(name: str, mesh: Mesh, algorithm: Algorithm) -> dict[str, object]:
     }
 
 
-def _line_document(line: Line) -> dict[str, object]:
+def _line_document(line: PricedStep) -> dict[str, object]:
     return {
         "op": line.op,
         "step": str(line.step),
@@ -141,11 +141,11 @@ def _stages(mesh: Mesh, layout: Layout) -> str:
     return f"one of {count} pipeline stages holds the layer, and the whole batch passes it\n"
 
 
-def _sum(lines: tuple[Line, ...], waits: str) -> str:
+def _sum(lines: tuple[PricedStep, ...], waits: str) -> str:
     return format_seconds(sum(x.price.expected_s for x in lines if x.waits == waits and not x.kept))
 
 
-def _table(lines: tuple[Line, ...]) -> str:
+def _table(lines: tuple[PricedStep, ...]) -> str:
     rows = [
         [str(i), str(x.step), format_seconds(x.price.expected_s), x.price.binds, _mark(x)]
         for i, x in enumerate(lines, 1)
@@ -155,6 +155,6 @@ def _table(lines: tuple[Line, ...]) -> str:
     )
 
 
-def _mark(line: Line) -> str:
+def _mark(line: PricedStep) -> str:
     mark = _MARKS.get(line.waits, "")
     return f"{mark}; or kept from the forward pass" if line.kept else mark

@@ -9,7 +9,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.interop.alternatives import row_of_plan
 from rooflight.interop.export import export_plan
-from rooflight.interop.framework import FRAMEWORKS, Export, Framework, load_framework
+from rooflight.interop.framework import FRAMEWORKS, Export, FrameworkSpec, load_framework
 from rooflight.interop.kubernetes import export_manifest
 from rooflight.interop.served_fleet import read_fleet
 from rooflight.interop.serving import HTTP_SERVERS, SERVERS, export_commands, servers
@@ -114,12 +114,12 @@ def _list(args: Namespace) -> int:
     return 0
 
 
-def _facts(framework: Framework) -> dict[str, object]:
+def _facts(framework: FrameworkSpec) -> dict[str, object]:
     keys = ("name", "title", "repo", "commit", "date", "files")
     return {key: getattr(framework, key) for key in keys}
 
 
-def _words(framework: Framework, args: Namespace) -> int:
+def _words(framework: FrameworkSpec, args: Namespace) -> int:
     rows = _rows(framework)
     if args.json:
         keys = ("ours", "theirs", "differs")
@@ -131,7 +131,7 @@ def _words(framework: Framework, args: Namespace) -> int:
     return 0
 
 
-def _rows(framework: Framework) -> list[list[str]]:
+def _rows(framework: FrameworkSpec) -> list[list[str]]:
     found: list[list[str]] = []
     for row in framework.axes:
         ordered = sorted(row.schemes, key=lambda scheme: (scheme == "ep", scheme))

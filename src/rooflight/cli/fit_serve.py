@@ -12,7 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.memory import Held, ServingMemory
+from rooflight.plan.serving.step.memory import ChipUsage, ServingMemory
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
 from rooflight.units import format_si, whole
@@ -77,7 +77,7 @@ def _sequences(args: Namespace) -> int:
 
 
 def _document(
-    args: Namespace, memory: ServingMemory, held: Held, batch: int, context: int
+    args: Namespace, memory: ServingMemory, held: ChipUsage, batch: int, context: int
 ) -> dict[str, object]:
     return {
         "model": args.model,
@@ -96,7 +96,7 @@ def _document(
     }
 
 
-def _text(args: Namespace, memory: ServingMemory, held: Held, batch: int, context: int) -> str:
+def _text(args: Namespace, memory: ServingMemory, held: ChipUsage, batch: int, context: int) -> str:
     verdict = "FITS" if held.fits else "DOES NOT FIT"
     left = format_si(abs(held.headroom_bytes), "B")
     over = f"{left} free" if held.fits else f"{left} too much"

@@ -10,7 +10,7 @@ from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan import add_question, read_question
 from rooflight.cli.plan_page import extrapolates, rests_on
-from rooflight.cli.plan_questions import Asked
+from rooflight.cli.plan_questions import PlanCommand
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
@@ -19,7 +19,7 @@ from rooflight.interop.read import import_config
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
-from rooflight.plan.file.record import Choice
+from rooflight.plan.file.record import Decision
 from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import nearest_runs
 from rooflight.plan.training.memory.job import Microbatching
@@ -80,7 +80,7 @@ def run(args: Namespace) -> int:
     return 0 if mine and mine.memory.fits else 1
 
 
-def _asked(args: Namespace) -> tuple[Asked, WhyNot]:
+def _asked(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """Degrees, and what the command line says beside them."""
     missing = [n for n in ("model", "layout", "batch", "seq") if getattr(args, n) is None]
     if missing:
@@ -92,7 +92,7 @@ def _asked(args: Namespace) -> tuple[Asked, WhyNot]:
     return asked, asked.training.why_not(args.layout, asked.planned().candidates[0])
 
 
-def _imported(args: Namespace) -> tuple[Asked, WhyNot]:
+def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """A run as its own files describe it, its ranks where they put them."""
     given = [n for n in ("layout", "batch", "seq", "framework") if getattr(args, n) is not None]
     if given:
@@ -107,7 +107,7 @@ def _imported(args: Namespace) -> tuple[Asked, WhyNot]:
         rank=args.rank,
         hbm_margin=parse_part(args.hbm_margin or "0", what="--hbm-margin"),
     )
-    asked = Asked(args, TrainingQuestion(read.model, question, _lost(read.losses)))
+    asked = PlanCommand(args, TrainingQuestion(read.model, question, _lost(read.losses)))
     schedule = read.schedule or "1f1b"
     mine = price_one(
         question,
@@ -120,11 +120,11 @@ def _imported(args: Namespace) -> tuple[Asked, WhyNot]:
     return asked, judged(question, wanted, asked.planned().candidates[0], mine)
 
 
-def _lost(losses: Sequence[Loss]) -> tuple[Choice, ...]:
-    return tuple(Choice("not read", x.what, x.because) for x in losses if x.is_material)
+def _lost(losses: Sequence[Loss]) -> tuple[Decision, ...]:
+    return tuple(Decision("not read", x.what, x.because) for x in losses if x.is_material)
 
 
-def _text(asked: Asked, question: Question, found: WhyNot) -> str:
+def _text(asked: PlanCommand, question: Question, found: WhyNot) -> str:
     mine, best = found.candidate, found.best
     if mine is None:
         return f"{asked.subject}: {found.wanted.text} {found.verdict}: {found.because}"

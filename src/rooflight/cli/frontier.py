@@ -14,7 +14,7 @@ from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.ui.svg.frontier import FrontierLine, Parts, frontier_svg
+from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si, parse_count, parse_length
 
@@ -26,7 +26,7 @@ _LINES = 8  # a plot of more lines is not read
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FrontierReport:
     """The curves, and the points of each context that nothing beats."""
 
     model: str
@@ -90,7 +90,7 @@ def run(args: Namespace) -> int:
     )
     price = _price(args)
     best = {c: frontier(found, context=c, price=price) for c in contexts}
-    answer = Answer(args.model, args.bound, price, found, best)
+    answer = FrontierReport(args.model, args.bound, price, found, best)
     if args.plot:
         write_file(args.plot, _picture(answer), flag="--plot")
     if args.json:
@@ -117,7 +117,7 @@ def _price(args: Namespace) -> float | None:
     return args.price
 
 
-def _document(answer: Answer) -> dict[str, object]:
+def _document(answer: FrontierReport) -> dict[str, object]:
     return {
         "model": answer.model,
         "bound": answer.bound,
@@ -168,7 +168,7 @@ def _point_document(point: Point, price: float | None) -> dict[str, object]:
     }
 
 
-def _text(answer: Answer, context: int) -> str:
+def _text(answer: FrontierReport, context: int) -> str:
     points = answer.best[context]
     fast, cheap = points[0], points[-1]
     rows = [_row(p, answer.price) for p in points]
@@ -183,7 +183,7 @@ def _text(answer: Answer, context: int) -> str:
     )
 
 
-def _trust(answer: Answer, points: tuple[Point, ...]) -> str:
+def _trust(answer: FrontierReport, points: tuple[Point, ...]) -> str:
     """What the times of the frontier rest on, once for all chips that rest on the same."""
     if answer.bound != "expected":
         return "catalog rates"
@@ -208,7 +208,7 @@ def _row(point: Point, price: float | None) -> list[str]:
     ]
 
 
-def _regions(answer: Answer, point: Point) -> str:
+def _regions(answer: FrontierReport, point: Point) -> str:
     """What binds along the cheapest point's own curve."""
     curve = next(c for c in answer.curves if c.config == point.config)
     runs = "; ".join(
@@ -221,7 +221,7 @@ def _regions(answer: Answer, point: Point) -> str:
     )
 
 
-def _picture(answer: Answer) -> str:
+def _picture(answer: FrontierReport) -> str:
     """Curves that reach the frontier, the cheapest first, and the parts of one of them."""
     reached = {str(p.config) for points in answer.best.values() for p in points}
     drawn = [c for c in answer.curves if str(c.config) in reached][:_LINES]
@@ -235,7 +235,7 @@ def _picture(answer: Answer) -> str:
     last = next(iter(answer.best.values()))[-1].config
     shown = next(c for c in answer.curves if c.config == last)
     names = [n for n in shown.points[0].parts if any(p.parts[n] for p in shown.points)]
-    parts = Parts(
+    parts = StepBreakdown(
         str(last),
         tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names),
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.dump import Dump
 from rooflight.compile.hlo.step import CompiledStep
-from rooflight.compile.hlo.work import Work
+from rooflight.compile.hlo.work import HloWork
 from rooflight.ui.html.page import Grid
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
@@ -174,7 +174,7 @@ def _moves(step: CompiledStep, most: int | None) -> Shown:
     return _shown("Copies and transposes", header, rows, "llrrl", total=len(found))
 
 
-def _move_row(work: Work) -> list[str]:
+def _move_row(work: HloWork) -> list[str]:
     size = format_si(work.nbytes, "B")
     return [work.name, work.shape, size, _count(work.count), _origin(work.source, work.op_name)]
 

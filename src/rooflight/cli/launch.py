@@ -14,7 +14,7 @@ from rooflight.train.cluster_files import ClusterJob, jobset, slurm
 from rooflight.train.events import goodput
 from rooflight.train.processes import Patience
 from rooflight.train.run import Run
-from rooflight.train.supervisor import Job, supervise
+from rooflight.train.supervisor import HostJob, supervise
 from rooflight.units import parse_seconds, whole
 
 HELP = "a run on several processes and hosts, watched, and started again when one dies"
@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
     return _launch(args, job)
 
 
-def _job(args: Namespace, run: Run) -> Job:
+def _job(args: Namespace, run: Run) -> HostJob:
     hosts = whole("--hosts", args.hosts, most=_MOST)
     host = whole("--host", args.host, least=0, most=hosts - 1)
     processes = whole("--processes", args.processes, most=_MOST)
@@ -78,7 +78,7 @@ def _job(args: Namespace, run: Run) -> Job:
         raise UsageError(
             f"--leader {args.leader!r} has no port", hint="give --leader 10.0.0.1:8476"
         )
-    return Job(
+    return HostJob(
         run,
         host,
         hosts,
@@ -110,7 +110,7 @@ def _words(args: Namespace) -> list[str]:
     return [*words, "--processes", args.processes]
 
 
-def _write(args: Namespace, run: Run, job: Job) -> int:
+def _write(args: Namespace, run: Run, job: HostJob) -> int:
     name = "".join(c if c.isalnum() else "-" for c in f"rooflight-{run.plan.model.name}").lower()
     words = tuple(_words(args))
     on = run.plan.placed().slice
@@ -122,7 +122,7 @@ def _write(args: Namespace, run: Run, job: Job) -> int:
     return 0
 
 
-def _launch(args: Namespace, job: Job) -> int:
+def _launch(args: Namespace, job: HostJob) -> int:
     shown = Progress(job.run)
     code = supervise(job, shown.say, shown)
     spent = goodput(job.run.folder)

@@ -9,7 +9,7 @@ from rooflight.api.costs import matmul
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.costs.best import Layout, best_layouts
+from rooflight.costs.best import PricedLayout, best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
@@ -211,7 +211,9 @@ def _losers(choice: Choice, *, verbose: bool) -> str:
     return text + (f"\nand {more} more (-v)" if more else "")
 
 
-def _best_text(layouts: tuple[Layout, ...], mesh: Mesh, dtype: Dtype, memory: int | None) -> str:
+def _best_text(
+    layouts: tuple[PricedLayout, ...], mesh: Mesh, dtype: Dtype, memory: int | None
+) -> str:
     best = layouts[0]
     cap = f"at most {format_si(memory, 'B')} stored a chip" if memory else "no memory cap"
     rows = [

@@ -11,7 +11,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.chip import Source
 from rooflight.measure.microbench.child import check_devices, measure, measure_between
-from rooflight.measure.microbench.host_chip import Host, Product, chip_file, host_of
+from rooflight.measure.microbench.host_chip import Host, MatmulSample, chip_file, host_of
 from rooflight.measure.microbench.small_model import DEVICES, LAYOUTS, MODEL
 from rooflight.measure.reconcile.host import (
     HostCalibration,
@@ -132,7 +132,7 @@ def _roof(host: Host) -> RoofLine:
     return RoofLine("a device, f32", host.chip.flops["f32"], rate)
 
 
-def _name(product: Product) -> str:
+def _name(product: MatmulSample) -> str:
     return f"{product.m}x{product.k}x{product.n}"
 
 

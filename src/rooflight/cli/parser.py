@@ -14,7 +14,7 @@ Namespace = argparse.Namespace
 _WIDTH = 96  # fixed, so help reads the same in a pipe; asking the terminal imports shutil (slow)
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help that keeps the line breaks of the examples."""
 
     def __init__(self, prog: str) -> None:
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"rooflight {verb}",
             description=f"{description[0].upper()}{description[1:]}.",
-            formatter_class=_Formatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
             add_help=False,
         )

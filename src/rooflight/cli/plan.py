@@ -9,9 +9,9 @@ from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
-from rooflight.cli.plan_questions import Asked, add_questions, answer, asked_question
+from rooflight.cli.plan_questions import PlanCommand, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
-from rooflight.cli.plan_verify import Verified, require_verify, verify_search
+from rooflight.cli.plan_verify import Shortlist, require_verify, verify_search
 from rooflight.errors import UsageError
 from rooflight.plan.file.record import to_json
 from rooflight.plan.training.memory.framework import PLANNED
@@ -140,7 +140,7 @@ def run(args: Namespace) -> int:
     return _show(asked, verified.found if verified else found, verified)
 
 
-def _show(asked: Asked, found: Search, verified: Verified | None) -> int:
+def _show(asked: PlanCommand, found: Search, verified: Shortlist | None) -> int:
     """Prints a plan; with the compiler asked, the exit code says whether the first one stands."""
     args, training = asked.args, asked.training
     code = 0 if verified is None or verified.does_stand else 1
@@ -160,11 +160,11 @@ def _show(asked: Asked, found: Search, verified: Verified | None) -> int:
     return code
 
 
-def read_question(args: Namespace) -> Asked:
+def read_question(args: Namespace) -> PlanCommand:
     """What the command line asks; gaps of the model are named."""
     training = training_question(args.model, **keywords(training_question, args))
     warn_of_gaps(training.model)
-    return Asked(args, training)
+    return PlanCommand(args, training)
 
 
 def _suits(question: Question, best: Candidate, batch: int, other: Candidate) -> str:

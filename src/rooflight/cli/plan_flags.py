@@ -5,7 +5,7 @@ from dataclasses import replace
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.compile.aot.flags import Sweep, Tried, sweep_flags
 from rooflight.errors import UsageError
-from rooflight.plan.file.record import Choice, Plan
+from rooflight.plan.file.record import Decision, Plan
 from rooflight.plan.training.search.candidate import Question
 from rooflight.units import format_seconds
 
@@ -24,7 +24,7 @@ def swept(plan: Plan) -> tuple[Plan, str]:
     with compile_progress() as watch:
         found = sweep_flags(plan, watch=watch)
     chosen = [
-        Choice("compiler options", one.text, _because(found, one)) for one in found.helping[:1]
+        Decision("compiler options", one.text, _because(found, one)) for one in found.helping[:1]
     ]
     return replace(plan, choices=(*plan.choices, *chosen)), _words(found)
 

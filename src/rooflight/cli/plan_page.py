@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from rooflight.plan.file.record import Choice
+from rooflight.plan.file.record import Decision
 from rooflight.plan.training.search.candidate import (
     Candidate,
     Question,
@@ -22,7 +22,7 @@ def plan_text(
     title: str,
     question: Question,
     found: Search,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[Decision] = (),
     compiled: Sequence[str] = (),
 ) -> str:
     """The whole page; `compiled` is a word of the compiler for each layout, if it was asked."""

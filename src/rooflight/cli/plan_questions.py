@@ -83,7 +83,7 @@ def add_questions(parser: Parser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanCommand:
     """A command line, understood as far as all questions have it in common."""
 
     args: Namespace
@@ -109,7 +109,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Printout:
     """What to print, as text and as JSON, and the exit code."""
 
     text: str
@@ -133,7 +133,7 @@ def asked_question(args: Namespace) -> str | None:
     return names[0] if names else None
 
 
-def answer(name: str, asked: Asked) -> Answer:
+def answer(name: str, asked: PlanCommand) -> Printout:
     """Asks one question."""
     q = asked.question
     reply = _ANSWERS[name](asked)
@@ -145,60 +145,60 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _why_not(asked: Asked) -> Answer:
+def _why_not(asked: PlanCommand) -> Printout:
     q = asked.question
     found = asked.training.why_not(asked.args.why_not, asked.planned().candidates[0])
     runs = found.verdict not in ("does not fit", "does not divide")
     text = why_not_text(asked.subject, found, q.overlap)
-    return Answer(text, why_not_document(found, q.overlap), 0 if runs else 1)
+    return Printout(text, why_not_document(found, q.overlap), 0 if runs else 1)
 
 
-def _flips(asked: Asked) -> Answer:
+def _flips(asked: PlanCommand) -> Printout:
     q, best = asked.question, asked.planned().candidates[0]
     with progress("sizes", "planned") as watch:
         found = flips(
             q, best, along=asked.args.flips, watch=lambda n: watch(min(n, _SIZES), _SIZES, n)
         )
-    return Answer(flips_text(asked.subject, found), flips_document(found, q.overlap))
+    return Printout(flips_text(asked.subject, found), flips_document(found, q.overlap))
 
 
-def _what_if(asked: Asked) -> Answer:
+def _what_if(asked: PlanCommand) -> Printout:
     q = asked.question
     factors = parse_changes(asked.args.what_if, q.on.chip)
     found = what_if(q, factors, asked.planned().candidates[0])
     text = what_if_text(asked.subject, found, q.overlap)
-    return Answer(text, what_if_document(found, q.overlap), 0 if found.after else 1)
+    return Printout(text, what_if_document(found, q.overlap), 0 if found.after else 1)
 
 
-def _sensitivity(asked: Asked) -> Answer:
+def _sensitivity(asked: PlanCommand) -> Printout:
     q = asked.question
     found = sensitivity(q, asked.planned().candidates[0])
-    return Answer(
+    return Printout(
         sensitivity_text(asked.subject, found, q.overlap), sensitivity_document(found, q.overlap)
     )
 
 
-def _scaling(asked: Asked) -> Answer:
+def _scaling(asked: PlanCommand) -> Printout:
     with progress("slices", "planned") as watch:
         kind = asked.args.scaling
         curve = scale(asked.question, kind, watch=lambda n, total: watch(n, total, n))
     if asked.args.svg and curve.has_points:
         write_file(asked.args.svg, scaling_picture(asked.title, curve), flag="--svg")
-    return Answer(
+    return Printout(
         scaling_text(asked.title, curve), scaling_document(curve), 0 if curve.has_points else 1
     )
 
 
-def _pareto(asked: Asked) -> Answer:
+def _pareto(asked: PlanCommand) -> Printout:
     with progress("slices", "planned") as watch:
         curve = scale(asked.question, "strong", watch=lambda n, total: watch(n, total, n))
     front = pareto(curve.points)
     planned = sum(p.best is not None for p in curve.points)
     text = pareto_text(asked.title, front, planned)
-    return Answer(text, pareto_document(front, planned), 0 if front else 1)
+    return Printout(text, pareto_document(front, planned), 0 if front else 1)
 
 
-def _solve(asked: Asked) -> Answer:
+def _solve(asked: PlanCommand) -> Printout:
     q, limit = asked.question, asked.args.step_time
     if q.on.num_chips == 1:
         q = replace(q, on=largest_slice(q.on.chip))
@@ -206,10 +206,10 @@ def _solve(asked: Asked) -> Answer:
         limit_s = None if limit is None else parse_seconds(limit, what="--step-time")
         found = smallest_slice(q, limit_s=limit_s, watch=lambda n, total: watch(n, total, n))
     title = f"{asked.title}, {format_count(q.batch * q.seq)} tokens a step,"
-    return Answer(smallest_text(title, found), smallest_document(found), 0 if found.answer else 1)
+    return Printout(smallest_text(title, found), smallest_document(found), 0 if found.answer else 1)
 
 
-def _tokens(asked: Asked) -> Answer:
+def _tokens(asked: PlanCommand) -> Printout:
     tokens = parse_count(asked.args.tokens, what="--tokens")
     if not 1 <= tokens <= _MOST_TOKENS:
         raise UsageError(f"--tokens {asked.args.tokens} is no run", hint="write 15T")
@@ -223,10 +223,10 @@ def _tokens(asked: Asked) -> Answer:
         restart_s=None if restart is None else parse_seconds(restart, what="--restart-s"),
     )
     page = plan_text(asked.title, asked.question, found, asked.training.choices)
-    return Answer(f"{page}\n\n{run_cost_text(cost)}", run_cost_document(cost))
+    return Printout(f"{page}\n\n{run_cost_text(cost)}", run_cost_document(cost))
 
 
-_ANSWERS: Mapping[str, Callable[[Asked], Answer]] = {
+_ANSWERS: Mapping[str, Callable[[PlanCommand], Printout]] = {
     "why_not": _why_not,
     "flips": _flips,
     "what_if": _what_if,

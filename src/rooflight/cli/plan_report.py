@@ -12,7 +12,7 @@ from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.plan import schedule_text
 from rooflight.plan.training.search.run import Search
 from rooflight.ui.html.page import Grid, Link
-from rooflight.ui.html.plan import Fact, PlanPage, Reason, plan_html
+from rooflight.ui.html.plan import PlanFact, PlanPage, Reason, plan_html
 from rooflight.units import format_count, format_seconds, format_si
 
 _OVERLAP = {
@@ -83,7 +83,7 @@ def _why(best: Candidate, plan: Plan) -> str:
     )
 
 
-def _facts(question: Question, plan: Plan) -> Iterator[Fact]:
+def _facts(question: Question, plan: Plan) -> Iterator[PlanFact]:
     time, held = plan.time, plan.memory
     uncalibrated = "uncalibrated" if plan.sources["time"] == "spec" else ""
     source = ", ".join(filter(None, [f"source: {plan.sources['time']}", uncalibrated]))
@@ -92,25 +92,25 @@ def _facts(question: Question, plan: Plan) -> Iterator[Fact]:
     part = "80 % between" if said else "between"
     bounds = f"{part} {format_seconds(low_s)} and {format_seconds(high_s)}; {source}"
     step_s = said.seconds if said else time.roofline_s
-    yield Fact("Step time", format_seconds(step_s), bounds)
-    yield Fact("Roofline", format_seconds(time.roofline_s), "every roof reached; source: spec")
-    yield Fact(
+    yield PlanFact("Step time", format_seconds(step_s), bounds)
+    yield PlanFact("Roofline", format_seconds(time.roofline_s), "every roof reached; source: spec")
+    yield PlanFact(
         "Throughput", f"{format_count(round(plan.tokens_per_s))} tokens/s", f"all chips; {source}"
     )
-    yield Fact(
+    yield PlanFact(
         "MFU", f"{plan.mfu.value:.1%}", f"{plan.mfu.convention}; source: {plan.sources['mfu']}"
     )
     used = f"{held.total_bytes / held.capacity_bytes:.0%} of {format_si(held.capacity_bytes, 'B')}"
-    yield Fact(
+    yield PlanFact(
         "HBM a chip", format_si(held.total_bytes, "B"), f"{used}; source: {plan.sources['memory']}"
     )
-    yield Fact(
+    yield PlanFact(
         "Batch",
         f"{format_count(plan.tokens)} tokens",
         f"{format_count(plan.batch)} sequences of {format_count(plan.seq)}; given",
     )
     chips = question.on.num_chips
-    yield Fact("Chips", format_count(chips), f"{question.on.chip.title}; given")
+    yield PlanFact("Chips", format_count(chips), f"{question.on.chip.title}; given")
 
 
 def _candidates(question: Question, found: Search) -> Grid:

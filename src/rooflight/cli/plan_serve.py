@@ -15,7 +15,7 @@ from rooflight.cli.plan_serve_flags import (
     rates_of,
 )
 from rooflight.cli.plan_serve_json import document
-from rooflight.cli.plan_serve_page import Page, text
+from rooflight.cli.plan_serve_page import FleetPage, text
 from rooflight.cli.progress import progress
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.plan import Fleet
@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
         asked = keywords(plan_serving, args, but=["prices", "watch"])
         prices = prices_of(args.price or [])
         plan = plan_serving(model, **asked, prices=prices, watch=watch)
-        page = Page(
+        page = FleetPage(
             args.model,
             plan,
             plan.verdict,

@@ -8,8 +8,8 @@ from rooflight.cli.parser import Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import ParseError
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES
-from rooflight.plan.serving.simulate.setup import Sizes
-from rooflight.plan.serving.simulate.trace import Trace, hourly_rates
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 from rooflight.units import positive
 
 _TRACES = (".csv", ".jsonl", ".json")
@@ -67,7 +67,7 @@ def add_hardware(parser: Parser) -> None:
         " whichever is cheaper if left out",
     )
     add_engine(parser)
-    sizes = Sizes()
+    sizes = SchedulerLimits()
     parser.add_argument(
         "--rows",
         default=str(sizes.max_rows),
@@ -108,5 +108,5 @@ def prices_of(words: Sequence[str]) -> dict[str, str]:
 def rates_of(words: str) -> list[float]:
     """Requests a second, hour by hour; a file is a trace."""
     if words.endswith(_TRACES):
-        return hourly_rates(Trace(Path(words)))
+        return hourly_rates(RequestTrace(Path(words)))
     return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]

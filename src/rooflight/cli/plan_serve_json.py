@@ -2,14 +2,14 @@
 
 from dataclasses import asdict
 
-from rooflight.cli.plan_serve_page import Page, standing
+from rooflight.cli.plan_serve_page import FleetPage, standing
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.questions import saving
 from rooflight.plan.serving.simulate.quantiles import Quantiles
 
 
-def document(page: Page) -> dict[str, object]:
+def document(page: FleetPage) -> dict[str, object]:
     """The fleet, the best of every chip, and the answers to what else was asked."""
     fields: dict[str, object] = {
         "question": "serve",

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
 from rooflight.plan.serving.fleet.plan import Fleet
-from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNot, saving
+from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNotFleet, saving
 from rooflight.plan.serving.fleet.search import FleetPlan
-from rooflight.plan.serving.fleet.separate import Verdict
+from rooflight.plan.serving.fleet.separate import PolicyComparison
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FleetPage:
     """The answer, and what it was asked of."""
 
     model: str  # as it was named
     plan: FleetPlan
-    verdict: Verdict | None
+    verdict: PolicyComparison | None
     doubled: tuple[Doubled, ...]
     hours: tuple[Hour, ...]
-    why_not: WhyNot | None
+    why_not: WhyNotFleet | None
 
 
-def text(page: Page) -> str:
+def text(page: FleetPage) -> str:
     """The fleet in a line, then why it can be believed, then the others."""
     best = page.plan.best
     if best is None:
@@ -103,7 +103,7 @@ def _simulated(fleet: Fleet) -> str:
     )
 
 
-def _chips(page: Page) -> str:
+def _chips(page: FleetPage) -> str:
     """The best of each chip; steps that are off by the bar of a calibration move its dollars."""
     header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95", "")
     rows = [
@@ -138,7 +138,7 @@ def _cells(fleet: Fleet | None) -> list[str]:
     ]
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: PolicyComparison) -> str:
     better = "separate prefill" if verdict.separates else "do not separate prefill"
     isl, rate = verdict.input_flip, verdict.bandwidth_flip
     prompts = "at no prompt length in sight" if isl is None else f"at {isl:,.0f} prompt tokens"
@@ -163,7 +163,7 @@ def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
     return "\n".join(lines)
 
 
-def _why_not(asked: WhyNot, best: Fleet) -> str:
+def _why_not(asked: WhyNotFleet, best: Fleet) -> str:
     fleet = asked.fleet
     if fleet is None:
         return f"why not {asked.layout}: {asked.because}"
@@ -184,7 +184,7 @@ def _hours(hours: tuple[Hour, ...]) -> str:
     )
 
 
-def _searched(page: Page) -> str:
+def _searched(page: FleetPage) -> str:
     ways = sum(search.num_ways for search in page.plan.found.values())
     simulations = sum(search.num_simulations for search in page.plan.found.values())
     tried = f"{ways:,} ways to serve on {_many(len(page.plan.found), 'kind')} of chip"

@@ -14,7 +14,7 @@ from rooflight.units import format_si
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class Shortlist:
     """A search in the order that the compiler leaves, and what it said of each layout."""
 
     found: Search
@@ -69,7 +69,7 @@ def require_verify(question: Question) -> None:
     require_compiler("gpu" if question.on.chip.kind == "gpu" else "tpu")
 
 
-def verify_search(training: TrainingQuestion, found: Search, count: int) -> Verified:
+def verify_search(training: TrainingQuestion, found: Search, count: int) -> Shortlist:
     """Compiles the first `count` layouts of a search and ranks all again."""
     firsts = found.candidates[:count]
     plans = [training.record(replace(found, candidates=(c,))) for c in firsts]
@@ -77,7 +77,7 @@ def verify_search(training: TrainingQuestion, found: Search, count: int) -> Veri
         said = stand(plans, watch_of=lambda place: _labelled(watch, place, len(plans)))
     standings = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
     places = order(standings)
-    return Verified(
+    return Shortlist(
         replace(found, candidates=tuple(found.candidates[place] for place in places)),
         tuple(standings[place] for place in places),
         _compiler(training.question),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.plan.training.derive.products import Product, products_of
-from rooflight.plan.training.questions.curves import Curve, time_by_batch
+from rooflight.plan.training.derive.products import MatmulGroup, products_of
+from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.run import Search
 from rooflight.ui.browser.plan_pictures import (
@@ -37,13 +37,13 @@ def time_view(question: Question, best: Candidate) -> TimeView:
     )
 
 
-def _summary(question: Question, curves: Sequence[Curve]) -> Grid:
+def _summary(question: Question, curves: Sequence[SchemeCurve]) -> Grid:
     header = ("scheme", "layout", "divides from", "products bind from", "step at the asked batch")
     rows = tuple(_summary_row(question, curve) for curve in curves)
     return Grid("Batches in tokens a step", (*header, "mesh there"), rows, "llrrrl")
 
 
-def _summary_row(question: Question, curve: Curve) -> tuple[str, ...]:
+def _summary_row(question: Question, curve: SchemeCurve) -> tuple[str, ...]:
     there = curve.at(question.batch * question.seq)
     bind = curve.products_bind_from(question.overlap)
     return (
@@ -102,7 +102,7 @@ def _short(ops: Sequence[str]) -> str:
     return "; ".join(f"{part}: {', '.join(names)}" for part, names in parts.items())
 
 
-def _product_table(products: Sequence[Product], best: Candidate) -> Grid:
+def _product_table(products: Sequence[MatmulGroup], best: Candidate) -> Grid:
     whole = sum(p.seconds for p in products)
     rows = tuple(
         (

@@ -5,11 +5,11 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rooflight.measure.trace.diff import Change
+from rooflight.measure.trace.diff import TimeDiff
 from rooflight.measure.trace.host_gaps import HostGap
 from rooflight.measure.trace.overlap import Overlap
 from rooflight.measure.trace.record import Trace
-from rooflight.measure.trace.table import Row, StepTable
+from rooflight.measure.trace.table import StepTable, TraceRow
 from rooflight.ui.text.table import table as text_table
 from rooflight.units import format_count, format_seconds, format_si
 
@@ -78,7 +78,7 @@ def _rows(table: StepTable, most: int | None) -> str:
     return f"{text}\n({format_count(left)} more rows: -v)" if left else text
 
 
-def _cells(row: Row, table: StepTable) -> list[str]:
+def _cells(row: TraceRow, table: StepTable) -> list[str]:
     return [
         _name(row.key),
         format_seconds(row.seconds),
@@ -90,7 +90,7 @@ def _cells(row: Row, table: StepTable) -> list[str]:
     ]
 
 
-def _rate(row: Row, rate: float | None, amount: float | None, unit: str) -> str:
+def _rate(row: TraceRow, rate: float | None, amount: float | None, unit: str) -> str:
     if not row.count or amount == 0:
         return "-"
     return "unknown" if rate is None else format_si(rate, unit)
@@ -139,7 +139,7 @@ def _steps(table: StepTable, most: int | None) -> str:
 
 
 def diff_page(
-    before: StepTable, after: StepTable, found: Sequence[Change], *, everything: bool
+    before: StepTable, after: StepTable, found: Sequence[TimeDiff], *, everything: bool
 ) -> str:
     """Both sides and the difference, the largest first."""
     header = [before.by, "before", "after", "difference"]
@@ -203,7 +203,7 @@ def document(
     }
 
 
-def _row_document(row: Row) -> dict[str, object]:
+def _row_document(row: TraceRow) -> dict[str, object]:
     derived: dict[str, object] = {
         "seconds": row.seconds,
         "flops_per_s": row.flops_per_s,

@@ -9,7 +9,7 @@ from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.serve.router.ring import Ring
+from rooflight.serve.router.ring import HashRing
 from rooflight.ui.text.table import table
 from rooflight.units import parse_seconds, whole
 
@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
     port = None if args.port is None else whole("--port", args.port, least=0, most=65535)
     timeout_s = parse_seconds(args.timeout, what="--timeout")
     drain_s = parse_seconds(args.drain, what="--drain")
-    shares = Ring(urls).shares()
+    shares = HashRing(urls).shares()
     if args.dry_run:
         _show(args, shares)
         return 0
@@ -68,11 +68,11 @@ def _route(
 ) -> int:
     from rooflight.serve.http.keys import environment_key, read_keys
     from rooflight.serve.http.logs import Log
-    from rooflight.serve.router.front import Settings
+    from rooflight.serve.router.front import RouterSettings
     from rooflight.serve.router.route import route
 
     keys = read_keys(Path(args.keys)) if args.keys else environment_key()
-    settings = Settings(
+    settings = RouterSettings(
         urls,
         keys=keys,
         probe_key=os.environ.get("ROOFLIGHT_API_KEY"),

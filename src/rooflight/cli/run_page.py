@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from rooflight.cli.budget_page import run_document, short
-from rooflight.plan.training.questions.run_cost import CONVENTION, Checkpoints, RunCost
+from rooflight.plan.training.questions.run_cost import CONVENTION, CheckpointCost, RunCost
 
 _HOUR_S = 3600.0
 
@@ -45,7 +45,7 @@ def goodput_text(cost: RunCost) -> str:
     )
 
 
-def _because(cost: RunCost, checkpoints: Checkpoints | None) -> str:
+def _because(cost: RunCost, checkpoints: CheckpointCost | None) -> str:
     if checkpoints is None:
         rate = cost.failure_rate
         return (

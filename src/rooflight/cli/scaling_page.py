@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rooflight.cli.candidate_page import candidate_document, short_text
-from rooflight.plan.training.questions.scaling import BENDS, Point, Scaling, Smallest
+from rooflight.plan.training.questions.scaling import BENDS, Scaling, ScalingPoint, Smallest
 from rooflight.plan.training.search.wanted import degrees_text
 from rooflight.ui.browser.plan_pictures import lost
 from rooflight.ui.text.table import table
@@ -36,7 +36,7 @@ def _bend(curve: Scaling) -> str:
     return f"bends at {where}: {part} of its best, bound by {bend.binds}{most}"
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _row(point: ScalingPoint) -> tuple[str, ...]:
     tokens = format_count(point.question.batch * point.question.seq)
     step_s = point.step_s
     times = ("-", "-") if step_s is None else (format_seconds(step_s), _rate(point.tokens_per_s))
@@ -47,11 +47,11 @@ def _rate(value: float) -> str:
     return format_si(value, "").strip()
 
 
-def _efficiency(curve: Scaling, point: Point) -> str:
+def _efficiency(curve: Scaling, point: ScalingPoint) -> str:
     return f"{curve.efficiency(point):.0%}" if point.best else "-"
 
 
-def _why(point: Point) -> tuple[str, str, str]:
+def _why(point: ScalingPoint) -> tuple[str, str, str]:
     return point.binds, lost(point) or "-", degrees_text(point.best) if point.best else "-"
 
 
@@ -64,7 +64,7 @@ def scaling_document(curve: Scaling) -> dict[str, object]:
     return {"question": "scaling", "kind": curve.kind, "bend": bend, "points": points}
 
 
-def _point_document(point: Point) -> dict[str, object]:
+def _point_document(point: ScalingPoint) -> dict[str, object]:
     overlap = point.question.overlap
     return {
         "on": str(point.on),
@@ -79,7 +79,7 @@ def _point_document(point: Point) -> dict[str, object]:
     }
 
 
-def pareto_text(title: str, front: Sequence[Point], num_planned: int) -> str:
+def pareto_text(title: str, front: Sequence[ScalingPoint], num_planned: int) -> str:
     """The slices that none beats, with what a billion tokens cost on each."""
     rows = [(*_row(p), _dollars(p), *_why(p)) for p in front]
     header = (*_COLUMNS, "$ a billion tokens", *_WHY)
@@ -93,12 +93,12 @@ def pareto_text(title: str, front: Sequence[Point], num_planned: int) -> str:
     return "\n".join([answer, "", table(header, rows, align="lrrrrrlll", keep=_KEEP), "", known])
 
 
-def _dollars(point: Point) -> str:
+def _dollars(point: ScalingPoint) -> str:
     each = point.dollars_per_token
     return "unknown" if each is None else f"{each * _BILLION:,.2f}"
 
 
-def pareto_document(front: Sequence[Point], num_planned: int) -> dict[str, object]:
+def pareto_document(front: Sequence[ScalingPoint], num_planned: int) -> dict[str, object]:
     points = [_point_document(p) for p in front]
     return {"question": "pareto", "num_planned": num_planned, "points": points}
 

@@ -12,15 +12,15 @@ from rooflight.batching.request import Limits
 from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serve_page import Page, document, text
-from rooflight.cli.serve_placement import Placed, add_placement, placed
+from rooflight.cli.serve_page import ServePage, document, text
+from rooflight.cli.serve_placement import ServePlacement, add_placement, placed
 from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.hardware.calibration import ANY
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.cost import fleet_cost
-from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.serve.http.address import bind, check_address
 from rooflight.serve.http.keys import Key, environment_key, read_keys
@@ -131,7 +131,7 @@ def run(args: Namespace) -> int:
     return _serve(args, page, where, folder, times, prefill_from)
 
 
-def _check(args: Namespace, page: Page, where: Placed, folder: Path) -> None:
+def _check(args: Namespace, page: ServePage, where: ServePlacement, folder: Path) -> None:
     """Refuses what `_serve` would, less what depends on the devices that are here."""
     keys = _keys(args)
     check_address(args.host, has_keys=bool(keys))
@@ -153,7 +153,12 @@ def _keys(args: Namespace) -> tuple[Key, ...]:
 
 
 def _serve(
-    args: Namespace, page: Page, where: Placed, folder: Path, times: Times, prefill_from: str | None
+    args: Namespace,
+    page: ServePage,
+    where: ServePlacement,
+    folder: Path,
+    times: Times,
+    prefill_from: str | None,
 ) -> int:
     keys = _keys(args)
     check_address(args.host, has_keys=bool(keys))
@@ -166,25 +171,25 @@ def _serve_on(
     sock: socket,
     keys: tuple[Key, ...],
     args: Namespace,
-    page: Page,
-    where: Placed,
+    page: ServePage,
+    where: ServePlacement,
     folder: Path,
     times: Times,
     prefill_from: str | None,
 ) -> int:
     # Only now: these bring jax, which takes seconds.
-    from rooflight.serve.disaggregated.separation import Separation
+    from rooflight.serve.disaggregated.separation import PeerConfig
     from rooflight.serve.http.fingerprint import fingerprint
     from rooflight.serve.http.run import Deployment, serve
-    from rooflight.serve.http.service import Settings
+    from rooflight.serve.http.service import ServerSettings
 
     is_separated = args.prefill_only or prefill_from is not None
     config = _config(args, page, is_separated=is_separated)
-    settings = Settings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
+    settings = ServerSettings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
     separation = None
     if is_separated:
         mark, key = fingerprint(folder, config, where.dtypes), os.environ.get("ROOFLIGHT_API_KEY")
-        separation = Separation(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
+        separation = PeerConfig(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
     placement = _placement(args, where)
     deployment = Deployment(
         folder, config, settings, page.waiting, sock, placement, args.log, separation
@@ -201,7 +206,7 @@ def _serve_on(
     return 0 if serve(deployment, announce) else 1
 
 
-def _config(args: Namespace, page: Page, *, is_separated: bool) -> "EngineConfig":
+def _config(args: Namespace, page: ServePage, *, is_separated: bool) -> "EngineConfig":
     from rooflight.serve.engine.config import EngineConfig
 
     limits = page.limits
@@ -219,7 +224,7 @@ def _config(args: Namespace, page: Page, *, is_separated: bool) -> "EngineConfig
     )
 
 
-def _placement(args: Namespace, where: Placed) -> "Placement":
+def _placement(args: Namespace, where: ServePlacement) -> "Placement":
     from rooflight.serve.engine.load import ONE_DEVICE, Placement
 
     on = str(where.on or ONE_DEVICE.on)
@@ -247,7 +252,7 @@ def _prefill_from(args: Namespace) -> str | None:
     return server_address(args.prefill_from, flag="--prefill-from")
 
 
-def _page(args: Namespace, model: ModelSpec, where: Placed) -> Page:
+def _page(args: Namespace, model: ModelSpec, where: ServePlacement) -> ServePage:
     def size(flag: str, default: int, least: int = 1) -> int:
         given = getattr(args, flag[2:].replace("-", "_"))
         planned = where.sizes.get(flag, default)
@@ -265,14 +270,14 @@ def _page(args: Namespace, model: ModelSpec, where: Placed) -> Page:
     name = args.name or Path(args.model).resolve().name
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name for a model", hint="add --name my-model")
-    return Page(name, limits, max_tokens, waiting)
+    return ServePage(name, limits, max_tokens, waiting)
 
 
-def _cost(where: Placed, model: ModelSpec, limits: Limits, context: int) -> StepCost | None:
+def _cost(where: ServePlacement, model: ModelSpec, limits: Limits, context: int) -> StepCost | None:
     """The planner's seconds of a step, where it is said on what; calibrated if it can be."""
     if where.on is None:
         return None
-    sizes = Sizes(limits.max_rows, limits.max_step_tokens)
+    sizes = SchedulerLimits(limits.max_rows, limits.max_step_tokens)
     setup = Setup(model, where.on, where.layout, where.precision, sizes)
     return fleet_cost(setup, input_tokens=context, context=context, engine=ANY)[0]
 

@@ -9,7 +9,7 @@ from rooflight.units import format_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ServePage:
     """A server's sizes."""
 
     name: str
@@ -18,7 +18,7 @@ class Page:
     waiting: WaitingLimit
 
 
-def text(page: Page) -> str:
+def text(page: ServePage) -> str:
     limits, waiting = page.limits, page.waiting
     step = "how long a full step takes is unknown: give --on"
     if waiting.step_seconds is not None:
@@ -43,7 +43,7 @@ def _kept(limits: Limits) -> list[list[str]]:
     return [["tokens kept in host memory", f"{tokens:,}", "cached prefixes, once evicted"]]
 
 
-def document(page: Page) -> dict[str, object]:
+def document(page: ServePage) -> dict[str, object]:
     return {
         "name": page.name,
         "max_model_tokens": page.max_tokens,

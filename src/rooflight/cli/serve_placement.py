@@ -18,7 +18,7 @@ _FLAGS = ("on", "layout", "dtypes")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ServePlacement:
     """A slice if it is known, how a model is split over it, and the sizes that a plan has."""
 
     on: Slice | None
@@ -42,7 +42,7 @@ def add_placement(parser: Parser) -> None:
     )
 
 
-def placed(args: Namespace, model: ModelSpec) -> Placed:
+def placed(args: Namespace, model: ModelSpec) -> ServePlacement:
     """As the plan has it, or as the flags do: tensor parallel over all chips, unless told."""
     if args.plan is not None:
         return _as_planned(args, model)
@@ -56,10 +56,10 @@ def placed(args: Namespace, model: ModelSpec) -> Placed:
         )
     check_one_engine(layout)
     is_chip = on is not None and "bf16" in on.chip.flops
-    return Placed(on, layout, args.dtypes or ("bf16" if is_chip else _DTYPES))
+    return ServePlacement(on, layout, args.dtypes or ("bf16" if is_chip else _DTYPES))
 
 
-def _as_planned(args: Namespace, model: ModelSpec) -> Placed:
+def _as_planned(args: Namespace, model: ModelSpec) -> ServePlacement:
     given = [f"--{name}" for name in _FLAGS if getattr(args, name) is not None]
     if given:
         raise UsageError(f"--plan already says {', '.join(given)}", hint="leave one of them out")
@@ -85,7 +85,7 @@ def _as_planned(args: Namespace, model: ModelSpec) -> Placed:
     more = {"--step-tokens": tokens} if isinstance(tokens, int) else {}
     layout = parse_serving_layout(step.layout)
     check_one_engine(layout)
-    return Placed(parse_slice(step.slice), layout, step.dtypes, sizes | more)
+    return ServePlacement(parse_slice(step.slice), layout, step.dtypes, sizes | more)
 
 
 def _shape(model: ModelSpec) -> ModelSpec:

@@ -13,7 +13,7 @@ from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.serving_flags import add_engine
-from rooflight.cli.simulate_page import Page, comparison, document, plot, text
+from rooflight.cli.simulate_page import SimulationPage, comparison, document, plot, text
 from rooflight.cli.traffic_flags import add_replica, add_traffic, load_of, setup_of
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.ui.svg.latency import latency_svg
@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
     others = SIMULATED_POLICIES if args.compare else ()
     found = {p: asked.obstacle(p) or _simulate(asked, p) for p in others if p != args.policy}
     first = _simulate(asked, args.policy)
-    page = Page(
+    page = SimulationPage(
         *(args.model, asked.setup, asked.load.words, asked.slo, args.policy, first),
         asked.calibration,
     )

@@ -18,7 +18,7 @@ KEPT = 0.99  # of all requests; less is a finding
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SimulationPage:
     """A simulation, and what it was of."""
 
     model: str
@@ -35,7 +35,7 @@ class Page:
         return self.found.good_share >= KEPT
 
 
-def text(page: Page) -> str:
+def text(page: SimulationPage) -> str:
     """The answer in a line, then latencies, then what the replicas did."""
     found = page.found
     header = ("", "floor", "mean", "p50", "p95", "p99", "largest", "mean/floor")
@@ -66,7 +66,7 @@ def answer(found: Simulation | Measured, slo: Slo) -> str:
     )
 
 
-def _replicas(page: Page) -> str:
+def _replicas(page: SimulationPage) -> str:
     count = page.found.replicas
     split = page.found.prefill_replicas
     kinds = f" ({split} prefill, {count - split} generate)" if split else ""
@@ -130,7 +130,7 @@ def _cells(found: Simulation) -> list[str]:
     ]
 
 
-def plot(page: Page) -> LatencyPlot:
+def plot(page: SimulationPage) -> LatencyPlot:
     """The latencies as lines, the promises beside them."""
     return LatencyPlot(
         title=f"{page.model} on {_replicas(page)}: {page.traffic}",
@@ -139,7 +139,7 @@ def plot(page: Page) -> LatencyPlot:
     )
 
 
-def document(page: Page, others: Mapping[str, Simulation | str]) -> dict[str, object]:
+def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> dict[str, object]:
     """The JSON document."""
     setup, known = page.setup, page.calibration
     compared = {

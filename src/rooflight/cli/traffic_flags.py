@@ -6,7 +6,7 @@ from rooflight.cli.flags import keywords
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
-from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 
 
 def add_replica(parser: Parser) -> None:
@@ -14,7 +14,7 @@ def add_replica(parser: Parser) -> None:
     parser.add_argument("--layout", help=f"tp over all chips if left out; {SERVING_LAYOUT}")
     add_dtypes(parser)
     parser.add_argument("--replicas", default="1", help="slices that serve (default 1)")
-    default = Sizes()
+    default = SchedulerLimits()
     for flag, value, what in (
         ("--rows", default.max_rows, "sequences that run at once"),
         ("--step-tokens", default.max_step_tokens, "tokens of a step, decode and prefill"),

@@ -23,7 +23,7 @@ from rooflight.units import format_si
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PricedLayout:
     """A sharding of every tensor, its price, and the bytes that one device stores."""
 
     price: Price
@@ -63,7 +63,7 @@ def best_layouts(
     dtype: Dtype,
     memory_bytes: int | None = None,
     count: int = 5,
-) -> tuple[Layout, ...]:
+) -> tuple[PricedLayout, ...]:
     """The fastest layouts whose stored shards fit `memory_bytes` a device, best first.
 
     >>> from rooflight.algebra.notation import parse_contraction
@@ -76,7 +76,7 @@ def best_layouts(
     'A[I_X,J] * B[J,K_Y] -> C[I_X,K_Y]'
     """
     question = _Question(contraction, dims, mesh, dtype)
-    found: dict[str, Layout] = {}
+    found: dict[str, PricedLayout] = {}
     smallest: int | None = None
     for split in _splits(contraction, mesh):
         for layout in _layouts(question, split):
@@ -91,7 +91,7 @@ def best_layouts(
     return tuple(sorted(found.values(), key=_order)[:count])
 
 
-def _order(layout: Layout) -> tuple[float, int, int, int]:
+def _order(layout: PricedLayout) -> tuple[float, int, int, int]:
     """Time first, then bytes on the links, then bytes in memory, then the simpler program."""
     price = layout.price
     return price.expected_s, price.network_bytes, layout.stored_bytes, len(price.steps)
@@ -118,7 +118,7 @@ def _splits(contraction: Contraction, mesh: Mesh) -> Iterator[dict[str, Axes]]:
         yield {d: tuple(a for a, chosen in taken if chosen == d) for d in contraction.dims}
 
 
-def _layouts(question: _Question, split: Mapping[str, Axes]) -> Iterator[Layout]:
+def _layouts(question: _Question, split: Mapping[str, Axes]) -> Iterator[PricedLayout]:
     """For one split: every combination of the stored tensors' compromises."""
     contraction = question.contraction
     inputs = tuple(_split_as(t, split) for t in contraction.operands)
@@ -139,12 +139,12 @@ def _layouts(question: _Question, split: Mapping[str, Axes]) -> Iterator[Layout]
         yield _assemble(choice, einsum)
 
 
-def _assemble(choice: tuple[_Stored, ...], einsum: StepPrice) -> Layout:
+def _assemble(choice: tuple[_Stored, ...], einsum: StepPrice) -> PricedLayout:
     before = [s for stored in choice[:-1] for s in stored.steps]
     steps = (*before, einsum, *choice[-1].steps)
     contraction = Contraction(tuple(s.tensor for s in choice[:-1]), choice[-1].tensor)
     strategy = Strategy(contraction, {}, tuple(s.step for s in steps))
-    return Layout(Price(strategy, steps), sum(s.nbytes for s in choice))
+    return PricedLayout(Price(strategy, steps), sum(s.nbytes for s in choice))
 
 
 def _split_as(tensor: Tensor, split: Mapping[str, Axes]) -> Tensor:

@@ -12,7 +12,7 @@ Work = Literal["load", "work", "store"]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ChunkTime:
     """Seconds of one chunk: to come in, to be worked on, to go out."""
 
     load_s: float
@@ -21,7 +21,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChunkSpan:
     """One piece of work on one chunk."""
 
     work: Work
@@ -30,19 +30,19 @@ class Span:
     end_s: float
 
 
-def stream(chunks: Sequence[Chunk], *, buffers: int) -> tuple[Span, ...]:
+def stream(chunks: Sequence[ChunkTime], *, buffers: int) -> tuple[ChunkSpan, ...]:
     """Runs the chunks in order; a load waits for a free buffer, work for its load and a free one.
 
     With one buffer nothing overlaps and the time is the sum of all; with two the time tends to
     max(HBM, unit) plus one load and one store (book ch. 2). HBM takes what is ready first, of
     two what the earlier work waits for. It stops holding when several transfers share HBM evenly.
 
-    >>> spans = stream([Chunk(1, 1, 0)] * 4, buffers=2)
+    >>> spans = stream([ChunkTime(1, 1, 0)] * 4, buffers=2)
     >>> max(span.end_s for span in spans)
     5.0
     """
     loads, works, stores = ([0.0] * len(chunks) for _ in range(3))
-    spans: list[Span] = []
+    spans: list[ChunkSpan] = []
     free = 0.0  # of HBM
     next_load = next_store = worked = 0
     while next_store < len(chunks):
@@ -55,17 +55,17 @@ def stream(chunks: Sequence[Chunk], *, buffers: int) -> tuple[Span, ...]:
         if can_load and (not can_store or load_first):
             chunk = chunks[next_load]
             free = loads[next_load] = load_at + chunk.load_s
-            spans.append(Span("load", next_load, load_at, free))
+            spans.append(ChunkSpan("load", next_load, load_at, free))
             next_load += 1
         else:
             free = stores[next_store] = store_at + chunks[next_store].store_s
-            spans.append(Span("store", next_store, store_at, free))
+            spans.append(ChunkSpan("store", next_store, store_at, free))
             next_store += 1
         while worked < next_load and worked - buffers < next_store:
             before = works[worked - 1] if worked else 0.0
             emptied = stores[worked - buffers] if worked >= buffers else 0.0
             start = max(loads[worked], before, emptied)
             works[worked] = start + chunks[worked].work_s
-            spans.append(Span("work", worked, start, works[worked]))
+            spans.append(ChunkSpan("work", worked, start, works[worked]))
             worked += 1
     return tuple(sorted(spans, key=lambda s: (s.start_s, s.end_s, s.work)))

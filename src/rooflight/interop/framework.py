@@ -1,4 +1,4 @@
-"""`Framework`: how another framework names what a plan says, read at a dated commit.
+"""`FrameworkSpec`: how another framework names what a plan says, read at a dated commit.
 
 In: `frameworks.toml`. Out: rows that say which of its settings a scheme, a schedule or a policy
 becomes, and in which way that is not quite the same. The file ships with the package and tests
@@ -50,7 +50,7 @@ class NameRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Framework:
+class FrameworkSpec:
     """One framework as its sources were at `commit`."""
 
     name: str
@@ -85,7 +85,7 @@ class Framework:
 class Export:
     """A plan in the words of a framework: its settings, the file, and what is lost."""
 
-    framework: Framework
+    framework: FrameworkSpec
     settings: Mapping[str, Value]
     text: str
     losses: tuple[Loss, ...]
@@ -96,7 +96,7 @@ class Export:
 
 
 @lru_cache(maxsize=8)
-def load_framework(name: str) -> Framework:
+def load_framework(name: str) -> FrameworkSpec:
     """Finds a framework; unknown names get a did-you-mean.
 
     >>> load_framework("torchtitan").reference
@@ -110,13 +110,13 @@ def load_framework(name: str) -> Framework:
     facts = {key: table[key] for key in ("title", "repo", "commit", "date", "has_tpus", "files")}
     more = {key: table.get(key, {}) for key in ("synonyms", "not_modelled", "noted")}
     models, defaults = table["models"], table["defaults"]
-    return Framework(
+    return FrameworkSpec(
         name, **facts, axes=axes, tables=rows, models=models, defaults=defaults, **more
     )
 
 
 def settings_of(
-    framework: Framework, table: str, name: str, *, what: str
+    framework: FrameworkSpec, table: str, name: str, *, what: str
 ) -> tuple[Settings, list[Loss]]:
     """The settings of one of our names; without a row, those of the nearest and what is lost."""
     rows = framework.tables[table]
@@ -129,7 +129,7 @@ def settings_of(
     return dict(rows[0].settings), [Loss(f"{what} {name}", because)]
 
 
-def comments(framework: Framework, plan: str, losses: Sequence[Loss]) -> str:
+def comments(framework: FrameworkSpec, plan: str, losses: Sequence[Loss]) -> str:
     """The head of an exported file: whose names these are, and what they do not say."""
     lines = [f"{plan}; names of {framework.reference}"]
     lines += [f"{'lost' if x.is_material else 'note'}: {x.what}: {x.because}" for x in losses]

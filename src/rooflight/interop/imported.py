@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rooflight.errors import UnknownNameError
 from rooflight.hardware.mesh import Mesh, parse_mesh, place
 from rooflight.hardware.slice import Slice
-from rooflight.interop.framework import Framework, Loss
+from rooflight.interop.framework import FrameworkSpec, Loss
 from rooflight.interop.roles import OUTER
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
@@ -21,7 +21,7 @@ _SPARE = "YWVUT"
 class Imported:
     """All that a planner asks, and a layout to price: question and answer of a configuration."""
 
-    framework: Framework
+    framework: FrameworkSpec
     model: ModelSpec
     on: Slice
     layout: str
@@ -127,7 +127,7 @@ def inside(on: Slice) -> Slice:
 
 
 def name_of(
-    framework: Framework, table: str, values: Mapping[str, object], *, what: str, fallback: str
+    framework: FrameworkSpec, table: str, values: Mapping[str, object], *, what: str, fallback: str
 ) -> tuple[str, list[Loss]]:
     """Our name of what the settings say, the most of them; else the fallback, as a loss."""
     rows = framework.tables[table]
@@ -139,7 +139,7 @@ def name_of(
     return fallback, [Loss(said, f"not one that we have; taken for {what} {fallback}")]
 
 
-def find_model(framework: Framework, theirs: str) -> ModelSpec:
+def find_model(framework: FrameworkSpec, theirs: str) -> ModelSpec:
     """Our model of one of theirs."""
     ours = framework.our_model(theirs)
     if ours is None:

@@ -10,7 +10,7 @@ from rooflight.interop.policies import policies, their_model, title
 from rooflight.interop.read_maxtext import KEYS, experts_again, import_maxtext
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
 from rooflight.interop.round_trip import unstated
-from rooflight.interop.sizes import Sizes, plain_sizes
+from rooflight.interop.sizes import ModelSizes, plain_sizes
 from rooflight.models.spec import Mlp, ModelSpec, Moe
 from rooflight.plan.file.record import Plan
 
@@ -137,7 +137,7 @@ def _model(model: ModelSpec) -> tuple[Settings, list[Loss]]:
     return settings, [*losses, *_not_llama(model, sizes, mlp), _numbers(model)]
 
 
-def _not_llama(model: ModelSpec, sizes: Sizes, mlp: Mlp) -> list[Loss]:
+def _not_llama(model: ModelSpec, sizes: ModelSizes, mlp: Mlp) -> list[Loss]:
     """What the llama2 and mixtral blocks of MaxText do not have."""
     attention, moe = sizes.attention, sizes.moe
     odd = {

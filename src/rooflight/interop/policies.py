@@ -1,13 +1,13 @@
 """What every framework is told beside the degrees: what is kept, in which dtype, split how."""
 
-from rooflight.interop.framework import Framework, Loss, Settings, settings_of
+from rooflight.interop.framework import FrameworkSpec, Loss, Settings, settings_of
 from rooflight.interop.roles import Roles
 from rooflight.models.presets import load_model, model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan, plan_hash
 
 
-def policies(framework: Framework, plan: Plan, roles: Roles) -> tuple[Settings, list[Loss]]:
+def policies(framework: FrameworkSpec, plan: Plan, roles: Roles) -> tuple[Settings, list[Loss]]:
     """Settings of the remat policy, the recipe, the dtype, ZeRO and the pipeline's schedule."""
     asked = [("remats", plan.remat, "remat"), ("recipes", plan.recipe, "recipe")]
     asked += [("dtypes", plan.dtype, "dtype")]
@@ -24,14 +24,14 @@ def policies(framework: Framework, plan: Plan, roles: Roles) -> tuple[Settings, 
     return settings, losses
 
 
-def _hardware(framework: Framework, roles: Roles) -> list[Loss]:
+def _hardware(framework: FrameworkSpec, roles: Roles) -> list[Loss]:
     where = roles.mesh.slice
     if framework.has_tpus or not where.chip.torus:
         return []
     return [Loss(f"slice {where}", f"{framework.title} runs on GPUs")]
 
 
-def their_model(framework: Framework, model: ModelSpec) -> str | None:
+def their_model(framework: FrameworkSpec, model: ModelSpec) -> str | None:
     """The framework's name of a model, if it is one of ours, unchanged."""
     known = model.name in framework.models and model.name in model_names()
     return framework.models[model.name] if known and load_model(model.name) == model else None

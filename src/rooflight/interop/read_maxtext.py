@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
-from rooflight.interop.framework import Framework, Loss, load_framework
+from rooflight.interop.framework import FrameworkSpec, Loss, load_framework
 from rooflight.interop.imported import (
     Degree,
     Imported,
@@ -86,7 +86,7 @@ def experts_again(model: ModelSpec, remat: str) -> list[Loss]:
     return [Loss("remat dots", because)] if routed and remat == "dots" else []
 
 
-def _is_read(framework: Framework, key: str, named: bool) -> bool:
+def _is_read(framework: FrameworkSpec, key: str, named: bool) -> bool:
     """Sizes beside the name of a model are not: MaxText itself refuses them."""
     if named and key in _SIZES:
         return False
@@ -185,7 +185,7 @@ def _pipeline(values: Mapping[str, object], model: ModelSpec, on: Slice) -> _Pip
 
 
 def _differs(
-    framework: Framework, values: Mapping[str, object], axes: Mapping[str, Degree]
+    framework: FrameworkSpec, values: Mapping[str, object], axes: Mapping[str, Degree]
 ) -> list[Loss]:
     rows = [framework.axis_row(frozenset(d.schemes)) for d in axes.values()]
     losses = [Loss(f"{'+'.join(r.schemes)} axis", r.differs) for r in rows if r and r.differs]
@@ -200,7 +200,7 @@ def _differs(
     return losses
 
 
-def _model(framework: Framework, values: Mapping[str, object]) -> ModelSpec:
+def _model(framework: FrameworkSpec, values: Mapping[str, object]) -> ModelSpec:
     """One of ours, or a plain decoder by its sizes."""
     name = text(values, "model_name")
     if name != "default":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
-from rooflight.interop.framework import Framework, Loss, load_framework
+from rooflight.interop.framework import FrameworkSpec, Loss, load_framework
 from rooflight.interop.imported import (
     Degree,
     Imported,
@@ -139,7 +139,7 @@ def _batch(values: Mapping[str, object], ranks: int, stages: int) -> tuple[int, 
 
 
 def _pipeline(
-    framework: Framework, values: Mapping[str, object], model: ModelSpec
+    framework: FrameworkSpec, values: Mapping[str, object], model: ModelSpec
 ) -> tuple[str, int, list[Loss]]:
     """The schedule and its stages a rank."""
     schedule, losses = name_of(
@@ -164,7 +164,7 @@ def _pipeline(
 
 
 def _differs(
-    framework: Framework, values: Mapping[str, object], axes: Mapping[str, Degree]
+    framework: FrameworkSpec, values: Mapping[str, object], axes: Mapping[str, Degree]
 ) -> list[Loss]:
     rows = [framework.axis_row(frozenset(d.schemes)) for d in axes.values()]
     losses = [Loss(f"{'+'.join(r.schemes)} axis", r.differs) for r in rows if r and r.differs]

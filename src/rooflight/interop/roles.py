@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rooflight.algebra.notation import Axes, parse_axes
 from rooflight.hardware.mesh import Mesh
-from rooflight.interop.framework import Framework, Loss
+from rooflight.interop.framework import FrameworkSpec, Loss
 from rooflight.models.layout.rules import parse_layout
 
 OUTER = ("dcn", "spine", "leaf")  # physical dims between slices or nodes, outermost first
@@ -55,7 +55,7 @@ def read_roles(layout: str, mesh: Mesh) -> Roles:
     return Roles(mesh, {axis: frozenset(schemes) for axis, schemes in found.items()})
 
 
-def axes_by_key(framework: Framework, roles: Roles) -> tuple[dict[str, Axes], list[Loss]]:
+def axes_by_key(framework: FrameworkSpec, roles: Roles) -> tuple[dict[str, Axes], list[Loss]]:
     """The mesh axes behind each of a framework's degrees, and what they do not say."""
     found: dict[str, Axes] = {}
     losses: list[Loss] = []

@@ -12,7 +12,7 @@ from typing import cast
 
 from rooflight.errors import ParseError
 from rooflight.files import read_file
-from rooflight.interop.framework import Framework
+from rooflight.interop.framework import FrameworkSpec
 
 Flat = dict[str, object]
 
@@ -29,7 +29,7 @@ _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "~": No
 _HINT = "write one `key: value` a line"
 
 
-def read_settings(words: Sequence[str], framework: Framework) -> Flat:
+def read_settings(words: Sequence[str], framework: FrameworkSpec) -> Flat:
     """Files and `key=value` words in order; what comes later wins."""
     found: Flat = {}
     for word in words:
@@ -41,7 +41,7 @@ def read_settings(words: Sequence[str], framework: Framework) -> Flat:
     return found
 
 
-def _value(text: str, framework: Framework) -> object:
+def _value(text: str, framework: FrameworkSpec) -> object:
     if framework.name == "maxtext":
         return scalar(text.strip())
     try:
@@ -50,12 +50,12 @@ def _value(text: str, framework: Framework) -> object:
         return text
 
 
-def _file(path: str, framework: Framework) -> Flat:
+def _file(path: str, framework: FrameworkSpec) -> Flat:
     text = read_text(path, framework)
     return read_flat_yaml(text) if framework.name == "maxtext" else read_flat_toml(text)
 
 
-def read_text(path: str, framework: Framework) -> str:
+def read_text(path: str, framework: FrameworkSpec) -> str:
     """A file of a framework, if it is a regular one of at most 1 MiB and its characters show."""
     hint = f"give a file of {framework.title}, or key=value words"
     text = read_file(path, hint=hint, most_bytes=_MOST_BYTES)

@@ -1,7 +1,7 @@
 """The sizes of a plain decoder, the part of a model that every framework takes as numbers.
 
-In: a `ModelSpec`. Out: `Sizes`, if all its layers are alike or dense ones lead, and what of the
-model such numbers do not say.
+In: a `ModelSpec`. Out: `ModelSizes`, if all its layers are alike or dense ones lead, and what of
+the model such numbers do not say.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _PRE_NORMS = ("attention_in", "mlp_in")
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """One kind of attention, leading dense layers if experts follow, one width each."""
 
     attention: Attention
@@ -23,7 +23,7 @@ class Sizes:
     num_layers: int
 
 
-def plain_sizes(model: ModelSpec, *, positions: int = 0) -> tuple[Sizes, list[Loss]]:
+def plain_sizes(model: ModelSpec, *, positions: int = 0) -> tuple[ModelSizes, list[Loss]]:
     """The sizes of a model as if it were plain, and each thing that is then left out.
 
     `positions` are the rows of a table of learned positions that can be written.
@@ -31,7 +31,7 @@ def plain_sizes(model: ModelSpec, *, positions: int = 0) -> tuple[Sizes, list[Lo
     blocks = model.layer_blocks
     first, last = blocks[0], blocks[-1]
     num_dense = next((i for i, b in enumerate(blocks) if isinstance(b.mlp, Moe)), len(blocks))
-    sizes = Sizes(
+    sizes = ModelSizes(
         last.attention,
         first.mlp if isinstance(first.mlp, Mlp) else None,
         last.mlp if isinstance(last.mlp, Moe) else None,
@@ -42,7 +42,7 @@ def plain_sizes(model: ModelSpec, *, positions: int = 0) -> tuple[Sizes, list[Lo
 
 
 def _left_out(
-    model: ModelSpec, blocks: tuple[Block, ...], sizes: Sizes, positions: int
+    model: ModelSpec, blocks: tuple[Block, ...], sizes: ModelSizes, positions: int
 ) -> list[Loss]:
     attentions = {block.attention for block in blocks}
     leading = all(isinstance(b.mlp, Moe) == (i >= sizes.num_dense) for i, b in enumerate(blocks))

@@ -30,7 +30,7 @@ from rooflight.program.model.params import (
     init_params,
     map_specs,
 )
-from rooflight.program.pipeline.train import Rows, pipelined
+from rooflight.program.pipeline.train import Microbatches, pipelined
 
 
 @jax.tree_util.register_dataclass
@@ -45,7 +45,7 @@ class Batch:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
-class State:
+class TrainState:
     """What a step takes and gives back."""
 
     step: jax.Array
@@ -77,15 +77,15 @@ def _step(
     program: Program,
     optimizer: optax.GradientTransformation,
     microbatches: int,
-    state: State,
+    state: TrainState,
     batch: Batch,
-) -> tuple[State, jax.Array]:
+) -> tuple[TrainState, jax.Array]:
     if program.schedule is None:
         _check_no_stages(program)
         found = loss_and_gradients(program, state.params, batch, microbatches=microbatches)
     else:
         ways = program.schedule.microbatches
-        rows = Rows(*(_cut(x, ways) for x in (batch.tokens, batch.targets, batch.weights)))
+        rows = Microbatches(*(_cut(x, ways) for x in (batch.tokens, batch.targets, batch.weights)))
         found = pipelined(program, state.params, rows)
     loss, gradients = found
     with jax.named_scope("gradients"):
@@ -101,7 +101,7 @@ def _step(
         narrow = jax.tree.map(_as_stored, held, state.params)
         params = _mapped(_to_weights, program, narrow)
         master = None if state.master is None else held
-    return State(state.step + 1, params, master, inner), loss
+    return TrainState(state.step + 1, params, master, inner), loss
 
 
 def _mapped(
@@ -202,23 +202,27 @@ def _zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.reshard(zeros, like.sharding.spec)
 
 
-def init_state(program: Program, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
+def init_state(
+    program: Program, optimizer: optax.GradientTransformation, key: jax.Array
+) -> TrainState:
     """The state before the first step, made on the mesh that is set."""
     return begin_state(program, optimizer, init_params(program.specs, program.pins, key))
 
 
-def begin_state(program: Program, optimizer: optax.GradientTransformation, params: Tree) -> State:
+def begin_state(
+    program: Program, optimizer: optax.GradientTransformation, params: Tree
+) -> TrainState:
     """The state before the first step from given weights, which are used up."""
     return jax.jit(partial(_begin, program, optimizer), donate_argnums=0)(params)
 
 
-def _begin(program: Program, optimizer: optax.GradientTransformation, params: Tree) -> State:
+def _begin(program: Program, optimizer: optax.GradientTransformation, params: Tree) -> TrainState:
     held = _mapped(_to_optimizer, program, params)
     inner = optimizer.init(jax.tree.map(_widened, held))
     if program.master is None:
-        return State(jnp.zeros((), jnp.int32), params, None, inner)
+        return TrainState(jnp.zeros((), jnp.int32), params, None, inner)
     copied = partial(_copied, dtype=JAX_DTYPES[program.master])
-    return State(jnp.zeros((), jnp.int32), params, jax.tree.map(copied, held), inner)
+    return TrainState(jnp.zeros((), jnp.int32), params, jax.tree.map(copied, held), inner)
 
 
 def _copied(weight: jax.Array, *, dtype: DTypeLike) -> jax.Array:
@@ -227,7 +231,7 @@ def _copied(weight: jax.Array, *, dtype: DTypeLike) -> jax.Array:
 
 def abstract_state(
     program: Program, optimizer: optax.GradientTransformation, mesh: Mesh | AbstractMesh
-) -> State:
+) -> TrainState:
     """Shapes, dtypes and shardings of a state: to lower a step, or to restore a checkpoint to.
 
     Call it under the mesh, `jax.set_mesh` or `jax.sharding.use_abstract_mesh`.

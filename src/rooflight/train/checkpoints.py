@@ -2,9 +2,9 @@
 # orbax and jax annotate their own functions only in part.
 """Checkpoints of a run: saved behind its back, sealed, and restored to any mesh.
 
-In: a `State` on the mesh. Out: Orbax checkpoints, one folder a step. `save` returns as soon as the
-state is copied off the devices; a thread seals what has been written. `restore` takes the newest
-one that is whole, and sets one that is not aside. Arrays go straight to their shards.
+In: a `TrainState` on the mesh. Out: Orbax checkpoints, one folder a step. `save` returns as soon as
+the state is copied off the devices; a thread seals what has been written. `restore` takes the
+newest one that is whole, and sets one that is not aside. Arrays go straight to their shards.
 """
 
 import logging
@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from rooflight.errors import RooflightError
 from rooflight.plan.file.codec import encode
 from rooflight.program.model.forward import Program
-from rooflight.program.train import State
+from rooflight.program.train import TrainState
 from rooflight.train.restore import about, check_same_run, named, read_state
 from rooflight.train.run import Run
 from rooflight.train.seal import damage, is_sealed, write_seal
@@ -54,7 +54,7 @@ class Checkpoints:
         self._pending: int | None = None
         self._sealing: threading.Thread | None = None
 
-    def restore(self, like: State, program: Program) -> tuple[State, int] | None:
+    def restore(self, like: TrainState, program: Program) -> tuple[TrainState, int] | None:
         """The newest whole checkpoint, laid out as `like` says, and its step; None without any."""
         for step in sorted(self._manager.all_steps(), reverse=True):
             found = self._damage(step)
@@ -76,7 +76,7 @@ class Checkpoints:
             return None
         return mine or f"process {int(bad.reshape(-1).argmax())} found a damaged file"
 
-    def save(self, step: int, state: State) -> None:
+    def save(self, step: int, state: TrainState) -> None:
         """Begins to save; waits first for the save before, if that is not done."""
         if self._pending is not None:
             self._tell("waits", step=step, reason="the save before is not done")

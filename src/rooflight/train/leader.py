@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rooflight.errors import ParseError
 from rooflight.plan.file.codec import decode
 from rooflight.train.facts import Facts
-from rooflight.train.lines import Line, Message, meet
+from rooflight.train.lines import Connection, Message, meet
 
 _STOPPED_WITHIN_S, _GOODBYE_S = 15.0, 2.0
 _NAMED_AFTER_S = 10.0  # a host that is not there by then is named
@@ -25,7 +25,7 @@ Tell = Callable[..., None]
 
 @dataclass(slots=True)
 class _Host:
-    line: Line
+    line: Connection
     state: str = "ready"  # ready, running, or how its attempt ended
     why: str = ""
 

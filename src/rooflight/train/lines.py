@@ -47,7 +47,7 @@ def run_secret(folder: Path, *, is_leader: bool) -> bytes | None:
         ) from None
 
 
-class Line:
+class Connection:
     """One end of a talk between two who have proved that they know the secret."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Line:
 
 async def meet(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, role: _Role
-) -> Line | None:
+) -> Connection | None:
     """Proves to the peer that this end knows the secret and asks it to; None if it does not."""
     own = secrets.token_hex(16)
     _write(writer, {"nonce": own})
@@ -110,7 +110,7 @@ async def meet(
                 _write(writer, {"proof": _code(secret, role, *nonces)})
     except TimeoutError:
         return None
-    return Line(reader, writer, _code(secret, "key", *nonces).encode(), role)
+    return Connection(reader, writer, _code(secret, "key", *nonces).encode(), role)
 
 
 def _code(key: bytes, *parts: str) -> str:

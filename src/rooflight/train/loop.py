@@ -33,7 +33,7 @@ from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import (
     Batch,
-    State,
+    TrainState,
     abstract_batch,
     abstract_state,
     batch_spec,
@@ -56,7 +56,7 @@ class Ending:
     step: int  # steps done
 
 
-class _Done(NamedTuple):
+class _PendingStep(NamedTuple):
     """A step that was dispatched; its loss is not there yet."""
 
     step: int
@@ -96,7 +96,7 @@ def _mesh(plan: Plan, program: Program) -> Mesh:
 
 def _begin(
     run: Run, program: Program, optimizer: Any, mesh: Mesh, checkpoints: Checkpoints, tell: Tell
-) -> tuple[State, int]:
+) -> tuple[TrainState, int]:
     began = time.monotonic()
     like = jax.tree.map(partial(on_devices, mesh), abstract_state(program, optimizer, mesh))
     found = checkpoints.restore(like, program)
@@ -136,15 +136,15 @@ def run_steps(
     run: Run,
     rows: NamedSharding,
     step_function: Any,
-    state: State,
+    state: TrainState,
     start: int,
     checkpoints: Checkpoints,
     tell: Tell,
-) -> tuple[State, Ending]:
+) -> tuple[TrainState, Ending]:
     """Steps from `start` on, with a save at the end; gives back the state and how it ended."""
     given = batches(run, rows, start)
-    window = Window(run, tell)
-    before: _Done | None = None
+    window = ProfileWindow(run, tell)
+    before: _PendingStep | None = None
     clock = time.monotonic()
     for step in range(start, run.steps):
         if window.turns(step):
@@ -159,7 +159,7 @@ def run_steps(
         if before is not None:
             with _doing("reads and tells the loss of the step before"):
                 clock = _tell_step(before, clock, tell)
-        before = _Done(step, loss, checksum, data_s)
+        before = _PendingStep(step, loss, checksum, data_s)
         with _doing("asks whether to stop"):
             told_to_stop = multihost_utils.reached_preemption_sync_point(step)
         if told_to_stop or (step + 1) % run.save_every == 0 or step + 1 == run.steps:
@@ -178,7 +178,9 @@ def _doing(what: str) -> jax.profiler.TraceAnnotation:
     return jax.profiler.TraceAnnotation(f"the trainer {what}")
 
 
-def _settled(before: _Done | None, state: State, clock: float, tell: Tell) -> tuple[None, float]:
+def _settled(
+    before: _PendingStep | None, state: TrainState, clock: float, tell: Tell
+) -> tuple[None, float]:
     """Waits for the step that is under way, so that neither counts as the time of the other.
 
     Its loss is there before its last update.
@@ -187,7 +189,7 @@ def _settled(before: _Done | None, state: State, clock: float, tell: Tell) -> tu
     return None, clock if before is None else _tell_step(before, clock, tell)
 
 
-def _tell_step(done: _Done, clock: float, tell: Tell) -> float:
+def _tell_step(done: _PendingStep, clock: float, tell: Tell) -> float:
     """Waits for the loss of a step and tells it; the time until now was the step's."""
     loss = float(done.loss)
     now = time.monotonic()
@@ -207,7 +209,7 @@ def _tell_step(done: _Done, clock: float, tell: Tell) -> float:
 FOLDER = "traces"
 
 
-class Window:
+class ProfileWindow:
     """Opens and closes the profiler at the steps that `Run` names."""
 
     def __init__(self, run: Run, tell: Callable[..., None]) -> None:

@@ -87,7 +87,7 @@ def _float(field: int, value: float) -> bytes:
 FOLDER = "tensorboard"
 
 
-class Metrics:
+class TrainMetrics:
     """Of one run; a step's facts go in, the same with its rates come out."""
 
     def __init__(self, run: Run, device_kind: str) -> None:

@@ -29,7 +29,7 @@ from rooflight.plan.file.record import plan_hash
 from rooflight.plan.training.time.stages import schedule_table
 from rooflight.program.model.forward import Program
 from rooflight.program.pipeline.layers import PADDING, Staging, staging_of, whole
-from rooflight.program.train import State
+from rooflight.program.train import TrainState
 from rooflight.train.run import Run, identity
 
 STATE, ABOUT = "state", "about"
@@ -102,7 +102,7 @@ def _name(path: tuple[Any, ...]) -> str:
     return "/".join(parts).replace(".", "-")
 
 
-def read_state(folder: Path, like: State, program: Program) -> State:
+def read_state(folder: Path, like: TrainState, program: Program) -> TrainState:
     """The state of a checkpoint, laid out as `like` says. Call it under the mesh."""
     there = saved_staging(program.model, read_about(folder))
     here = program.staging or whole(program.model)

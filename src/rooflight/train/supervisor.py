@@ -1,8 +1,8 @@
 """The supervisor of one host: does what the leader says, and outlives the workers.
 
-In: a `Job`. Out: an exit code. Host 0 also leads. It owns no device, so it never has to die with
-them. When the leader is gone its workers end, and it waits for a leader to come back; run the same
-command again on host 0 and all goes on from the last checkpoint.
+In: a `HostJob`. Out: an exit code. Host 0 also leads. It owns no device, so it never has to die
+with them. When the leader is gone its workers end, and it waits for a leader to come back; run the
+same command again on host 0 and all goes on from the last checkpoint.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from rooflight.plan.file.codec import encode
 from rooflight.train.events import EventLog, read_events
 from rooflight.train.facts import facts_of
 from rooflight.train.leader import Leader
-from rooflight.train.lines import Line, Message, meet, run_secret
+from rooflight.train.lines import Connection, Message, meet, run_secret
 from rooflight.train.processes import Patience, Processes
 from rooflight.train.run import Run, claim
 from rooflight.train.worker import PREEMPTED
@@ -28,7 +28,7 @@ _AGAIN_S = 1.0  # between tries to reach the leader
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class HostJob:
     """A run on hosts: which one this is, and how it is watched."""
 
     run: Run
@@ -43,7 +43,7 @@ class Job:
 
 
 def supervise(
-    job: Job, say: Callable[[str], None], show: Callable[[dict[str, object]], None]
+    job: HostJob, say: Callable[[str], None], show: Callable[[dict[str, object]], None]
 ) -> int:
     """Runs the job to its end; 0 finished, 75 preempted, 1 given up."""
     with _held(job):
@@ -57,7 +57,7 @@ def supervise(
 class _held:
     """The run's folder belongs to one supervisor of this host; a dead one's lock is free."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: HostJob) -> None:
         self._path = job.run.folder / f"{_LOCK}-{job.host}"
         self._file: IO[bytes] | None = None
 
@@ -79,7 +79,7 @@ class _held:
 
 class _Supervisor:
     def __init__(
-        self, job: Job, say: Callable[[str], None], show: Callable[[dict[str, object]], None]
+        self, job: HostJob, say: Callable[[str], None], show: Callable[[dict[str, object]], None]
     ) -> None:
         self._job, self._say, self._show = job, say, show
         self._facts = facts_of(
@@ -87,7 +87,7 @@ class _Supervisor:
         )
         self._processes: Processes | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._line: Line | None = None
+        self._line: Connection | None = None
         self._stopping = False
 
     async def run(self) -> str:
@@ -160,7 +160,7 @@ class _Supervisor:
             await self._end_workers()
             self._say("host 0 is gone; its workers' peers were ended")
 
-    async def _call(self, address: tuple[str, int]) -> tuple[Line | None, str]:
+    async def _call(self, address: tuple[str, int]) -> tuple[Connection | None, str]:
         """A line to host 0, or why there is none yet."""
         where = f"{address[0]}:{address[1]}"
         waits = f"waits for host 0 at {where}"

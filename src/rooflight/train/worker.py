@@ -19,7 +19,7 @@ from types import FrameType
 
 from rooflight.errors import RooflightError
 from rooflight.train.events import EventLog
-from rooflight.train.metrics import Metrics
+from rooflight.train.metrics import TrainMetrics
 from rooflight.train.run import FILE, Run, read_run
 
 PREEMPTED, ORPHAN = 75, 76
@@ -99,7 +99,7 @@ def work(run: Run, index: int, attempt: int, say: Callable[[dict[str, object]], 
     from rooflight.train.loop import train
 
     log = EventLog(run.folder, attempt=attempt) if index == 0 else None
-    metrics = Metrics(run, str(jax.devices()[0].device_kind)) if index == 0 else None
+    metrics = TrainMetrics(run, str(jax.devices()[0].device_kind)) if index == 0 else None
 
     def tell(event: str, **facts: object) -> None:
         if metrics is not None and event == "step":

@@ -12,7 +12,7 @@ from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.derive_model import known_model
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.time import ServingStepTime
 
 _FILE = Path(__file__).parent / "published_decode.toml"
 
@@ -34,7 +34,7 @@ class PublishedStep:
         return 1 / self.tokens_per_s
 
     @property
-    def step(self) -> StepTime:
+    def step(self) -> ServingStepTime:
         """What the catalog's rates allow, uncalibrated."""
         found = known_model(
             load_model(self.model),

@@ -11,10 +11,10 @@ import pytest
 
 from rooflight.batching.request import Limits, Policy
 from rooflight.errors import UsageError
-from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, Traffic, parse_lengths
+from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, RandomTraffic, parse_lengths
 from rooflight.plan.serving.simulate.clock import StepClock
 from rooflight.plan.serving.simulate.fleet import Transfer
-from rooflight.plan.serving.simulate.run import Separation, Simulation, simulate
+from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
 from rooflight.plan.serving.simulate.tally import Slo
 
 ONE = Lengths("fixed", 1.0)
@@ -58,11 +58,11 @@ def limits(**changes: int | Policy) -> Limits:
     return Limits(**(sizes | changes))  # type: ignore[arg-type]
 
 
-def constant_service(load: float, count: int) -> Traffic:
-    return Traffic(load, ONE, ONE, count, seed=1)
+def constant_service(load: float, count: int) -> RandomTraffic:
+    return RandomTraffic(load, ONE, ONE, count, seed=1)
 
 
-def simulate_constant_service(traffic: Traffic) -> Simulation:
+def simulate_constant_service(traffic: RandomTraffic) -> Simulation:
     """One prompt of a token at a time, a second each."""
     alone = limits(max_rows=1, max_step_tokens=1)
     return simulate(traffic.arrivals(), cost=LinearCost(1.0), limits=alone)
@@ -101,9 +101,9 @@ def erlang_c(servers: int, erlangs: float) -> float:
 STEP_S = 1 / 1000
 
 
-def simulate_servers(servers: int, load: float, count: int) -> tuple[Traffic, Simulation]:
+def simulate_servers(servers: int, load: float, count: int) -> tuple[RandomTraffic, Simulation]:
     """Every row is a server, a step a short time; lengths are exponential, a second on average."""
-    traffic = Traffic(load * servers, ONE, Lengths("exponential", 1 / STEP_S), count, seed=3)
+    traffic = RandomTraffic(load * servers, ONE, Lengths("exponential", 1 / STEP_S), count, seed=3)
     found = simulate(
         traffic.arrivals(),
         cost=LinearCost(STEP_S),
@@ -169,12 +169,14 @@ def test_a_run_of_decode_steps_lasts_as_long_as_its_steps(cost: RoofCost | Linea
         assert seconds >= until_s
 
 
-def everyday(num_requests: int = 3000, rate: float = 20.0) -> Traffic:
+def everyday(num_requests: int = 3000, rate: float = 20.0) -> RandomTraffic:
     lengths = parse_lengths("800~0.8", what="in"), parse_lengths("200~0.6", what="out")
-    return Traffic(rate, *lengths, num_requests)
+    return RandomTraffic(rate, *lengths, num_requests)
 
 
-def run(traffic: Traffic, policy: Policy = Policy.CONTINUOUS, *, replicas: int = 1) -> Simulation:
+def run(
+    traffic: RandomTraffic, policy: Policy = Policy.CONTINUOUS, *, replicas: int = 1
+) -> Simulation:
     return simulate(
         traffic.arrivals(),
         cost=RoofCost(),
@@ -213,7 +215,7 @@ def test_continuous_batching_beats_static_batching() -> None:
 def test_bursts_wait_longer_than_a_poisson_stream() -> None:
     even, bursts = (
         simulate(
-            Traffic(20, ONE, ONE, 20_000, burstiness=cv).arrivals(),
+            RandomTraffic(20, ONE, ONE, 20_000, burstiness=cv).arrivals(),
             cost=LinearCost(0.03),
             limits=limits(max_rows=1, max_step_tokens=1),
         ).ttft
@@ -228,7 +230,7 @@ def test_a_separated_fleet_finishes_everything_and_pays_for_the_transfer() -> No
             everyday().arrivals(),
             cost=RoofCost(),
             limits=limits(),
-            replicas=Separation(2, 3, Transfer(131072, bytes_per_s)),
+            replicas=PoolSplit(2, 3, Transfer(131072, bytes_per_s)),
         )
 
     fast, slow = separated(1e12), separated(2e9)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.plan.serving.simulate.arrivals import Traffic, parse_lengths
+from rooflight.plan.serving.simulate.arrivals import RandomTraffic, parse_lengths
 from rooflight.plan.serving.simulate.quantiles import EXACT_UP_TO, RELATIVE_ERROR, QuantileSketch
-from rooflight.plan.serving.simulate.trace import Trace, hourly_rates
+from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_lengths_that_are_none_are_refused(text: str) -> None:
 @pytest.mark.parametrize("burstiness", [0.5, 1.0, 2.0])
 def test_gaps_have_the_rate_and_burstiness_that_was_asked_for(burstiness: float) -> None:
     one = parse_lengths("1", what="")
-    traffic = Traffic(50.0, one, one, 100_000, burstiness=burstiness)
+    traffic = RandomTraffic(50.0, one, one, 100_000, burstiness=burstiness)
     times = [arrival.time_s for arrival in traffic.arrivals()]
     gaps = np.diff(times)
     assert len(times) == 100_000 and min(gaps) >= 0
@@ -50,7 +50,7 @@ def test_gaps_have_the_rate_and_burstiness_that_was_asked_for(burstiness: float)
 def test_the_same_seed_gives_the_same_traffic() -> None:
     lengths = parse_lengths("10~1", what="")
     one, same, other = (
-        list(Traffic(1.0, lengths, lengths, 50, seed=seed).arrivals()) for seed in (1, 1, 2)
+        list(RandomTraffic(1.0, lengths, lengths, 50, seed=seed).arrivals()) for seed in (1, 1, 2)
     )
     assert one == same != other
 
@@ -61,7 +61,7 @@ def test_a_csv_trace_is_read_as_it_stands(tmp_path: Path) -> None:
         "arrival_s,input_tokens,output_tokens,prefix,prefix_tokens,tenant\n"
         "10,100,5,,,\n10.5,200,0,system,64,a\n11,200,7,system,64,b\n12,200,7,system,64,a\n"
     )
-    found = list(Trace(path).arrivals())
+    found = list(RequestTrace(path).arrivals())
     assert [(a.time_s, a.input_tokens, a.output_tokens) for a in found] == [
         (0.0, 100, 5),
         (0.5, 200, 1),
@@ -79,7 +79,7 @@ def test_a_mooncake_trace_is_read_as_it_stands(tmp_path: Path) -> None:
         {"timestamp": 3000, "input_length": 1024, "output_length": 9, "hash_ids": [4, 5]},
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
-    first, second = Trace(path).arrivals()
+    first, second = RequestTrace(path).arrivals()
     assert first.segments == second.segments == (4, 5)
     assert first.segment_tokens == 512 and second.time_s == 3.0
 
@@ -90,14 +90,14 @@ def test_a_trace_is_counted_by_the_hour(tmp_path: Path) -> None:
     times = [*range(0, 3600, 10), *range(7200, 9000, 5)]
     rows = "".join(f"{t},8,8\n" for t in times)
     path.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
-    assert hourly_rates(Trace(path)) == pytest.approx([0.1, 1 / 3600, 360 / 1795])
+    assert hourly_rates(RequestTrace(path)) == pytest.approx([0.1, 1 / 3600, 360 / 1795])
     path.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}10801,8,8\n")
-    assert hourly_rates(Trace(path)) == pytest.approx([0.1, 1 / 3600, 0.1])
+    assert hourly_rates(RequestTrace(path)) == pytest.approx([0.1, 1 / 3600, 0.1])
     path.write_text("arrival_s,input_tokens,output_tokens\n5,8,8\n")
-    assert hourly_rates(Trace(path)) == [1.0]
+    assert hourly_rates(RequestTrace(path)) == [1.0]
     path.write_text("arrival_s,input_tokens,output_tokens\n5,8,8\n1e10,8,8\n")
     with pytest.raises(UsageError, match="over a year"):
-        hourly_rates(Trace(path))
+        hourly_rates(RequestTrace(path))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_a_wrong_trace_names_its_line(
     path = tmp_path / name
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(UsageError, match=problem):
-        list(Trace(path).arrivals())
+        list(RequestTrace(path).arrivals())
 
 
 def test_a_missing_trace_is_an_error() -> None:
     with pytest.raises(UsageError, match="cannot read"):
-        list(Trace(Path("no/such/file.csv")).arrivals())
+        list(RequestTrace(Path("no/such/file.csv")).arrivals())
 
 
 _values = st.lists(

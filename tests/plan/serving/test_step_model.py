@@ -17,8 +17,8 @@ from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.plan.serving.step.terms import Experts, Message
-from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.terms import CommTerm, ExpertReads
+from rooflight.plan.serving.step.time import ServingStepTime
 
 DENSE = ("llama3-8b", "llama2-13b", "gemma3-4b", "qwen3-8b", "mpt-7b")
 LAYOUTS = (
@@ -94,7 +94,7 @@ def test_a_batch_reads_the_experts_it_visits() -> None:
     visited = [
         len({e for _ in range(32) for e in rng.sample(range(256), 8)}) for _ in range(trials)
     ]
-    expected = 256 * Experts(1.0, 8 / 256).touched(32)
+    expected = 256 * ExpertReads(1.0, 8 / 256).touched(32)
     assert sum(visited) / trials == pytest.approx(expected, rel=0.01)
 
 
@@ -127,7 +127,7 @@ def test_a_layout_that_replicates_nothing_has_exactly_the_flops_of_one_chip() ->
 def collectives(model: StepModel, ops: str) -> list[str]:
     (stage,) = model.stages[frozenset(("generate",))]
     terms = [c.term for c in stage]
-    return [t.kind for t in terms if isinstance(t, Message) and t.op.startswith(ops)]
+    return [t.kind for t in terms if isinstance(t, CommTerm) and t.op.startswith(ops)]
 
 
 def test_a_cache_split_by_batch_costs_two_all_to_alls() -> None:
@@ -207,7 +207,7 @@ def test_checking_proposed_tokens_reads_weights_and_cache_once() -> None:
 def test_context_parallel_prefill_gathers_keys_and_values() -> None:
     model = built("llama3-70b", "v5e:4x4", "tp=4,cp=4")
     (stage,) = model.stages[frozenset(("prefill",))]
-    found = [c.term for c in stage if isinstance(c.term, Message) and c.term.where == "R"]
+    found = [c.term for c in stage if isinstance(c.term, CommTerm) and c.term.where == "R"]
     assert [(m.kind, m.unit) for m in found] == [("all_gather", "positions")] * 2
     one = built("llama3-70b", "v5e:2x2", "tp=4").prefill([8192])
     assert model.prefill([8192]).matmul_s == pytest.approx(one.matmul_s / 4, rel=1e-3)
@@ -237,7 +237,7 @@ def test_more_work_never_takes_less_time_and_bounds_stay_in_order(
 
 def test_a_utilisation_above_one_cannot_be_built() -> None:
     with pytest.raises(ModelError, match="above 100 %"):
-        StepTime(2.0, 0.0, 0.5, 0.0, 0.0, 1.0, {})
+        ServingStepTime(2.0, 0.0, 0.5, 0.0, 0.0, 1.0, {})
 
 
 def test_a_layout_must_have_the_chips_of_the_slice() -> None:

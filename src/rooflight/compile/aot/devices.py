@@ -16,11 +16,11 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from rooflight.compile.aot.gpu import register_cuda
-from rooflight.compile.aot.target import CORE_AXIS, Target
+from rooflight.compile.aot.target import CORE_AXIS, CompileTarget
 from rooflight.hardware.mesh import Segment
 
 
-def target_mesh(target: Target) -> Mesh:
+def target_mesh(target: CompileTarget) -> Mesh:
     """The jax mesh of a target, over devices that exist only for the compiler."""
     if target.platform == "cuda":
         register_cuda()
@@ -28,7 +28,7 @@ def target_mesh(target: Target) -> Mesh:
     return placed_mesh(target, topology.devices)
 
 
-def placed_mesh(target: Target, found: Sequence[Any]) -> Mesh:
+def placed_mesh(target: CompileTarget, found: Sequence[Any]) -> Mesh:
     """The jax mesh of a target over its devices, real ones or those of the compiler."""
     devices = sorted(found, key=_place)
     cores, rest = divmod(len(devices), target.num_chips)

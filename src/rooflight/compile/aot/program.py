@@ -29,7 +29,7 @@ from rooflight.compile.findings.waste import (
     find_schedule_waste,
 )
 from rooflight.compile.hlo.manual import split_axes
-from rooflight.compile.hlo.memory import Memory, OutOfMemory
+from rooflight.compile.hlo.memory import HloMemory, OutOfMemory
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import CompiledTime, compiled_time
 from rooflight.errors import UsageError
@@ -60,7 +60,7 @@ class ProgramVerdict:
         return next((d for d in self.done if not d.is_good), None)
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> HloMemory | None:
         return self.scheduled.memory if self.scheduled else None
 
 

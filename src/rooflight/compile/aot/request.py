@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rooflight.compile.aot.target import Option, Target, make_target
+from rooflight.compile.aot.target import CompileTarget, Option, make_target
 from rooflight.hardware.mesh import Mesh, Segment
 
 Stage = Literal["partitioned", "scheduled", "executable"]
@@ -52,7 +52,7 @@ class ChildTask:
     until: Stage
     options: Mapping[str, CompilerOption]
     folder: str
-    target: Target
+    target: CompileTarget
     dump: str
     cache: str
 
@@ -81,4 +81,4 @@ def read_task(path: Path) -> ChildTask:
     target: dict[str, Any] = data.pop("target")
     axes = {name: tuple(Segment(**s) for s in parts) for name, parts in target.pop("axes").items()}
     options: dict[str, Option] = target.pop("options")
-    return ChildTask(**data, target=Target(**target, options=options, axes=axes))
+    return ChildTask(**data, target=CompileTarget(**target, options=options, axes=axes))

@@ -1,7 +1,7 @@
 """What the program of a plan holds from step to step, and where that is not as planned.
 
-In: a `Plan`. Out: bytes on one device, by the path in the program's state; and `Term`s, as planned
-and as the program is written.
+In: a `Plan`. Out: bytes on one device, by the path in the program's state; and `StateTerm`s, as
+planned and as the program is written.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _MOMENTS = ("optimizer[0].mu", "optimizer[0].nu")  # of Adam
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class StateTerm:
     """One component; `because` says what the program holds, "" if it is as planned."""
 
     name: str
@@ -47,7 +47,7 @@ def expected_state(plan: Plan) -> dict[str, int]:
     }
 
 
-def terms(plan: Plan) -> tuple[Term, ...]:
+def terms(plan: Plan) -> tuple[StateTerm, ...]:
     """Every component as planned and as the program is written, from the same closed form.
 
     They differ where a plan was made for something else than this program.
@@ -55,11 +55,14 @@ def terms(plan: Plan) -> tuple[Term, ...]:
     planned = {part.name: part.nbytes for part in plan.memory.parts}
     program = {part.name: part for part in memory(program_job(plan)).parts}
     found = [
-        Term(name, planned.get(name, 0), part.nbytes, _because(part, planned.get(name, 0)))
+        StateTerm(name, planned.get(name, 0), part.nbytes, _because(part, planned.get(name, 0)))
         for name, part in program.items()
     ]
     gone = "the program holds none of it"
-    return (*found, *(Term(n, size, 0, gone) for n, size in planned.items() if n not in program))
+    return (
+        *found,
+        *(StateTerm(n, size, 0, gone) for n, size in planned.items() if n not in program),
+    )
 
 
 def _because(part: Part, planned_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""`Target`: the slice and mesh as XLA names them, with nothing of jax in it.
+"""`CompileTarget`: the slice and mesh as XLA names them, with nothing of jax in it.
 
 In: a `specs.Mesh`. Out: a topology name, its options, and where each mesh axis lies, so that a
 child process can build the very devices in the very order. Wraparound is always said: the
@@ -26,7 +26,7 @@ _USABLE = "hbm_usable_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CompileTarget:
     """What to compile for. `dims` are the physical dims, outermost first; `axes` lie on them."""
 
     platform: str
@@ -70,19 +70,19 @@ def target_names() -> dict[str, list[str]]:
     return {"tpu": list(_TPU_NAMES), "gpu": gpu_names()}
 
 
-def make_target(mesh: Mesh) -> Target:
+def make_target(mesh: Mesh) -> CompileTarget:
     """The target of a mesh on its slice."""
     on = mesh.slice
     dims = {d.name: d.size for d in on.dims}
     if on.chip.kind == "gpu":
-        return Target("cuda", on.chip.name, gpu_options(on), dims, mesh.segments)
+        return CompileTarget("cuda", on.chip.name, gpu_options(on), dims, mesh.segments)
     if on.chip.name not in _TPU_NAMES:
         raise UsageError(
             f"no compiler knows the chip {on.chip.name!r}, so {on} cannot be compiled for",
             hint=f"choose one of {', '.join(_TPU_NAMES)}",
         )
     shape = "x".join(map(str, on.shape))
-    return Target("tpu", f"{on.chip.name}:{shape}", _tpu_options(on), dims, mesh.segments)
+    return CompileTarget("tpu", f"{on.chip.name}:{shape}", _tpu_options(on), dims, mesh.segments)
 
 
 def _tpu_options(on: Slice) -> dict[str, Option]:

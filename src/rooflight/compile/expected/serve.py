@@ -1,17 +1,17 @@
 """What a served step expects of the compiler: its collectives, and the bytes of what it keeps.
 
 In: a `ServedStep`. Out: `Expected` collectives, pins for the program, bytes on one device by path,
-and `Term`s. The steps are those of `plan.serving`: weights and caches stay where they are.
+and `StateTerm`s. The steps are those of `plan.serving`: weights and caches stay where they are.
 """
 
 import math
 
 from rooflight.algebra.shapes import device_bytes
-from rooflight.compile.aot.state import Term
+from rooflight.compile.aot.state import StateTerm
 from rooflight.compile.expected.train import Expected
 from rooflight.models.graph.ops import Param
 from rooflight.plan.serving.step.constraints import generate_steps
-from rooflight.plan.serving.step.terms import Setting, sent_dtype
+from rooflight.plan.serving.step.terms import StepSpec, sent_dtype
 from rooflight.program.from_plan.served_step import WIDE, ServedStep, serving_dims, serving_setting
 
 
@@ -52,11 +52,11 @@ def expected_stored(step: ServedStep) -> dict[str, int]:
     return found
 
 
-def _params(setting: Setting, block: int | None) -> list[Param]:
+def _params(setting: StepSpec, block: int | None) -> list[Param]:
     return [p for p in setting.graph.params if p.block == block]
 
 
-def _weight(setting: Setting, param: Param) -> int:
+def _weight(setting: StepSpec, param: Param) -> int:
     """One layer of it. In few bits are matrices, but neither the table of tokens nor a router."""
     kept, few = setting.precision.activations, setting.precision.weights
     matrices = {op.params[0] for op in setting.graph.ops if op.kind == "matmul" and op.params}
@@ -66,7 +66,7 @@ def _weight(setting: Setting, param: Param) -> int:
     return device_bytes(stored, setting.graph.sizes, setting.axes, dtype)
 
 
-def _pages(step: ServedStep, setting: Setting, block: int) -> int:
+def _pages(step: ServedStep, setting: StepSpec, block: int) -> int:
     """One layer's blocks of the pool; layers with a window have as many."""
     held, axes, layout = setting.graph.sizes, setting.axes, setting.layout
     caches = [layout.of_cache(c.tensor) for c in setting.graph.caches if c.block == block]
@@ -79,7 +79,7 @@ def _pages(step: ServedStep, setting: Setting, block: int) -> int:
     return sum(device_bytes(t, sizes, axes, setting.precision.kv) for t in pooled)
 
 
-def serving_terms(step: ServedStep) -> tuple[Term, ...]:
+def serving_terms(step: ServedStep) -> tuple[StateTerm, ...]:
     """Every component as planned, and as the program is written."""
     stored, planned = expected_stored(step), {p.name: p.nbytes for p in step.memory.parts}
     pages = sum(n for path, n in stored.items() if path.startswith("cache"))
@@ -90,6 +90,6 @@ def serving_terms(step: ServedStep) -> tuple[Term, ...]:
         "kv cache": "whole blocks, and every position of layers with a window",
     }
     return tuple(
-        Term(name, planned[name], n, why[name] if n != planned[name] else "")
+        StateTerm(name, planned[name], n, why[name] if n != planned[name] else "")
         for name, n in program.items()
     )

@@ -25,10 +25,10 @@ from rooflight.dtypes import Dtype
 from rooflight.models.layout.constraints import Pins
 from rooflight.plan.file.record import Plan
 from rooflight.plan.training.derive.algorithm import pad_routed
-from rooflight.plan.training.derive.derivation import Derivation, Derived, token_axes
+from rooflight.plan.training.derive.derivation import Derived, DerivedLayer, token_axes
 from rooflight.plan.training.memory.remat import keep, parse_remat
 from rooflight.program.from_plan.schedule import rounds_of
-from rooflight.program.from_plan.setting import Setting, setting_of
+from rooflight.program.from_plan.setting import ProgramSetting, setting_of
 
 _NO_GRADIENT = "donehot"  # a lookup is derived as a product, but tokens have no gradient
 
@@ -58,7 +58,7 @@ def expected_collectives(plan: Plan) -> list[Expected]:
 
 
 def _of_block(
-    setting: Setting, pins: Pins, derivation: Derivation, block: int | None, *, layers: int
+    setting: ProgramSetting, pins: Pins, derivation: DerivedLayer, block: int | None, *, layers: int
 ) -> Iterator[Expected]:
     rounds = rounds_of(setting.plan)
     for line, is_forward in _steps(setting, derivation, block):
@@ -71,7 +71,7 @@ def _of_block(
             yield _expected(setting, line.step, line.op.name, setting.compute, layers * often)
 
 
-def _of_stages(setting: Setting) -> Iterator[Expected]:
+def _of_stages(setting: ProgramSetting) -> Iterator[Expected]:
     """What stages hand to each other, and the sums of weights that all have."""
     rounds, stages = rounds_of(setting.plan), tuple(sorted(setting.layout.stages))
     stream = setting.layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
@@ -87,7 +87,7 @@ def _of_stages(setting: Setting) -> Iterator[Expected]:
             yield Expected("all_reduce", stages, nbytes, 1, param.name, because)
 
 
-def _of_update(setting: Setting, pins: Pins) -> Iterator[Expected]:
+def _of_update(setting: ProgramSetting, pins: Pins) -> Iterator[Expected]:
     """Gradients to the parts of the optimizer, and weights back from them."""
     axes = setting.mesh.axes
     for _, param, layers in setting.stacks():
@@ -105,7 +105,7 @@ def _of_update(setting: Setting, pins: Pins) -> Iterator[Expected]:
 
 
 def _steps(
-    setting: Setting, derivation: Derivation, block: int | None
+    setting: ProgramSetting, derivation: DerivedLayer, block: int | None
 ) -> Iterator[tuple[Derived, bool]]:
     """The collectives of one layer and one microbatch, and which of them a forward alone has.
 
@@ -138,7 +138,7 @@ def _pending_axes(line: Derived, pins: Pins, block: int | None) -> Axes:
 
 
 def _expected(
-    setting: Setting, step: Step, op: str, dtype: Dtype, count: int, *, layers: int = 1
+    setting: ProgramSetting, step: Step, op: str, dtype: Dtype, count: int, *, layers: int = 1
 ) -> Expected:
     axes = setting.mesh.axes
     sizes = pad_routed(setting.dims, ways(token_axes(setting.layout), axes))

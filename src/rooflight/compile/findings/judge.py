@@ -17,7 +17,7 @@ from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import device_bytes
 from rooflight.compile.aot.request import CompileRequest, plain_collectives
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
-from rooflight.compile.aot.state import Term, expected_state, terms
+from rooflight.compile.aot.state import StateTerm, expected_state, terms
 from rooflight.compile.aot.target import CORE_AXIS
 from rooflight.compile.expected.match import Matching, Small, match
 from rooflight.compile.expected.serve import expected_serving, expected_stored, serving_terms
@@ -32,14 +32,14 @@ from rooflight.compile.findings.of_plan import (
     stored_finding,
 )
 from rooflight.compile.hlo.collectives import Collective
-from rooflight.compile.hlo.memory import Memory
+from rooflight.compile.hlo.memory import HloMemory
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import CompiledTime, compiled_time
 from rooflight.dtypes import DTYPES
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.models.graph.build import model_graph
 from rooflight.plan.file.record import Plan, plan_hash, to_json
-from rooflight.plan.serving.step.terms import Setting as ServingSetting
+from rooflight.plan.serving.step.terms import StepSpec
 from rooflight.program.from_plan.served_step import (
     ServedStep,
     hash_step,
@@ -47,7 +47,7 @@ from rooflight.program.from_plan.served_step import (
     serving_setting,
     write_step,
 )
-from rooflight.program.from_plan.setting import Setting, setting_of
+from rooflight.program.from_plan.setting import ProgramSetting, setting_of
 
 Until = Literal["partitioned", "scheduled", "executable"]
 STAGES: tuple[Until, ...] = ("partitioned", "scheduled", "executable")
@@ -76,7 +76,7 @@ class Verdict:
     replicated: tuple[Replicated, ...]
     unseen: tuple[str, ...]  # weights and moments of the plan that the program has not
     warnings: tuple[str, ...]
-    memory: Memory | None  # None before the schedule
+    memory: HloMemory | None  # None before the schedule
     time: CompiledTime | None = None  # None before the executable: unknown
     collectives: tuple[Collective, ...] = ()  # right after partitioning
     again_flops: int | None = None  # of products done a second time; None if nothing was compiled
@@ -157,7 +157,7 @@ def expected_of(plan: Plan | ServedStep) -> list[Expected]:
     return expected_collectives(plan) if isinstance(plan, Plan) else expected_serving(plan)
 
 
-def terms_of(plan: Plan | ServedStep) -> tuple[Term, ...]:
+def terms_of(plan: Plan | ServedStep) -> tuple[StateTerm, ...]:
     """Every component of memory, as planned and as the program is written."""
     return terms(plan) if isinstance(plan, Plan) else serving_terms(plan)
 
@@ -197,7 +197,7 @@ def _matching(
     return match(expected, step.collectives, ops, _small(setting, serving_dims(plan, setting)))
 
 
-def _small(setting: Setting | ServingSetting, dims: Mapping[str, int]) -> Small:
+def _small(setting: ProgramSetting | StepSpec, dims: Mapping[str, int]) -> Small:
     """A vector of the model, or a number of each token of a device, in fp32."""
     stream, wide = Tensor("x", ("B", "T"), ((), ())), DTYPES["f32"]
     placed = setting.layout.of_activation(stream)
@@ -234,7 +234,7 @@ def _path(op_name: str) -> str:
     return name.partition("['")[0] if name.startswith("cache[") and _SCALE not in name else name
 
 
-def _memory(done: Compilation) -> Memory | None:
+def _memory(done: Compilation) -> HloMemory | None:
     """The compiler's total; it writes one also where it then finds that it does not fit."""
     if done.outcome not in ("compiled", "out of memory"):
         return None

@@ -16,7 +16,7 @@ from rooflight.compile.hlo.instruction import Computation, Instruction, Module
 from rooflight.compile.hlo.loops import Execution
 from rooflight.compile.hlo.scatter import Place, only_calls, sliced_axes
 from rooflight.compile.hlo.shape import nbytes_of
-from rooflight.compile.hlo.sites import RENDEZVOUS, START, Dones, Site, Sites, is_work
+from rooflight.compile.hlo.sites import RENDEZVOUS, START, CommSite, Dones, Sites, is_work
 
 Form = Literal["sync", "async", "async fusion", "fusion", "offloaded", "dcn"]
 
@@ -73,7 +73,7 @@ def read_collectives(
     module: Module, runs: Mapping[str, Execution], axes: MeshAxes | None = None
 ) -> list[Collective]:
     """All collectives of a module, in the order of the text; `axes` are those of the jax mesh."""
-    reader = _Reader(module, axes, Sites(module), only_calls(module))
+    reader = _CollectiveReader(module, axes, Sites(module), only_calls(module))
     return [
         collective
         for name, execution in runs.items()
@@ -82,7 +82,7 @@ def read_collectives(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _CollectiveReader:
     """Turns the sites of a module into collectives."""
 
     module: Module
@@ -110,7 +110,7 @@ class _Reader:
         return found
 
     def _collective(
-        self, instruction: Instruction, site: Site, done: Instruction | None
+        self, instruction: Instruction, site: CommSite, done: Instruction | None
     ) -> Collective:
         inner = site.inner
         kind, form = self._kind_and_form(instruction, site)
@@ -146,7 +146,7 @@ class _Reader:
             source=self.module.source(inner) or self.module.source(instruction),
         )
 
-    def _kind_and_form(self, instruction: Instruction, site: Site) -> tuple[str, Form]:
+    def _kind_and_form(self, instruction: Instruction, site: CommSite) -> tuple[str, Form]:
         if instruction is site.inner:
             return site.kind, "async" if instruction.opcode.endswith("-start") else "sync"
         if instruction.opcode == "async-start":

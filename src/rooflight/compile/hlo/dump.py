@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rooflight.compile.hlo.groups import MeshAxes
 from rooflight.compile.hlo.live import LiveBytes, read_live
-from rooflight.compile.hlo.memory import Memory, read_memory
+from rooflight.compile.hlo.memory import HloMemory, read_memory
 from rooflight.compile.hlo.parse import parse_module
 from rooflight.compile.hlo.step import CompiledStep, read_step
 from rooflight.errors import UnknownNameError, UsageError
@@ -128,7 +128,7 @@ def choose_dump(dumps: list[Dump], *, module: str | None, where: Path) -> Dump:
 def read_dump(dump: Dump, *, axes: Mapping[str, int] | None = None) -> CompiledStep:
     """Reads a module and what lies beside it; `axes` name the mesh if the dump does not."""
     module = parse_module(_text(dump.path))
-    memory: Memory | None = None
+    memory: HloMemory | None = None
     live: LiveBytes | None = None
     if dump.assignment and dump.stage in ("executable", "scheduled"):
         ranges = _text(dump.live_ranges) if dump.live_ranges else ""

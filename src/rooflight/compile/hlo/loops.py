@@ -109,7 +109,7 @@ def _trips(module: Module, caller: Computation, loop: Instruction) -> int | None
     body = module.computations.get(loop.calls("body") or "")
     if condition is None or body is None or condition.root.opcode != "compare":
         return None
-    state = _State(module, caller, loop, body)
+    state = _LoopCarry(module, caller, loop, body)
     compare = condition.root
     sides = [_follow(condition, i) for i in condition.inputs(compare)]
     direction = compare.attribute("direction")
@@ -138,7 +138,7 @@ def _count(start: int, limit: int, step: int, direction: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _LoopCarry:
     """What a loop carries: the value of an element at the start, and what the body adds to it."""
 
     module: Module

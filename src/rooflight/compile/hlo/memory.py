@@ -36,7 +36,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class HloMemory:
     """Bytes of one device's main memory by category, and what lives at the peak anywhere."""
 
     by_category: Mapping[str, int]
@@ -56,7 +56,7 @@ class OutOfMemory:
     limit_bytes: int
 
 
-def read_memory(assignment: str, live_ranges: str, module: Module | None) -> Memory:
+def read_memory(assignment: str, live_ranges: str, module: Module | None) -> HloMemory:
     """Reads both texts; shapes and lines of the peak's buffers come from the module."""
     totals: dict[str, int] = {name: 0 for name in CATEGORIES}
     if not assignment.startswith("BufferAssignment:"):
@@ -68,7 +68,7 @@ def read_memory(assignment: str, live_ranges: str, module: Module | None) -> Mem
         match = _ALLOCATION.fullmatch(line)
         if match and _color(match[2]) == 0:
             totals[_category(match[2])] += int(match[1])
-    return Memory(totals, tuple(_peak(live_ranges, module)))
+    return HloMemory(totals, tuple(_peak(live_ranges, module)))
 
 
 def _color(words: str) -> int:

@@ -69,7 +69,7 @@ _HINT = "give the text that `--xla_dump_to` or `compiled.as_text()` wrote, whole
 
 def parse_module(text: str) -> Module:
     """Reads one module; a damaged one raises a `ParseError` that names the line."""
-    reader = _Reader()
+    reader = _HloParser()
     for number, line in enumerate(text.splitlines(), start=1):
         reader.read(number, line)
     return reader.finish()
@@ -80,7 +80,7 @@ def _error(line: int, what: str) -> ParseError:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _HloParser:
     """What has been read so far: a state machine fed with lines."""
 
     header: str = ""

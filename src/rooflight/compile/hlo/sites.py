@@ -1,7 +1,7 @@
 """Where collectives stand in a module: plain, in a fusion, in a call, started here and done there.
 
-In: a `Module`. Out: the `Site` of the collective that an instruction is or holds, the instruction
-that ends it, and which instructions are work that can hide it.
+In: a `Module`. Out: the `CommSite` of the collective that an instruction is or holds, the
+instruction that ends it, and which instructions are work that can hide it.
 """
 
 import re
@@ -32,7 +32,7 @@ _FARTHEST = 64  # instructions between a start and its done that only hand it on
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class CommSite:
     """A collective as it stands: the instruction itself, or one inside what that calls."""
 
     home: Computation
@@ -53,19 +53,19 @@ class Sites:
     """Finds collectives, and remembers what the called computations hold."""
 
     module: Module
-    inside: dict[str, Site | None] = field(default_factory=dict[str, "Site | None"])
+    inside: dict[str, CommSite | None] = field(default_factory=dict[str, "CommSite | None"])
     marks: dict[str, str] = field(default_factory=dict[str, str])
 
-    def of(self, computation: Computation, instruction: Instruction) -> Site | None:
+    def of(self, computation: Computation, instruction: Instruction) -> CommSite | None:
         """The collective an instruction is or holds; the end of an asynchronous one is none."""
         if instruction.opcode.removesuffix("-start") in KINDS:
-            return Site(computation, instruction)
+            return CommSite(computation, instruction)
         if instruction.opcode not in ("fusion", "async-start"):
             return None
         callee = instruction.calls("calls") or ""
         return None if self.mark(callee) == DONE else self.collective_in(callee)
 
-    def is_repeat(self, instruction: Instruction, site: Site, dones: "Dones") -> bool:
+    def is_repeat(self, instruction: Instruction, site: CommSite, dones: "Dones") -> bool:
         """The matmul that hides an asynchronous collective holds it once more."""
         callee = instruction.calls("calls") or ""
         if instruction.opcode != "fusion" or self.mark(callee) == START:
@@ -84,7 +84,7 @@ class Sites:
             self.marks[name] = next((t for t in targets if t in (START, DONE)), "")
         return self.marks[name]
 
-    def collective_in(self, name: str) -> Site | None:
+    def collective_in(self, name: str) -> CommSite | None:
         """The first collective inside a computation or what that calls; the calls are no cycle."""
         stack = [name]
         while stack:
@@ -101,7 +101,7 @@ class Sites:
                 continue
             own = [i for i in instructions if i.opcode.removesuffix("-start") in KINDS]
             deeper = (self.inside[c] for c in called)
-            first = Site(computation, own[0]) if computation and own else None
+            first = CommSite(computation, own[0]) if computation and own else None
             self.inside[here] = first or next((s for s in deeper if s), None)
         return self.inside[name]
 
@@ -143,7 +143,7 @@ class Dones:
                     channels[site.channel] = instruction
         return cls(starts, channels, meetings)
 
-    def of_start(self, instruction: Instruction, site: Site) -> Instruction | None:
+    def of_start(self, instruction: Instruction, site: CommSite) -> Instruction | None:
         if instruction.opcode.endswith("-start"):
             return self.by_start.get(instruction.name)
         if instruction.opcode == "fusion" and site.channel is not None:

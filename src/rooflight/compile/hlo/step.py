@@ -9,8 +9,8 @@ from rooflight.compile.hlo.groups import MeshAxes
 from rooflight.compile.hlo.instruction import Module
 from rooflight.compile.hlo.live import LiveBytes
 from rooflight.compile.hlo.loops import Execution, Loop, executions, loops
-from rooflight.compile.hlo.memory import Memory
-from rooflight.compile.hlo.work import Work, read_work
+from rooflight.compile.hlo.memory import HloMemory
+from rooflight.compile.hlo.work import HloWork, read_work
 
 _WARNING = re.compile(r"W\d{4} [\d:.]+ +\d+ (?P<file>[\w.]+):\d+\] (?P<text>.*)")
 _ADVICE = " As the last resort, SPMD will replicate"  # the same words after every such warning
@@ -25,8 +25,8 @@ class CompiledStep:
     module: Module
     runs: Mapping[str, Execution]
     collectives: tuple[Collective, ...]
-    work: tuple[Work, ...]
-    memory: Memory | None
+    work: tuple[HloWork, ...]
+    memory: HloMemory | None
     warnings: tuple[str, ...]
     live: LiveBytes | None = None
 
@@ -46,7 +46,7 @@ class CompiledStep:
         return sum(w.flops_per_step or 0 for w in self.work)
 
     @property
-    def of_unknown_flops(self) -> list[Work]:
+    def of_unknown_flops(self) -> list[HloWork]:
         """Kernels that do not say, and what is in loops of unknown length."""
         return [w for w in self.work if w.flops_per_step is None and w.flops != 0]
 
@@ -56,7 +56,7 @@ class CompiledStep:
         return sum(w.flops_per_step or 0 for w in self.work if w.recomputed)
 
     @property
-    def moves(self) -> list[Work]:
+    def moves(self) -> list[HloWork]:
         """Copies and transposes."""
         return [w for w in self.work if w.moves]
 
@@ -65,7 +65,7 @@ def read_step(
     module: Module,
     *,
     axes: MeshAxes | None = None,
-    memory: Memory | None = None,
+    memory: HloMemory | None = None,
     live: LiveBytes | None = None,
     log: str = "",
 ) -> CompiledStep:

@@ -23,7 +23,7 @@ _LARGEST_WINDOW = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class HloWork:
     """One instruction that keeps the device busy, with how often it runs a step."""
 
     name: str
@@ -43,10 +43,10 @@ class Work:
         return None if self.flops is None or self.count is None else self.flops * self.count
 
 
-def read_work(module: Module, runs: Mapping[str, Execution]) -> list[Work]:
+def read_work(module: Module, runs: Mapping[str, Execution]) -> list[HloWork]:
     """Matmuls, fusions, kernels, copies and transposes that the entry runs, in order."""
     counter = FlopCounter(module)
-    found: list[Work] = []
+    found: list[HloWork] = []
     for name, execution in runs.items():
         computation = module.computations[name]
         for instruction in computation.instructions:
@@ -73,9 +73,9 @@ def _work(
     instruction: Instruction,
     execution: Execution,
     counter: "FlopCounter",
-) -> Work:
+) -> HloWork:
     shapes = instruction.shapes
-    return Work(
+    return HloWork(
         name=instruction.name,
         opcode=instruction.opcode,
         shape=str(shapes[0]) if shapes else "()",

@@ -18,7 +18,7 @@ _SAME_PRICE = {"ragged_all_to_all": "all_to_all", "broadcast": "all_gather"}
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class InFlight:
     """A collective in the air: for how long, along which axes, in which lane of theirs."""
 
     axes: str  # "X", "X+Y", "dcn"
@@ -26,7 +26,7 @@ class Flight:
     seconds: float
 
 
-def flight(found: Collective, instruction: Instruction, mesh: Mesh) -> Flight | None:
+def flight(found: Collective, instruction: Instruction, mesh: Mesh) -> InFlight | None:
     """The flight of one execution; None if its groups are not axes of the mesh.
 
     A group that covers only a part of its axes runs inside a slice if it fills that part of them,
@@ -40,7 +40,7 @@ def flight(found: Collective, instruction: Instruction, mesh: Mesh) -> Flight | 
     seconds = collective_time(kind, found.nbytes, group).expected_s
     axes = "dcn" if found.form == "dcn" else "+".join(found.axes)
     turn = _turn(instruction) if kind == "permute" else ""
-    return Flight(axes, axes + turn, seconds)
+    return InFlight(axes, axes + turn, seconds)
 
 
 def _kind(name: str) -> CollectiveKind | None:

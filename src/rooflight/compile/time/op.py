@@ -1,6 +1,6 @@
 """What one instruction of a compiled step takes, and which unit of the chip it keeps busy.
 
-In: an instruction and the chip. Out: an `OpTime`. The compiler's own estimate counts where there
+In: an instruction and the chip. Out: an `HloOpTime`. The compiler's own estimate counts where there
 is one (after code generation); of an op without products it is known to be too long, by 1.2 to 5
 times where that was measured, so there it counts up to the time that the op's bytes take. Without
 an estimate, products and kernels of known FLOPs are held to the peak of the matrix unit, moves to
@@ -26,7 +26,7 @@ _IN_PLACE = ("dynamic-update-slice", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
-class OpTime:
+class HloOpTime:
     """Seconds of one execution on one unit, and whose figure that is."""
 
     unit: Unit
@@ -58,7 +58,7 @@ class OpPricer:
         assert unit is not None, "checked when made"
         return self.chip.detail.get("clock_compiler_hz", unit.clock_hz)
 
-    def price(self, computation: Computation, instruction: Instruction) -> OpTime | None:
+    def price(self, computation: Computation, instruction: Instruction) -> HloOpTime | None:
         """None for what keeps no unit busy: bookkeeping, starts and ends."""
         cycles = instruction.estimated_cycles
         if cycles is not None:
@@ -83,13 +83,13 @@ class OpPricer:
     def _unit(self, computation: Computation, instruction: Instruction) -> Unit:
         return "matrix" if self.flops.of(computation, instruction) else "memory"
 
-    def _estimated(self, computation: Computation, at: Instruction, seconds: float) -> OpTime:
+    def _estimated(self, computation: Computation, at: Instruction, seconds: float) -> HloOpTime:
         """The compiler's estimate; an op without products takes no longer than its bytes do."""
         unit = self._unit(computation, at)
         roof = self._traffic_s(computation, at) if unit == "memory" else None
         if roof is None or roof >= seconds:
-            return OpTime(unit, seconds, "compiler")
-        return OpTime(unit, roof, "capped")
+            return HloOpTime(unit, seconds, "compiler")
+        return HloOpTime(unit, roof, "capped")
 
     def _traffic_s(self, computation: Computation, at: Instruction) -> float | None:
         """All operands and results once through their memories; None if a rate is not known.
@@ -105,24 +105,24 @@ class OpPricer:
         rate = self.chip.vmem_bytes_per_s
         return max(far / self._hbm, (near + far) / rate) if rate else None
 
-    def _kernel(self, computation: Computation, kernel: Instruction) -> OpTime:
+    def _kernel(self, computation: Computation, kernel: Instruction) -> HloOpTime:
         flops, read = kernel_flops(computation, kernel), kernel_bytes(computation, kernel)
         if read is not None:
-            return OpTime("kernels", read / self._hbm, "bound")
+            return HloOpTime("kernels", read / self._hbm, "bound")
         if flops is None:
-            return OpTime("kernels", 0.0, "unknown")
-        return OpTime("kernels", flops / self.chip.peak_flops(_DTYPE), "bound")
+            return HloOpTime("kernels", 0.0, "unknown")
+        return HloOpTime("kernels", flops / self.chip.peak_flops(_DTYPE), "bound")
 
-    def _bound(self, computation: Computation, instruction: Instruction) -> OpTime:
+    def _bound(self, computation: Computation, instruction: Instruction) -> HloOpTime:
         """Products at the peak; else what is written, read and written once."""
         flops = self.flops.of(computation, instruction)
         if flops:
-            return OpTime("matrix", flops / self.chip.peak_flops(_DTYPE), "bound")
+            return HloOpTime("matrix", flops / self.chip.peak_flops(_DTYPE), "bound")
         written = instruction.nbytes
         if self._is_in_place(instruction):  # only the update moves
             others = [i.nbytes for i in computation.inputs(instruction)]
             written = sum(n for n in others if n != instruction.nbytes)
-        return OpTime("memory", 2 * written / self._hbm, "bound")
+        return HloOpTime("memory", 2 * written / self._hbm, "bound")
 
     def _is_in_place(self, instruction: Instruction) -> bool:
         """Whether an array is updated where it is, by the op itself or at the end of a fusion."""

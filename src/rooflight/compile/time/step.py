@@ -14,8 +14,8 @@ from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.instruction import Computation, Instruction
 from rooflight.compile.hlo.loops import read_loop
 from rooflight.compile.hlo.step import CompiledStep
-from rooflight.compile.time.network import Flight, flight
-from rooflight.compile.time.op import BASES, Basis, OpPricer, OpTime
+from rooflight.compile.time.network import InFlight, flight
+from rooflight.compile.time.op import BASES, Basis, HloOpTime, OpPricer
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh
 
@@ -69,7 +69,7 @@ def compiled_time(step: CompiledStep, mesh: Mesh, *, network_share: float = 1.0)
 
     `network_share` is the part of the network model's speed that collectives were seen to reach.
     """
-    walk = _Walk(
+    walk = _TimelineWalk(
         step, mesh, OpPricer.of(step.module, mesh.slice.chip), _by_name(step), network_share
     )
     whole = walk.round(step.module.computations[step.module.entry])
@@ -102,18 +102,18 @@ class _Round:
     exposed: dict[str, float] = field(default_factory=dict[str, float])  # by mesh axes
     hidden: dict[str, float] = field(default_factory=dict[str, float])
     free: dict[str, float] = field(default_factory=dict[str, float])  # when a lane is, again
-    landing: dict[str, tuple[Flight, float, int]] = field(
-        default_factory=dict[str, tuple[Flight, float, int]]
+    landing: dict[str, tuple[InFlight, float, int]] = field(
+        default_factory=dict[str, tuple[InFlight, float, int]]
     )
     spans: list[Span] = field(default_factory=list[Span])
 
-    def work(self, name: str, time: OpTime) -> None:
+    def work(self, name: str, time: HloOpTime) -> None:
         if time.seconds:
             self.spans.append(Span(time.unit, name, self.clock, time.seconds))
         _add(self.busy, time.unit, time.seconds)
         self.clock += time.seconds
 
-    def start(self, name: str, trip: Flight) -> None:
+    def start(self, name: str, trip: InFlight) -> None:
         """A lane carries one transfer after another."""
         begin = max(self.clock, self.free.get(trip.lane, 0.0))
         self.free[trip.lane] = begin + trip.seconds
@@ -164,7 +164,7 @@ def _add(totals: dict[str, float], key: str, seconds: float) -> None:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _TimelineWalk:
     """Walks computations, each once, and remembers what is not known."""
 
     step: CompiledStep
@@ -200,7 +200,7 @@ class _Walk:
             self._fly(self.collectives[at.name], at, now)
         elif at.opcode in _COPIES:
             seconds = self.pricer.copy_s(at)
-            now.start(at.name, Flight(MEMORY_LANE, MEMORY_LANE, seconds))
+            now.start(at.name, InFlight(MEMORY_LANE, MEMORY_LANE, seconds))
         elif at.opcode == "while":
             self._loop(computation, at, now)
         elif at.opcode in ("call", "conditional"):

@@ -11,7 +11,7 @@ from rooflight.costs.netsim.check import Holdings, check_copies, check_moves, ch
 from rooflight.costs.netsim.engine import Flight, busiest, end_of, later, mirror, run
 from rooflight.costs.netsim.exchange import exchange_schedule
 from rooflight.costs.netsim.gather import gather_schedule, own_units
-from rooflight.costs.netsim.schedule import Schedule
+from rooflight.costs.netsim.schedule import LinkSchedule
 from rooflight.costs.netsim.shares import equal_shares, gather_shares, one_share
 from rooflight.costs.netsim.shift import next_member, shift_schedule
 from rooflight.costs.netsim.torus import Torus
@@ -35,7 +35,7 @@ def all_gather(
     if len(rings) > 1:
         shares = gather_shares(rings)
 
-        def build(pieces: int, growing: bool) -> Schedule:
+        def build(pieces: int, growing: bool) -> LinkSchedule:
             return gather_schedule(torus, shard, shares, pieces=pieces, growing=growing)
 
         flights = min(
@@ -104,7 +104,7 @@ COLLECTIVES: dict[str, Callable[[Torus, float, Rings, int], Sequence[Flight]]] =
 
 
 def _fastest(
-    build: Callable[[int, bool], Schedule],
+    build: Callable[[int, bool], LinkSchedule],
     cuts: Sequence[tuple[int, bool]],
     flight_ticks: int,
     most: int,

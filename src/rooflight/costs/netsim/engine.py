@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from rooflight.costs.netsim.schedule import Message, Schedule
+from rooflight.costs.netsim.schedule import LinkSchedule, Message
 from rooflight.errors import ModelError
 
 
@@ -21,7 +21,7 @@ class Flight(NamedTuple):
     end: int
 
 
-def run(schedule: Schedule) -> list[Flight]:
+def run(schedule: LinkSchedule) -> list[Flight]:
     """When each message flies, in the order of the schedule."""
     return fly(schedule.messages)
 
@@ -29,7 +29,7 @@ def run(schedule: Schedule) -> list[Flight]:
 def fly(messages: list[Message]) -> list[Flight]:
     """When each of these messages flies, in their order."""
     flights: list[Flight] = []
-    for message, start in zip(messages, _Run(messages).finish(), strict=True):
+    for message, start in zip(messages, _NetworkRun(messages).finish(), strict=True):
         sent = start + message.send_ticks
         flights.append(Flight(message, start, sent, sent + message.flight_ticks))
     return flights
@@ -69,7 +69,7 @@ def _turned(message: Message) -> Message:
     return message._replace(link=message.back_link, source=message.target, target=message.source)
 
 
-class _Run:
+class _NetworkRun:
     """The state of one run: what waits, what is queued on which link, what is under way."""
 
     def __init__(self, messages: list[Message]) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from rooflight.costs.netsim.gather import half_mask, reach
-from rooflight.costs.netsim.schedule import Cargo, Schedule
+from rooflight.costs.netsim.schedule import Cargo, LinkSchedule
 from rooflight.costs.netsim.shares import Share
 from rooflight.costs.netsim.torus import Torus
 from rooflight.hardware.mesh import Ring
@@ -24,13 +24,13 @@ def exchange_schedule(
     members: Sequence[Sequence[int]],
     pieces: int,
     merged: bool,
-) -> Schedule:
+) -> LinkSchedule:
     """All groups exchange at once.
 
     `merged`: what a chip sends on goes in one message a hop (few, large: best when latency-bound);
     else every block travels alone, the farthest first (best on a line, where links differ).
     """
-    schedule = Schedule(torus)
+    schedule = LinkSchedule(torus)
     for number, share in enumerate(shares):
         phases = _phases(torus, share.order, members)
         nbytes = chunk_bytes * share.fraction / pieces
@@ -63,7 +63,7 @@ def _phases(torus: Torus, order: Sequence[Ring], members: Sequence[Sequence[int]
 
 
 def _exchange_phase(
-    schedule: Schedule,
+    schedule: LinkSchedule,
     ring: Ring,
     blocks: Blocks,
     base: Cargo,
@@ -92,7 +92,7 @@ def _route(torus: Torus, ring: Ring, chip: int, step: int, blocks: dict[int, int
 
 
 def _send_merged(
-    schedule: Schedule,
+    schedule: LinkSchedule,
     ring: Ring,
     chip: int,
     step: int,
@@ -115,7 +115,7 @@ def _send_merged(
 
 
 def _send_apart(
-    schedule: Schedule,
+    schedule: LinkSchedule,
     ring: Ring,
     chip: int,
     step: int,

@@ -8,7 +8,7 @@ the block growing on the way. Units: the two halves of each chip's shard, bit 2 
 from collections.abc import Sequence
 from functools import cache
 
-from rooflight.costs.netsim.schedule import Cargo, Schedule
+from rooflight.costs.netsim.schedule import Cargo, LinkSchedule
 from rooflight.costs.netsim.shares import Share
 from rooflight.costs.netsim.torus import Torus
 from rooflight.hardware.mesh import Ring
@@ -16,9 +16,9 @@ from rooflight.hardware.mesh import Ring
 
 def gather_schedule(
     torus: Torus, shard_bytes: float, shares: Sequence[Share], *, pieces: int, growing: bool
-) -> Schedule:
+) -> LinkSchedule:
     """All groups gather at once; about so many pieces in all overlap on different axes."""
-    schedule = Schedule(torus)
+    schedule = LinkSchedule(torus)
     piece = 0
     for share in shares:
         done = 0.0
@@ -44,7 +44,7 @@ def own_units(chip: int) -> int:
 
 
 def _gather_piece(
-    schedule: Schedule, order: Sequence[Ring], nbytes: float, piece: int, done: float
+    schedule: LinkSchedule, order: Sequence[Ring], nbytes: float, piece: int, done: float
 ) -> None:
     chips = range(schedule.torus.num_chips)
     blocks = [own_units(chip) for chip in chips]
@@ -64,7 +64,7 @@ def _gather_piece(
 
 
 def _spread(
-    schedule: Schedule, ring: Ring, chip: int, step: int, block: Cargo, after: Sequence[int]
+    schedule: LinkSchedule, ring: Ring, chip: int, step: int, block: Cargo, after: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """Sends a block one way along a ring: (member reached, last message, units) for each member."""
     torus, dim = schedule.torus, schedule.torus.dim_of(ring)

@@ -42,7 +42,7 @@ def lockstep_seconds(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) 
         return 0.0
     launch_s = fabric.tiers[0].launch_s
     if kind == "permute":
-        run = _Run(fabric)
+        run = _LockstepRun(fabric)
         run.stage(shift_stage(fabric, switched_groups(mesh, axes)), nbytes, run.start)
         return launch_s + run.end
     if kind == "all_to_all":
@@ -65,7 +65,7 @@ def _fastest(seconds: Callable[[int], float]) -> float:
 
 
 @dataclass(slots=True)
-class _Run:
+class _LockstepRun:
     """When each port and uplink is free again."""
 
     fabric: Fabric
@@ -124,7 +124,7 @@ def _shared(links: Times, used: npt.NDArray[np.int64], begin: Times, seconds: fl
 
 def _pipeline(fabric: Fabric, shard: float, stages: Sequence[Stage], pieces: int) -> float:
     """Every piece through all stages."""
-    run = _Run(fabric)
+    run = _LockstepRun(fabric)
     ready = [run.start] * pieces
     for level, piece in _order(len(stages), pieces):
         ready[piece] = run.stage(stages[level], shard / pieces, ready[piece])
@@ -135,7 +135,7 @@ def _exchange(fabric: Fabric, chunk: float, lines: Lines, pieces: int) -> float:
     """Every part inside its node, then along rails; parts for many nodes need no more pieces."""
     nodes = math.prod(len(along[0]) for along in lines[1:])
     parts = exchange_parts(fabric.tiers, lines, -(-pieces // nodes))
-    run = _Run(fabric)
+    run = _LockstepRun(fabric)
     ready = [run.start] * len(parts)
     for level, part in _order(2, len(parts)):
         ready[part] = run.stage(parts[part][level], chunk, ready[part])

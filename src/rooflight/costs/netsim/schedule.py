@@ -1,4 +1,4 @@
-"""`Schedule`: the messages of a collective, each over one link, with what it must wait for.
+"""`LinkSchedule`: the messages of a collective, each over one link, with what it must wait for.
 
 A message takes its link for `bytes / rate` and is there `hop_s` later (store and forward). It
 carries a set of payload units of one piece of the array, as the bits of an integer.
@@ -38,7 +38,7 @@ class Cargo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LinkSchedule:
     """Messages in the order they were added; `after` names earlier ones by index."""
 
     torus: Torus

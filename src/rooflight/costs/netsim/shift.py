@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rooflight.costs.netsim.schedule import Cargo, Schedule
+from rooflight.costs.netsim.schedule import Cargo, LinkSchedule
 from rooflight.costs.netsim.torus import Torus
 from rooflight.hardware.mesh import Ring
 
@@ -26,9 +26,9 @@ class Leg:
     members: int
 
 
-def shift_schedule(torus: Torus, nbytes: float, rings: Sequence[Ring]) -> Schedule:
+def shift_schedule(torus: Torus, nbytes: float, rings: Sequence[Ring]) -> LinkSchedule:
     """Every chip of every group sends to the next; the innermost axis moves first."""
-    schedule = Schedule(torus)
+    schedule = LinkSchedule(torus)
     for chip in range(torus.num_chips):
         routes = [_legs(torus, rings, chip, step) for step in (1, -1)]
         if routes[0] == routes[1]:
@@ -65,7 +65,7 @@ def _legs(torus: Torus, rings: Sequence[Ring], chip: int, two_ring_step: int) ->
 
 
 def _stream(
-    schedule: Schedule, nbytes: float, chip: int, routes: Sequence[list[Leg]], *, fair: bool
+    schedule: LinkSchedule, nbytes: float, chip: int, routes: Sequence[list[Leg]], *, fair: bool
 ) -> None:
     """Cuts the bytes into packets and deals them out over routes of one length.
 
@@ -95,9 +95,9 @@ def _num_packets(torus: Torus, nbytes: float, members: int) -> int:
     return max(1, min(_PACKETS * members, math.ceil(2 * _PACKETS * nbytes / hop_bytes)))
 
 
-def point_to_point_schedule(torus: Torus, nbytes: float, source: int, target: int) -> Schedule:
+def point_to_point_schedule(torus: Torus, nbytes: float, source: int, target: int) -> LinkSchedule:
     """One chip streams to another by shortest ways, a route from each port that starts one."""
-    schedule = Schedule(torus)
+    schedule = LinkSchedule(torus)
     ways = [_ways(torus, source, target, dim) for dim in range(len(torus.dims))]
     ways = [w for w in ways if w]
     routes: list[list[Leg]] = []

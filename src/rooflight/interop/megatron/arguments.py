@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.interop.framework import Framework, Loss, load_framework
+from rooflight.interop.framework import FrameworkSpec, Loss, load_framework
 from rooflight.interop.script.expand import UNKNOWN
 from rooflight.interop.script.run import Script, read_script
 from rooflight.interop.settings import Flat, read_nested_yaml, read_text, scalar
@@ -60,7 +60,7 @@ def _joined(one: Arguments, other: Arguments) -> Arguments:
     )
 
 
-def _file(path: str, framework: Framework, variables: Mapping[str, str]) -> Arguments:
+def _file(path: str, framework: FrameworkSpec, variables: Mapping[str, str]) -> Arguments:
     text = read_text(path, framework)
     if path.endswith((".yaml", ".yml")):
         return _yaml(framework, text)
@@ -77,13 +77,13 @@ def is_megatron_yaml(path: str) -> bool:
     return any("." in key and flag_of(key) in framework.defaults for key in keys)
 
 
-def _yaml(framework: Framework, text: str) -> Arguments:
+def _yaml(framework: FrameworkSpec, text: str) -> Arguments:
     flat = read_nested_yaml(text)
     tested = {k.removeprefix(_TESTS): v for k, v in flat.items() if k.startswith(_TESTS)}
     return _named(framework, tested or flat)
 
 
-def _named(framework: Framework, flat: Mapping[str, object]) -> Arguments:
+def _named(framework: FrameworkSpec, flat: Mapping[str, object]) -> Arguments:
     """By the last part of each key; two that would say different things are refused."""
     settings: Flat = {}
     names: dict[str, str] = {}
@@ -115,7 +115,7 @@ def _number(settings: Mapping[str, object], keys: Sequence[str]) -> int | None:
     return next((n for n in found if isinstance(n, int) and n is not True and n > 0), None)
 
 
-def _script(framework: Framework, text: str, variables: Mapping[str, str]) -> Arguments:
+def _script(framework: FrameworkSpec, text: str, variables: Mapping[str, str]) -> Arguments:
     script = read_script(text, dict(variables))
     before, after = _training(framework, script)
     launcher = _flags(before) | _flags([w for m in _SBATCH.findall(text) for w in m.split()])
@@ -137,7 +137,7 @@ def _variable(script: Script, names: Sequence[str]) -> int | None:
     return next((int(value) for value in values if re.fullmatch(r"\d{1,7}", value)), None)
 
 
-def _training(framework: Framework, script: Script) -> tuple[list[str], list[str]]:
+def _training(framework: FrameworkSpec, script: Script) -> tuple[list[str], list[str]]:
     """The words before and after the program that is trained by, or arguments alone."""
     found = [cut for words in script.programs if (cut := _cut(framework, words))]
     bare = [word for words in script.programs if words[0].startswith("--") for word in words]
@@ -154,14 +154,14 @@ def _training(framework: Framework, script: Script) -> tuple[list[str], list[str
     return found[-1]
 
 
-def _cut(framework: Framework, words: Sequence[str]) -> tuple[list[str], list[str]] | None:
+def _cut(framework: FrameworkSpec, words: Sequence[str]) -> tuple[list[str], list[str]] | None:
     program = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
     if program is None or not set(_flags(words[program + 1 :])) & set(framework.defaults):
         return None
     return list(words[:program]), list(words[program + 1 :])
 
 
-def _in_variables(framework: Framework, script: Script) -> list[tuple[list[str], list[str]]]:
+def _in_variables(framework: FrameworkSpec, script: Script) -> list[tuple[list[str], list[str]]]:
     """Commands that a variable holds for another program, such as sbatch."""
     found: list[tuple[list[str], list[str]]] = []
     for value in script.variables.values.values():
@@ -191,7 +191,7 @@ def _value(text: str) -> object:
     return text if text[:1] in ("'", '"', "") else scalar(text)
 
 
-def _check_known(framework: Framework, settings: Flat) -> None:
+def _check_known(framework: FrameworkSpec, settings: Flat) -> None:
     """What a command would print is not known; where it is a setting that counts, it is asked."""
     for key, value in settings.items():
         if not isinstance(value, str) or UNKNOWN not in value:
@@ -204,7 +204,7 @@ def _check_known(framework: Framework, settings: Flat) -> None:
         settings[key] = value.replace(UNKNOWN, "?")
 
 
-def _check_set(framework: Framework, settings: Flat, script: Script) -> None:
+def _check_set(framework: FrameworkSpec, settings: Flat, script: Script) -> None:
     """A flag that wants a value and has none reads a variable that nobody sets."""
     wants = {k for k, default in framework.defaults.items() if not isinstance(default, bool)}
     bare = [key for key, value in settings.items() if value is True and key in wants]

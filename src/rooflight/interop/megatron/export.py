@@ -17,7 +17,7 @@ from rooflight.interop.megatron.stages import stage_settings
 from rooflight.interop.policies import policies, title
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
 from rooflight.interop.round_trip import changed_layout, changed_parts
-from rooflight.interop.sizes import Sizes, has_numbers, plain_sizes
+from rooflight.interop.sizes import ModelSizes, has_numbers, plain_sizes
 from rooflight.models.spec import Attention, Mlp, ModelSpec, Moe
 from rooflight.plan.file.record import Plan
 
@@ -271,7 +271,7 @@ def _attention(attention: Attention) -> Settings:
     }
 
 
-def _experts(sizes: Sizes, moe: Moe) -> Settings:
+def _experts(sizes: ModelSizes, moe: Moe) -> Settings:
     settings: Settings = {
         "num-experts": moe.num_experts,
         "moe-router-topk": moe.experts_per_token,
@@ -288,7 +288,7 @@ def _experts(sizes: Sizes, moe: Moe) -> Settings:
     return settings
 
 
-def _biases(sizes: Sizes, mlp: Mlp) -> Settings:
+def _biases(sizes: ModelSizes, mlp: Mlp) -> Settings:
     attention = sizes.attention
     if mlp.has_bias and attention.qkv_bias and attention.out_bias:
         return {}
@@ -296,7 +296,7 @@ def _biases(sizes: Sizes, mlp: Mlp) -> Settings:
     return settings | ({"add-qkv-bias": True} if attention.qkv_bias else {})
 
 
-def _unsaid(model: ModelSpec, sizes: Sizes) -> list[Loss]:
+def _unsaid(model: ModelSpec, sizes: ModelSizes) -> list[Loss]:
     attention, mlp = sizes.attention, sizes.mlp
     some = [attention.out_bias, mlp.has_bias if mlp else False]
     what = f"model {model.name}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice, parse_slice
-from rooflight.interop.framework import Framework, Loss, load_framework
+from rooflight.interop.framework import FrameworkSpec, Loss, load_framework
 from rooflight.interop.imported import (
     Degree,
     Imported,
@@ -198,7 +198,7 @@ def _last_of_schedule(values: Mapping[str, object]) -> int | None:
 
 
 def _remat(
-    framework: Framework, values: Mapping[str, object], chunks: Chunks
+    framework: FrameworkSpec, values: Mapping[str, object], chunks: Chunks
 ) -> tuple[str, list[Loss]]:
     how = str(values["recompute-granularity"])
     if values["recompute-activations"] is True:
@@ -219,7 +219,7 @@ def _remat(
     return "block", []
 
 
-def _selective(framework: Framework, values: Mapping[str, object]) -> tuple[str, list[Loss]]:
+def _selective(framework: FrameworkSpec, values: Mapping[str, object]) -> tuple[str, list[Loss]]:
     """What is recomputed: attention, norms, or modules that a plan does not tell apart."""
     modules = str(values["recompute-modules"]).strip("[]").replace(",", " ").split()
     row = next(r for r in framework.tables["remats"] if r.name == "dots")
@@ -290,7 +290,7 @@ def _differs(values: Mapping[str, object], ranks: _Ranks, virtual: int) -> list[
     return found
 
 
-def _not_modelled(framework: Framework, found: Arguments) -> list[Loss]:
+def _not_modelled(framework: FrameworkSpec, found: Arguments) -> list[Loss]:
     losses: list[Loss] = []
     for key, written in found.names.items():
         flag = flag_of(written)
@@ -304,7 +304,7 @@ def _not_modelled(framework: Framework, found: Arguments) -> list[Loss]:
     return losses
 
 
-def _unread(framework: Framework, found: Arguments) -> tuple[str, ...]:
+def _unread(framework: FrameworkSpec, found: Arguments) -> tuple[str, ...]:
     """Flags that decide nothing of this; those that do and are not read are losses."""
     told = {loss.what for loss in _not_modelled(framework, found)}
     names = ((key, written) for key, written in found.names.items() if key in found.settings)

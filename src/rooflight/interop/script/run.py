@@ -44,7 +44,7 @@ class Script:
 
 
 @dataclass(slots=True)
-class _State:
+class _ScriptState:
     variables: Variables
     programs: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     skipped: dict[str, None] = field(default_factory=dict[str, None])
@@ -60,15 +60,15 @@ def read_script(text: str, given: dict[str, str] | None = None) -> Script:
     (('run', '--tp', '8', '--sp'),)
     """
     values: dict[str, Values] = dict(given or {})
-    state = _State(Variables(values))
-    _Reader(text, state, frozenset(given or ()), 0).read()
+    state = _ScriptState(Variables(values))
+    _ScriptReader(text, state, frozenset(given or ()), 0).read()
     return Script(tuple(state.programs), tuple(state.skipped), state.variables)
 
 
-class _Reader:
+class _ScriptReader:
     """Walks the tokens of one text."""
 
-    def __init__(self, text: str, state: _State, fixed: frozenset[str], depth: int) -> None:
+    def __init__(self, text: str, state: _ScriptState, fixed: frozenset[str], depth: int) -> None:
         if depth > _DEEPEST:
             raise ParseError(f"scripts are more than {_DEEPEST} deep", hint="write them out")
         self.tokens = tokens(text)
@@ -252,7 +252,7 @@ class _Reader:
             return
         text = _inner(words)
         if text is not None:
-            _Reader(text, self.state, self.fixed, self.depth + 1).read()
+            _ScriptReader(text, self.state, self.fixed, self.depth + 1).read()
             return
         self._count(words)
         self.state.programs.append(tuple(words))

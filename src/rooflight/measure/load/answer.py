@@ -1,4 +1,4 @@
-"""`Answer`: what came of one streamed request, and when; seconds of `time.perf_counter`."""
+"""`Reply`: what came of one streamed request, and when; seconds of `time.perf_counter`."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ LONGEST_WORDS = 200  # that are kept of what a server says
 
 
 @dataclass(slots=True)
-class Answer:
+class Reply:
     """What came of a request so far."""
 
     sent_s: float

@@ -15,10 +15,10 @@ from typing import Any  # JSON of a foreign server
 import aiohttp
 
 from rooflight.errors import RooflightError, UsageError
-from rooflight.measure.load.answer import Answer
+from rooflight.measure.load.answer import Reply
 from rooflight.measure.load.prompts import Prompts
 from rooflight.measure.load.stream import ask
-from rooflight.measure.load.tally import Measured, Tally
+from rooflight.measure.load.tally import LoadTally, Measured
 from rooflight.measure.load.target import Dialect, Target
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.tally import Slo
@@ -45,14 +45,14 @@ def drive(
     watch: Watch | None = None,
 ) -> Driven:
     """Sends all arrivals, in order of time, and waits for the last answer or the time limit."""
-    tally = Tally(slo or Slo())
+    tally = LoadTally(slo or Slo())
     _raise_file_limit()
     dialect = asyncio.run(_drive(arrivals, target, seed, tally, watch))
     return Driven(tally.result(num_requests), dialect)
 
 
 async def _drive(
-    arrivals: Iterable[Arrival], target: Target, seed: int, tally: Tally, watch: Watch | None
+    arrivals: Iterable[Arrival], target: Target, seed: int, tally: LoadTally, watch: Watch | None
 ) -> Dialect:
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     prompts = Prompts(target.vocab, seed)
@@ -63,7 +63,7 @@ async def _drive(
         auto_decompress=False,
     ) as session:
         dialect = await learn(session, target, prompts.ids(0, Arrival(0.0, 8, 2)))
-        run = _Run(session, target, tally, watch, time.perf_counter())
+        run = _LoadRun(session, target, tally, watch, time.perf_counter())
         try:
             async with asyncio.timeout(target.time_limit_s), asyncio.TaskGroup() as group:
                 for index, arrival in enumerate(arrivals):
@@ -84,12 +84,12 @@ def _raise_file_limit() -> None:
 
 
 @dataclass(slots=True)
-class _Run:
+class _LoadRun:
     """What the requests of a run share."""
 
     session: aiohttp.ClientSession
     target: Target
-    tally: Tally
+    tally: LoadTally
     watch: Watch | None
     begin_s: float
     watched_s: float = 0.0
@@ -98,7 +98,7 @@ class _Run:
         """One request, from its due time to its last token."""
         self.tally.sent(max(0.0, time.perf_counter() - due_s))
         self._show()
-        answer = Answer(due_s)
+        answer = Reply(due_s)
         answer.fail("time limit", f"open after {self.target.time_limit_s:g} s of the run")
         try:
             answer = await ask(

@@ -17,7 +17,7 @@ _LISTENS = "0A"
 _PROC = Path("/proc")
 
 
-class Busy(NamedTuple):
+class CpuUsage(NamedTuple):
     """CPU seconds so far: of the machine; of this process, the server and their children."""
 
     at_s: float
@@ -25,19 +25,19 @@ class Busy(NamedTuple):
     ours_s: float
 
 
-def busy(url: str) -> Busy | None:
+def busy(url: str) -> CpuUsage | None:
     """A reading; two of them tell the load between."""
     address = urlsplit(url)
     try:
         server = _listener(address.port or 80) if address.hostname in _LOCAL else None
         if server is None:
             return None
-        return Busy(time.monotonic(), _machine_s(), _tree_s({server, os.getpid()}))
+        return CpuUsage(time.monotonic(), _machine_s(), _tree_s({server, os.getpid()}))
     except (OSError, ValueError, LookupError):
         return None
 
 
-def other_load(before: Busy | None, after: Busy | None) -> float | None:
+def other_load(before: CpuUsage | None, after: CpuUsage | None) -> float | None:
     """The share of all cores that other processes used between two readings."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None

@@ -1,6 +1,6 @@
 """One streamed request and the times at which its tokens came.
 
-In: a session, a URL and a body. Out: an `Answer`: first and last token, the gaps between, or the
+In: a session, a URL and a body. Out: a `Reply`: first and last token, the gaps between, or the
 kind of error that ended it. Seconds are those of `time.perf_counter`.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, cast  # Any: JSON of a foreign server
 
 import aiohttp
 
-from rooflight.measure.load.answer import LONGEST_WORDS, Answer
+from rooflight.measure.load.answer import LONGEST_WORDS, Reply
 
 _LONGEST_EVENT = 1 << 20  # bytes; a server that never ends a line fills no memory
 
 
-async def ask(session: aiohttp.ClientSession, url: str, body: bytes, *, timeout_s: float) -> Answer:
+async def ask(session: aiohttp.ClientSession, url: str, body: bytes, *, timeout_s: float) -> Reply:
     """Posts a body that asks for a stream and reads it to the end; errors are in the answer."""
-    answer = Answer(time.perf_counter())
+    answer = Reply(time.perf_counter())
     headers = {"Content-Type": "application/json"}
     try:
         async with (
@@ -52,7 +52,7 @@ class _WrongEvent(Exception):
         self.kind = kind
 
 
-async def _read(content: aiohttp.StreamReader, answer: Answer) -> None:
+async def _read(content: aiohttp.StreamReader, answer: Reply) -> None:
     left = b""
     async for piece in content.iter_any():
         now = time.perf_counter()
@@ -73,7 +73,7 @@ def _data(lines: list[bytes]) -> Iterator[bytes]:
     return (line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 
-def _take(data: bytes, answer: Answer, now: float) -> None:
+def _take(data: bytes, answer: Reply, now: float) -> None:
     if data == b"[DONE]":
         answer.is_done = True
         return

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rooflight.measure.load.answer import Answer
+from rooflight.measure.load.answer import Reply
 from rooflight.plan.serving.simulate.quantiles import Quantiles, QuantileSketch
 from rooflight.plan.serving.simulate.tally import Slo
 
@@ -50,7 +50,7 @@ class Measured:
         return self.num_good / self.duration_s if self.duration_s else 0.0
 
 
-class Tally:
+class LoadTally:
     """Collects answers in bounded memory."""
 
     def __init__(self, slo: Slo) -> None:
@@ -67,7 +67,7 @@ class Tally:
         self.num_sent += 1
         self._times["lag"].add(lag_s)
 
-    def ended(self, answer: Answer, *, due_s: float, begin_s: float, asked_tokens: int) -> None:
+    def ended(self, answer: Reply, *, due_s: float, begin_s: float, asked_tokens: int) -> None:
         """A request has its last token, or an error; `begin_s` is when the run began."""
         if answer.error:
             self._errors[answer.error] += 1

@@ -27,7 +27,7 @@ _FREE = {
 
 
 @dataclass(slots=True)
-class Counts:
+class OpCounts:
     """What a function does once."""
 
     matmul_flops: int = 0
@@ -35,7 +35,7 @@ class Counts:
     most_bytes: int = 0
     loops_of_unknown_length: int = 0
 
-    def add(self, other: "Counts", times: int = 1) -> None:
+    def add(self, other: "OpCounts", times: int = 1) -> None:
         self.matmul_flops += times * other.matmul_flops
         self.other_flops += times * other.other_flops
         self.most_bytes += times * other.most_bytes
@@ -55,9 +55,9 @@ def function(*, name: str, folder: str) -> dict[str, Any]:
     return asdict(counts) | {"least_bytes": sum(map(_nbytes, ends)), "matmuls": matmuls}
 
 
-def count(jaxpr: Any) -> Counts:
+def count(jaxpr: Any) -> OpCounts:
     """Adds up the equations of a jaxpr, those of inner ones as often as they run."""
-    total = Counts()
+    total = OpCounts()
     for equation in jaxpr.eqns:
         inner = list(_inner(equation))
         if equation.primitive.name == "cond":
@@ -82,14 +82,14 @@ def _inner(equation: Any) -> Iterator[tuple[Any, int]]:
                 yield found, times
 
 
-def _one(equation: Any) -> Counts:
+def _one(equation: Any) -> OpCounts:
     name = equation.primitive.name
     made = sum(math.prod(v.aval.shape) for v in equation.outvars)
     if name == "dot_general":
-        return Counts(_dot_flops(equation), 0, _moved(equation))
+        return OpCounts(_dot_flops(equation), 0, _moved(equation))
     if name in _FREE:
-        return Counts()
-    return Counts(0, made, _moved(equation))
+        return OpCounts()
+    return OpCounts(0, made, _moved(equation))
 
 
 def _dot_flops(equation: Any) -> int:

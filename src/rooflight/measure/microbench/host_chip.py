@@ -32,7 +32,7 @@ _LEAST_S = 1e-9  # of a hop on a machine that was disturbed
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulSample:
     """x[m,k] * W[k,n] on every device at once."""
 
     m: int
@@ -50,7 +50,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveSample:
     """One collective of V bytes, measured and as the fitted network has it.
 
     Over the devices of a process, or, each device with its peers, over the processes.
@@ -68,8 +68,8 @@ class Host:
     """A chip of which a slice has `devices`, and the measurements behind it."""
 
     chip: Chip
-    products: tuple[Product, ...]
-    collectives: tuple[Collective, ...]
+    products: tuple[MatmulSample, ...]
+    collectives: tuple[CollectiveSample, ...]
     processes: int = 1
 
     @property
@@ -92,7 +92,7 @@ def host_of(rows: Rows, base: Chip, *, devices: int, source: Source, processes: 
 
     `devices` are those of each process.
     """
-    products = tuple(Product(**row) for row in rows["matmuls"])
+    products = tuple(MatmulSample(**row) for row in rows["matmuls"])
     facts = ("flops.f32", "hbm_bytes", "hbm_bytes_per_s", "host_shape")
     chip = replace(
         base,
@@ -178,9 +178,9 @@ def _seconds(chip: Chip, row: Mapping[str, Any], processes: int) -> float:
     return collective_time(row["kind"], row["nbytes"], group).expected_s
 
 
-def _collective(chip: Chip, row: Mapping[str, Any], processes: int) -> Collective:
+def _collective(chip: Chip, row: Mapping[str, Any], processes: int) -> CollectiveSample:
     seconds = _seconds(chip, row, processes)
-    return Collective(row["kind"], row["nbytes"], row["seconds"], seconds, processes > 1)
+    return CollectiveSample(row["kind"], row["nbytes"], row["seconds"], seconds, processes > 1)
 
 
 def chip_file(host: Host) -> str:

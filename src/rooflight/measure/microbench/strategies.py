@@ -1,7 +1,7 @@
 """Strategies of a contraction, priced and run: predicted beside measured.
 
-In: a priced `Choice` on a mesh of this host. Out: `Run`s, the best first. The devices are made of
-this machine's cores, so a mesh of any other chip is refused.
+In: a priced `Choice` on a mesh of this host. Out: `StrategyRun`s, the best first. The devices are
+made of this machine's cores, so a mesh of any other chip is refused.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _ROUNDS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StrategyRun:
     """One strategy; predicted without overlap, for the host runs one step after the other."""
 
     summary: str
@@ -32,7 +32,7 @@ class Run:
 
 def run_choice(
     choice: Choice, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
-) -> tuple[Run, ...]:
+) -> tuple[StrategyRun, ...]:
     """Runs every strategy of a choice on as many devices as the mesh has."""
     if mesh.slice.chip.kind != "cpu" or dtype.name != "f32":
         raise UsageError(
@@ -53,6 +53,6 @@ def run_choice(
         rounds=_ROUNDS,
     )
     return tuple(
-        Run(price.summary, price.upper_s, measured)
+        StrategyRun(price.summary, price.upper_s, measured)
         for price, measured in zip(prices, seconds, strict=True)
     )

@@ -12,12 +12,12 @@ import numpy as np
 
 from rooflight.hardware.calibration import ANY, DENSE, EXPERTS, Calibration, calibration_text
 from rooflight.measure.published.cross_validate import COVERS, cross_validate, spread_of
-from rooflight.measure.published.hierarchy import Place, fit_hierarchy, places
-from rooflight.measure.published.replay import Asked, Case
+from rooflight.measure.published.hierarchy import FitScope, fit_hierarchy, places
+from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.measure.published.validation import Replay, validate_shipped
 
 
-def fit_calibrations(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
+def fit_calibrations(asked: CaseSet, *, made: str) -> tuple[Calibration, ...]:
     """Fits every chip, engine and kind of model that has rows, and what they are drawn to."""
     fits = fit_hierarchy(asked)
     out = cross_validate(asked, "configuration", start=fits)
@@ -43,7 +43,7 @@ def fit_calibrations(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
     return tuple(found)
 
 
-def evidence_text(asked: Asked) -> str:
+def evidence_text(asked: CaseSet) -> str:
     """The index of measured runs that the planner reads, one line for each configuration.
 
     What is extrapolated is as far off as runs of a source that no fit had seen.
@@ -78,7 +78,7 @@ def _most(replays: Sequence[Replay]) -> float:
     return sizes[int(COVERS * len(sizes))]
 
 
-def _stand_in(place: Place, case: Case) -> Case:
+def _stand_in(place: FitScope, case: Case) -> Case:
     """A case whose nearest place is this one: what a spread is looked up by."""
     return replace(case, chip=place.chip, engine=place.engine)
 

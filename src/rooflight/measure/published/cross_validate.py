@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rooflight.measure.published.hierarchy import Fits, Place, fit_hierarchy, places, predict
-from rooflight.measure.published.replay import Asked, Case
+from rooflight.measure.published.hierarchy import Fits, FitScope, fit_hierarchy, places, predict
+from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.plan.training.forecast.calibrated import Floats
 
 FOLDS = 10
@@ -39,7 +39,7 @@ class HeldOut:
     spread: Floats  # half-width of the log interval, from other folds' residuals
 
 
-def cross_validate(asked: Asked, by: str | FoldOf, *, start: Fits | None = None) -> HeldOut:
+def cross_validate(asked: CaseSet, by: str | FoldOf, *, start: Fits | None = None) -> HeldOut:
     """Holds out one fold, model or source at a time; what is in none, a fit of all answers."""
     fold_of = HELD_OUT[by] if isinstance(by, str) else by
     folds = [fold_of(case) for case in asked.cases]
@@ -56,7 +56,7 @@ def cross_validate(asked: Asked, by: str | FoldOf, *, start: Fits | None = None)
 
 def _spreads(cases: Sequence[Case], folds: Sequence[str | None], residuals: Floats) -> Floats:
     """Every row's spread from the other folds; rows of one place and fold share it."""
-    known: dict[tuple[Place, str | None], float] = {}
+    known: dict[tuple[FitScope, str | None], float] = {}
     for case, fold in zip(cases, folds, strict=True):
         key = places(case)[0], fold
         if key not in known:

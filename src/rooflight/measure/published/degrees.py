@@ -14,7 +14,7 @@ from rooflight.hardware.chip import TorusSpec
 from rooflight.hardware.mesh import Mesh, Place, place
 from rooflight.hardware.slice import Slice
 from rooflight.measure.published.chips import MeasuredChip
-from rooflight.measure.published.rows import Row
+from rooflight.measure.published.rows import PublishedRun
 
 _SHAPE = re.compile(r"\d{1,6}(x\d{1,6}){0,3}")
 
@@ -38,7 +38,7 @@ class Degrees:
         return self.replicas * self.shards
 
 
-def read_degrees(row: Row, chips: int, slices: int, devices: int) -> Degrees:
+def read_degrees(row: PublishedRun, chips: int, slices: int, devices: int) -> Degrees:
     """Reads the layout of a row; without one, weights are split over the chips of each slice."""
     layout = row.table("layout")
     given = {k: v for k, v in layout.items() if isinstance(v, int) and not isinstance(v, bool)}
@@ -120,7 +120,7 @@ def _expert_axes(axes: Mapping[str, int], inside: int, ways: int) -> str:
     return chosen
 
 
-def slice_of(row: Row, found: MeasuredChip, chips: int, slices: int) -> Slice:
+def slice_of(row: PublishedRun, found: MeasuredChip, chips: int, slices: int) -> Slice:
     """The slice of a row; a topology that is not stated is the most compact one."""
     chip, inside = found.chip, chips // slices
     if chip.torus:
@@ -133,7 +133,7 @@ def slice_of(row: Row, found: MeasuredChip, chips: int, slices: int) -> Slice:
     return Slice(chip, (gpus, chips // gpus) if chips > gpus else (gpus,))
 
 
-def stated_shape(row: Row) -> tuple[int, ...]:
+def stated_shape(row: PublishedRun) -> tuple[int, ...]:
     """The topology as a row begins it: `8x4x4`; nothing where it has none."""
     found = _SHAPE.match(str(row.fields.get("topology") or ""))
     return tuple(int(n) for n in found[0].split("x")) if found else ()

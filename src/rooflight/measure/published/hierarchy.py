@@ -14,14 +14,14 @@ import numpy as np
 from rooflight.hardware.calibration import ANY, DENSE, EXPERTS
 from rooflight.measure.published.fit import fit_values
 from rooflight.measure.published.priced_table import PricedTable, typical_of
-from rooflight.measure.published.replay import KERNEL, Asked, Case
+from rooflight.measure.published.replay import KERNEL, Case, CaseSet
 from rooflight.plan.training.forecast.calibrated import Floats, Values
 
 _OF_EXPERTS = ("experts", "dispatch", "overlap_experts", "experts8", "experts4")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class FitScope:
     """Whose rows a fit is made of; ANY chip of a kind, under ANY engine."""
 
     chip_kind: str
@@ -30,7 +30,7 @@ class Place:
     blocks: str
 
     @property
-    def wider(self) -> "Place | None":
+    def wider(self) -> "FitScope | None":
         """A version changed the kernels of experts on every chip, so those follow the version
         first; dense kernels follow the chip first."""
         engine, at, _ = self.engine.partition("@")
@@ -53,20 +53,20 @@ class Place:
         return 0.5 if self.chip != ANY else 0.7 if self.engine != ANY else 1.0
 
 
-Fits = Mapping[Place, Values]
+Fits = Mapping[FitScope, Values]
 
 
-def places(case: Case) -> tuple[Place, ...]:
+def places(case: Case) -> tuple[FitScope, ...]:
     """The fits that a case belongs to, nearest first. Kernels alone say nothing of whole steps."""
-    found = [Place(case.chip_kind, case.engine, case.chip, case.blocks)]
+    found = [FitScope(case.chip_kind, case.engine, case.chip, case.blocks)]
     while wider := found[-1].wider:
         found.append(wider)
     return tuple(found)
 
 
-def fit_hierarchy(asked: Asked, *, start: Fits | None = None) -> dict[Place, dict[str, float]]:
+def fit_hierarchy(asked: CaseSet, *, start: Fits | None = None) -> dict[FitScope, dict[str, float]]:
     """Fits every place, wide before narrow. `start` only saves steps towards the same optimum."""
-    found: dict[Place, dict[str, float]] = {}
+    found: dict[FitScope, dict[str, float]] = {}
     measured_s = asked.measured_s
     for place, members in _members(asked.cases).items():
         found[place] = fit_values(
@@ -79,9 +79,9 @@ def fit_hierarchy(asked: Asked, *, start: Fits | None = None) -> dict[Place, dic
     return found
 
 
-def _members(cases: Sequence[Case]) -> dict[Place, np.ndarray]:
+def _members(cases: Sequence[Case]) -> dict[FitScope, np.ndarray]:
     """The cases of every place; dense before experts, wide before narrow, then by name."""
-    found: dict[Place, np.ndarray] = {}
+    found: dict[FitScope, np.ndarray] = {}
     for index, case in enumerate(cases):
         for place in places(case):
             found.setdefault(place, np.zeros(len(cases), dtype=np.bool_))[index] = True
@@ -89,13 +89,13 @@ def _members(cases: Sequence[Case]) -> dict[Place, np.ndarray]:
     return {place: found[place] for place in order}
 
 
-def _given(place: Place, asked: Asked) -> Values | None:
+def _given(place: FitScope, asked: CaseSet) -> Values | None:
     """What was known of a place before these rows."""
     chip = place.chip_kind if place.chip == ANY else place.chip
     return asked.priors.get((chip, place.engine, place.blocks))
 
 
-def _prior(place: Place, found: Fits, table: PricedTable) -> Values:
+def _prior(place: FitScope, found: Fits, table: PricedTable) -> Values:
     """The wider fit; for experts the dense fit of the place, moved as the wider one was moved."""
     wider = _nearest(place.wider, found)
     if place.blocks == DENSE:
@@ -108,7 +108,7 @@ def _prior(place: Place, found: Fits, table: PricedTable) -> Values:
     return _moved(table, dense, beside, wider) | {n: wider[n] for n in _OF_EXPERTS if n in wider}
 
 
-def _nearest(place: Place | None, found: Fits) -> Values | None:
+def _nearest(place: FitScope | None, found: Fits) -> Values | None:
     while place and place not in found:
         place = place.wider
     return found[place] if place else None
@@ -122,7 +122,7 @@ def _moved(table: PricedTable, base: Values, start: Values, end: Values) -> dict
     }
 
 
-def predict(asked: Asked, fits: Fits) -> Floats:
+def predict(asked: CaseSet, fits: Fits) -> Floats:
     """Seconds of every case under the nearest fit that exists, else at typical values."""
     seconds = np.zeros(len(asked.cases))
     for place, members in _answering(asked.cases, fits).items():
@@ -131,14 +131,14 @@ def predict(asked: Asked, fits: Fits) -> Floats:
     return seconds
 
 
-def _answering(cases: Sequence[Case], fits: Fits) -> dict[Place | None, np.ndarray]:
-    found: dict[Place | None, np.ndarray] = {}
+def _answering(cases: Sequence[Case], fits: Fits) -> dict[FitScope | None, np.ndarray]:
+    found: dict[FitScope | None, np.ndarray] = {}
     for index, case in enumerate(cases):
         place = next((p for p in places(case) if p in fits), None)
         found.setdefault(place, np.zeros(len(cases), dtype=np.bool_))[index] = True
     return found
 
 
-def roof_seconds(asked: Asked) -> Floats:
+def roof_seconds(asked: CaseSet) -> Floats:
     """Seconds by the catalog alone."""
     return asked.table.seconds(asked.table.roof).total

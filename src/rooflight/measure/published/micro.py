@@ -15,7 +15,7 @@ from rooflight.hardware.slice import Slice
 from rooflight.measure.published.chips import measured_chip
 from rooflight.measure.published.degrees import compact_shape, place_axes, stated_shape
 from rooflight.measure.published.model_sizes import sized_model
-from rooflight.measure.published.rows import Fields, Row
+from rooflight.measure.published.rows import Fields, PublishedRun
 from rooflight.plan.training.time.parts import Parts, Work
 from rooflight.plan.training.time.traffic import Traffic
 
@@ -32,7 +32,7 @@ class Kernel:
     assumed: tuple[str, ...] = ()
 
 
-def micro_case(row: Row, models: Mapping[str, Fields]) -> Kernel:
+def micro_case(row: PublishedRun, models: Mapping[str, Fields]) -> Kernel:
     """Reads a microbenchmark; raises `UsageError` for one that is none of the known kinds."""
     chip = measured_chip(row.chip).chip
     op = row.table("op")
@@ -61,7 +61,7 @@ def _sizes(op: Fields) -> tuple[int, int, int]:
     return int(op["m"]), int(op["n"]), int(op["k"])
 
 
-def _matmul(row: Row, chip: Chip, sizes: tuple[int, int, int], share: float) -> Kernel:
+def _matmul(row: PublishedRun, chip: Chip, sizes: tuple[int, int, int], share: float) -> Kernel:
     m, n, k = sizes
     dtype = DTYPES[str(row.table("op").get("dtype", "bf16"))]
     flops, nbytes = 2.0 * m * n * k, dtype.nbytes(m * k + k * n) + _BF16.nbytes(m * n)
@@ -71,13 +71,13 @@ def _matmul(row: Row, chip: Chip, sizes: tuple[int, int, int], share: float) -> 
     return Kernel(_parts(chip, (work,), flops=flops), seconds, chip.kind)
 
 
-def _copy(row: Row, chip: Chip, nbytes: int) -> Kernel:
+def _copy(row: PublishedRun, chip: Chip, nbytes: int) -> Kernel:
     work = Work("elementwise", "bf16", 0.0, 2 * nbytes / _hbm(chip), 1.0)
     seconds = 2 * nbytes / (float(row.measured["gb_per_s_per_chip"]) * 1e9)
     return Kernel(_parts(chip, (work,)), seconds, chip.kind, ("a copy reads and writes",))
 
 
-def _collective(row: Row, chip: Chip) -> Kernel:
+def _collective(row: PublishedRun, chip: Chip) -> Kernel:
     """Such benchmarks print bytes over seconds, the whole array being the bytes."""
     op, chips = row.table("op"), int(row.fields["chips"])
     slices = int(row.fields.get("slices") or 1)
@@ -99,11 +99,11 @@ def _collective(row: Row, chip: Chip) -> Kernel:
     return Kernel(_parts(chip, traffic=(traffic,)), seconds, chip.kind, ("rate = bytes / seconds",))
 
 
-def _layer_op(row: Row, chip: Chip, models: Mapping[str, Fields]) -> Kernel:
+def _layer_op(row: PublishedRun, chip: Chip, models: Mapping[str, Fields]) -> Kernel:
     """One op of one layer of a named model, forward."""
     op = row.table("op")
     name = str(op.get("of", "")).split(" ")[0]
-    spec = sized_model(Row({**row.fields, "model": name}), models).spec
+    spec = sized_model(PublishedRun({**row.fields, "model": name}), models).spec
     attention, block = spec.blocks[0].attention, spec.blocks[0]
     heads, kv = attention.num_heads * attention.head_dim, attention.num_kv_heads
     seconds = float(row.measured["us"]) * 1e-6

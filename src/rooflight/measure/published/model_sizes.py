@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
-from rooflight.measure.published.rows import Fields, Row, read_facts
+from rooflight.measure.published.rows import Fields, PublishedRun, read_facts
 from rooflight.models.presets import find_preset
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat, repeats
 
@@ -18,7 +18,7 @@ _VOCAB = 32_000  # where nobody says; a small part of a large model's work
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class SizedModel:
     """A model, and what its sizes assume."""
 
     spec: ModelSpec
@@ -29,7 +29,7 @@ class Sized:
         return any(isinstance(block.mlp, Moe) for block in self.spec.blocks)
 
 
-def sized_model(row: Row, models: Mapping[str, Fields]) -> Sized:
+def sized_model(row: PublishedRun, models: Mapping[str, Fields]) -> SizedModel:
     """The model that a row ran: its own sizes, else the file's, else ours, else a preset's.
 
     Raises `UsageError` where nobody states its sizes.
@@ -47,10 +47,10 @@ def sized_model(row: Row, models: Mapping[str, Fields]) -> Sized:
     if cut is not None:
         sizes |= _cut(sizes, int(cut))
         assumed.append("one dense layer, 16 kv heads of 405B, as its launch scripts say")
-    return Sized(_spec(row.model, _Sizes(sizes)), tuple(assumed))
+    return SizedModel(_spec(row.model, _Sizes(sizes)), tuple(assumed))
 
 
-def _preset(row: Row, cut: int | None) -> Sized:
+def _preset(row: PublishedRun, cut: int | None) -> SizedModel:
     spec = find_preset(row.model)
     if spec is None:
         raise UsageError(f"nobody states the sizes of {row.model}", hint="add them to models:")
@@ -58,7 +58,7 @@ def _preset(row: Row, cut: int | None) -> Sized:
     if cut is not None:
         spec = replace(spec, layers=repeats(spec.layer_blocks[:cut]))
         assumed.append(f"its first {cut} layers")
-    return Sized(replace(spec, name=row.model), (*assumed, *spec.not_understood))
+    return SizedModel(replace(spec, name=row.model), (*assumed, *spec.not_understood))
 
 
 def _cut(sizes: Fields, layers: int) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """A row of training as a question to the planner: what ran, and the seconds it took.
 
-In: a `Row` and the models of its file. Out: a `Question`; or a `UsageError` that says why the row
-cannot be asked. What a source does not say is assumed, and listed.
+In: a `PublishedRun` and the models of its file. Out: a `ReplayQuestion`; or a `UsageError` that
+says why the row cannot be asked. What a source does not say is assumed, and listed.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from rooflight.measure.published.degrees import (
     slice_of,
 )
 from rooflight.measure.published.model_sizes import sized_model
-from rooflight.measure.published.rows import Fields, Row, read_facts
+from rooflight.measure.published.rows import Fields, PublishedRun, read_facts
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import Graph
 from rooflight.models.layout.rules import parse_layout
@@ -52,10 +52,10 @@ _REMATS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReplayQuestion:
     """One row: the run as the planner sees it, its software, and what was assumed."""
 
-    row: Row
+    row: PublishedRun
     run: TrainingRun
     engine: str
     chip: str  # as the row names it
@@ -72,7 +72,7 @@ class Question:
         return self.row.model.lower().replace("_", "-").split("-")[0].rstrip("0123456789.")
 
 
-def ask(row: Row, models: Mapping[str, Fields]) -> Question:
+def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
     """Turns a row into a question."""
     known = read_facts("sources").get(row.source, {})
     assumed: list[str] = [] if known else [f"{row.source} runs an engine that nobody named"]
@@ -107,10 +107,10 @@ def ask(row: Row, models: Mapping[str, Fields]) -> Question:
         updates_on_host=bool(row.table("layout").get("cpu_offload_optimizer")),
     )
     engine = _engine(row, known, found.chip.kind)
-    return Question(row, run, engine, row.chip, model.is_moe, tuple(assumed))
+    return ReplayQuestion(row, run, engine, row.chip, model.is_moe, tuple(assumed))
 
 
-def _engine(row: Row, known: Fields, kind: str) -> str:
+def _engine(row: PublishedRun, known: Fields, kind: str) -> str:
     """The software, and of those releases between which its kernels changed the last before."""
     engine = str(known.get(f"engine_on_{kind}") or known.get("engine", "unknown"))
     release = str(row.fields.get("release") or "")
@@ -118,14 +118,14 @@ def _engine(row: Row, known: Fields, kind: str) -> str:
     return f"{engine}@{max(versions)}" if versions else engine
 
 
-def _whole(row: Row, name: str) -> int:
+def _whole(row: PublishedRun, name: str) -> int:
     value = row.fields.get(name)
     if not isinstance(value, int | float) or value < 1:
         raise UsageError(f"the source does not say how many {name}", hint=f"add {name}:")
     return int(value)
 
 
-def _compute(row: Row, assumed: list[str]) -> Dtype:
+def _compute(row: PublishedRun, assumed: list[str]) -> Dtype:
     """The dtype of weight products; kinds of scaling share the rate of their format."""
     stated = row.table("dtype").get("compute")
     if stated is None:
@@ -140,7 +140,7 @@ def _compute(row: Row, assumed: list[str]) -> Dtype:
 
 
 def _batch(
-    row: Row, degrees: Degrees, devices: int, known: Fields, assumed: list[str]
+    row: PublishedRun, degrees: Degrees, devices: int, known: Fields, assumed: list[str]
 ) -> tuple[int, int, Microbatching]:
     """Sequences of a step, their length, and the microbatches they come in."""
     batch = row.table("batch")
@@ -199,7 +199,7 @@ def _microbatches(batch: Fields, count: int, degrees: Degrees, assumed: list[str
     return 1
 
 
-def _remat(row: Row, graph: Graph, known: Fields, assumed: list[str]) -> Remat:
+def _remat(row: PublishedRun, graph: Graph, known: Fields, assumed: list[str]) -> Remat:
     """A policy by name, or the tensors that are kept; those offloaded to the host are kept."""
     stated = row.fields.get("remat")
     if stated is None:

@@ -1,6 +1,6 @@
 """Rows replayed: each one asked, its parts listed, its seconds measured; or refused with a reason.
 
-In: `Rows`. Out: `Asked`: the cases that have an answer, in a table, and the refusals.
+In: `PublishedFile`. Out: `CaseSet`: the cases that have an answer, in a table, and the refusals.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ from rooflight.errors import RooflightError, UsageError
 from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.measure.published.micro import micro_case
 from rooflight.measure.published.priced_table import PricedTable
-from rooflight.measure.published.question import Question, ask
-from rooflight.measure.published.rows import TRAINING, Row, Rows, read_facts
+from rooflight.measure.published.question import ReplayQuestion, ask
+from rooflight.measure.published.rows import TRAINING, PublishedFile, PublishedRun, read_facts
 from rooflight.models.graph.count import dim_sizes, op_flops, training_flops
 from rooflight.models.graph.ops import HAS_FLOPS, Graph
 from rooflight.plan.training.forecast.calibrated import Floats, Values, part_table
@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRow:
     """A row that cannot be answered, and why."""
 
     id: str
@@ -58,14 +58,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CaseSet:
     """A file replayed up to its parts; what is left is to price them.
 
     `priors` are values that fits of these rows are drawn to, by chip, engine and blocks.
     """
 
     cases: tuple[Case, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusedRow, ...]
     table: PricedTable
     priors: Mapping[tuple[str, str, str], Values] = field(default_factory=dict[Any, Any])
 
@@ -78,18 +78,18 @@ class Asked:
         """Rows answered of rows asked."""
         return len(self.cases) / max(1, len(self.cases) + len(self.refusals))
 
-    def take(self, chosen: Sequence[bool]) -> "Asked":
+    def take(self, chosen: Sequence[bool]) -> "CaseSet":
         """Some of the cases; refusals stay behind."""
         kept = tuple(c for c, is_kept in zip(self.cases, chosen, strict=True) if is_kept)
-        return Asked(kept, (), self.table.take(np.array(chosen, dtype=np.bool_)), self.priors)
+        return CaseSet(kept, (), self.table.take(np.array(chosen, dtype=np.bool_)), self.priors)
 
 
-def ask_rows(rows: Rows, *, watch: Watch | None = None) -> Asked:
+def ask_rows(rows: PublishedFile, *, watch: Watch | None = None) -> CaseSet:
     """Asks every row of training and every microbenchmark; serving has its own replay."""
     wanted = rows.of(REPLAYED)
     cases: list[Case] = []
     parts: list[Parts] = []
-    refusals: list[Refusal] = []
+    refusals: list[RefusedRow] = []
     known: dict[str, Parts] = {}
     for number, row in enumerate(wanted, start=1):
         try:
@@ -97,20 +97,20 @@ def ask_rows(rows: Rows, *, watch: Watch | None = None) -> Asked:
             cases.append(case)
             parts.append(one)
         except RooflightError as error:
-            refusals.append(Refusal(row.id, row.source, str(error)))
+            refusals.append(RefusedRow(row.id, row.source, str(error)))
         except (
             AttributeError,
             KeyError,
             TypeError,
             ValueError,
         ) as error:  # a field of another type
-            refusals.append(Refusal(row.id, row.source, f"the row cannot be read: {error!r}"))
+            refusals.append(RefusedRow(row.id, row.source, f"the row cannot be read: {error!r}"))
         if watch:
             watch(number, len(wanted))
-    return Asked(tuple(cases), tuple(refusals), part_table(parts))
+    return CaseSet(tuple(cases), tuple(refusals), part_table(parts))
 
 
-def _case(row: Row, rows: Rows, known: dict[str, Parts]) -> tuple[Case, Parts]:
+def _case(row: PublishedRun, rows: PublishedFile, known: dict[str, Parts]) -> tuple[Case, Parts]:
     if row.kind == "micro":
         kernel = micro_case(row, rows.models)
         chip_kind, family = kernel.chip_kind, row.model
@@ -200,7 +200,7 @@ def convention(stated: str) -> str:
     raise UsageError(f"nobody counts FLOPs as {stated!r}", hint="say causal-halved or full")
 
 
-def measured_seconds(question: Question) -> tuple[float, tuple[str, ...]]:
+def measured_seconds(question: ReplayQuestion) -> tuple[float, tuple[str, ...]]:
     """Seconds of one step, and what was assumed to get them."""
     measured, chips = question.row.measured, question.run.mesh.slice.num_chips
     if "step_s" in measured:
@@ -218,7 +218,7 @@ def measured_seconds(question: Question) -> tuple[float, tuple[str, ...]]:
     return question.tokens * per_token / per_chip / chips, assumed
 
 
-def _flops_per_s(question: Question) -> tuple[float, tuple[str, ...]]:
+def _flops_per_s(question: ReplayQuestion) -> tuple[float, tuple[str, ...]]:
     measured, chip = question.row.measured, question.run.mesh.slice.chip
     if "tflops_per_chip" in measured:
         return float(measured["tflops_per_chip"]) * 1e12, ()

@@ -1,7 +1,7 @@
 """Published measurements as rows: who measured what, how it was laid out, and what came out.
 
-In: a file of the schema (`sources`, `models`, `runs`), YAML or JSON. Out: `Rows`. The facts that
-ship with the package are `measured_runs.json`; a row there and in any other file reads the same.
+In: a file of the schema (`sources`, `models`, `runs`), YAML or JSON. Out: a `PublishedFile`. The
+package ships `measured_runs.json`; a row there and in any other file reads the same.
 """
 
 import json
@@ -22,7 +22,7 @@ _NEEDED = ("id", "kind", "source", "model", "chip", "measured")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PublishedRun:
     """One measurement; what the file says, by name."""
 
     fields: Fields
@@ -65,18 +65,18 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PublishedFile:
     """A file: its rows, and the models and sources that they name."""
 
     sources: Mapping[str, Fields]
     models: Mapping[str, Fields]
-    runs: tuple[Row, ...]
+    runs: tuple[PublishedRun, ...]
 
-    def of(self, kinds: Sequence[str]) -> tuple[Row, ...]:
+    def of(self, kinds: Sequence[str]) -> tuple[PublishedRun, ...]:
         return tuple(row for row in self.runs if row.kind in kinds)
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> PublishedFile:
     """Reads a file of measured rows; a `.json` needs nothing, YAML needs the extra."""
     if not path.is_file():
         raise ParseError(f"{path} is not a file", hint="give a file of measured rows, YAML or JSON")
@@ -85,7 +85,7 @@ def read_rows(path: Path) -> Rows:
     if not isinstance(document, dict) or "runs" not in document:
         raise ParseError(f"{path} has no runs", hint="write sources:, models: and runs: at its top")
     table = cast(dict[str, Any], document)
-    return Rows(
+    return PublishedFile(
         table.get("sources") or {},
         table.get("models") or {},
         tuple(_row(path, n, fields) for n, fields in enumerate(table["runs"] or (), start=1)),
@@ -110,7 +110,7 @@ def _parse_yaml(path: Path, text: str) -> object:
         raise ParseError(f"{path} is not YAML: {error}", hint="check the file") from error
 
 
-def _row(path: Path, number: int, fields: object) -> Row:
+def _row(path: Path, number: int, fields: object) -> PublishedRun:
     if not isinstance(fields, dict):
         raise ParseError(f"run {number} of {path} is no table", hint="write `- {id: ..., ...}`")
     missing = [name for name in _NEEDED if name not in fields]
@@ -118,11 +118,11 @@ def _row(path: Path, number: int, fields: object) -> Row:
         raise ParseError(
             f"run {number} of {path} has no {missing[0]}", hint=f"a run has {', '.join(_NEEDED)}"
         )
-    return Row(cast(Fields, fields))
+    return PublishedRun(cast(Fields, fields))
 
 
 @lru_cache(maxsize=1)
-def shipped_rows() -> Rows:
+def shipped_rows() -> PublishedFile:
     """The published measurements that ship with the package."""
     return read_rows(SHIPPED)
 

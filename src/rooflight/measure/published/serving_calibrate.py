@@ -13,21 +13,21 @@ import numpy as np
 from rooflight.hardware.calibration import ANY, Calibration
 from rooflight.measure.published.calibrate import fit_calibrations
 from rooflight.measure.published.cross_validate import COVERS
-from rooflight.measure.published.replay import Asked, Case
+from rooflight.measure.published.replay import Case, CaseSet
 
 
-def fit_serving(asked: Asked, *, made: str) -> tuple[Calibration, ...]:
+def fit_serving(asked: CaseSet, *, made: str) -> tuple[Calibration, ...]:
     """Fits every chip, engine and kind of model that has rows, and what they are drawn to."""
     return widened(fit_calibrations(asked, made=made), asked)
 
 
-def widened(calibrations: Sequence[Calibration], asked: Asked) -> tuple[Calibration, ...]:
+def widened(calibrations: Sequence[Calibration], asked: CaseSet) -> tuple[Calibration, ...]:
     """The same with the spread of wide calibrations taken from all rows that they stand for."""
     kinds = {case.chip_kind for case in asked.cases}
     return tuple(_widened(one, asked) if one.chip in kinds else one for one in calibrations)
 
 
-def _widened(one: Calibration, asked: Asked) -> Calibration:
+def _widened(one: Calibration, asked: CaseSet) -> Calibration:
     members = np.array([_stands_for(one, case) for case in asked.cases])
     said = asked.table.take(members).seconds(one.values).total
     residuals = np.abs(np.log(asked.measured_s[members] / said))

@@ -1,7 +1,7 @@
 """Serving rows of a file of measured runs, as rows of the serving CSV are.
 
-In: a `Row` of kind serve, and the models of its file. Out: a `ServingQuestion`. Rows taken from the
-CSV are put back into its columns; those of TPUs name their own chips, sizes and lengths.
+In: a `PublishedRun` of kind serve, and the models of its file. Out: a `ServingQuestion`. Rows taken
+from the CSV are put back into its columns; those of TPUs name their own chips, sizes and lengths.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import measured_chips
 from rooflight.measure.published.model_sizes import sized_model
-from rooflight.measure.published.rows import Fields, Row
+from rooflight.measure.published.rows import Fields, PublishedRun
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
 from rooflight.measure.published.serving_rows import ServingRow
 from rooflight.plan.serving.step.precision import Precision
@@ -24,14 +24,14 @@ _MODELS = {
 _WEIGHTS = {"": "", "fp4": "nvfp4"}
 
 
-def ask_published(row: Row, models: Mapping[str, Fields]) -> ServingQuestion:
+def ask_published(row: PublishedRun, models: Mapping[str, Fields]) -> ServingQuestion:
     """Turns a serve row into a question."""
     if row.source == _SILICON:
         return ask_serving(_silicon_row(row))
     return _ask_tpu(row, models)
 
 
-def _silicon_row(row: Row) -> ServingRow:
+def _silicon_row(row: PublishedRun) -> ServingRow:
     """The columns that a row of the CSV had; what a run's file leaves out stays empty."""
     layout, batch, dtype = row.table("layout"), row.table("batch"), row.table("dtype")
     engine, _, version = str(row.fields.get("engine") or "").partition(" ")
@@ -64,7 +64,7 @@ def _silicon_row(row: Row) -> ServingRow:
     return ServingRow({key: str(value) for key, value in columns.items()})
 
 
-def _ask_tpu(row: Row, models: Mapping[str, Fields]) -> ServingQuestion:
+def _ask_tpu(row: PublishedRun, models: Mapping[str, Fields]) -> ServingQuestion:
     """A run that states its chips, lengths and dtypes, or its largest batch and its tokens/s."""
     sized = sized_model(row, models)
     batch, dtype = row.table("batch"), row.table("dtype")
@@ -122,7 +122,7 @@ def _ask_tpu(row: Row, models: Mapping[str, Fields]) -> ServingQuestion:
     )
 
 
-def _tpot_s(row: Row, held: int) -> float:
+def _tpot_s(row: PublishedRun, held: int) -> float:
     stated = row.measured.get("tpot_ms")
     if stated:
         return float(stated) / 1e3

@@ -28,7 +28,7 @@ _EARLY = timedelta(days=7)  # runs come before the change that adds them is merg
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class WorkerGroup:
     """Engines of one kind: how many, and how one of them is split."""
 
     count: int
@@ -38,18 +38,18 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BenchmarkConfig:
     """One configuration of the benchmark."""
 
     image: str
     drafted: int  # tokens that are proposed ahead of a step
     since: str
     concurrency: frozenset[int]
-    decode: Workers
-    prefill: Workers | None  # None where the same workers do both
+    decode: WorkerGroup
+    prefill: WorkerGroup | None  # None where the same workers do both
 
 
-def matching(row: ServingRow) -> list[Recipe]:
+def matching(row: ServingRow) -> list[BenchmarkConfig]:
     """Recipes of the row's model, chip, engine, lengths, load and version, then in use."""
     found = [r for r in _of_kind(row) if row.concurrency in r.concurrency]
     version, day = row.text("backend_version").lower(), row.measured_on
@@ -57,7 +57,7 @@ def matching(row: ServingRow) -> list[Recipe]:
     return [r for r in found if not day or _minus(r.since) <= day]
 
 
-def nearest(row: ServingRow, gpus: tuple[int, int]) -> Recipe | None:
+def nearest(row: ServingRow, gpus: tuple[int, int]) -> BenchmarkConfig | None:
     """The recipe of the nearest load, of the stated GPUs of a prefill and a decode worker."""
     fits = [
         r
@@ -72,7 +72,7 @@ def _minus(day: str) -> str:
     return (date.fromisoformat(day) - _EARLY).isoformat()
 
 
-def _of_kind(row: ServingRow) -> Iterable[Recipe]:
+def _of_kind(row: ServingRow) -> Iterable[BenchmarkConfig]:
     return _recipes().get(_key(row), ())
 
 
@@ -82,8 +82,8 @@ def _key(row: ServingRow) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def _recipes() -> Mapping[tuple[str, ...], list[Recipe]]:
-    found: dict[tuple[str, ...], list[Recipe]] = {}
+def _recipes() -> Mapping[tuple[str, ...], list[BenchmarkConfig]]:
+    found: dict[tuple[str, ...], list[BenchmarkConfig]] = {}
     for entry in json.loads(_FILE.read_text(encoding="utf-8"))["recipes"]:
         mode = "disagg" if "prefill" in entry else "agg"
         names = ("model", "chip", "engine", "precision", "isl", "osl")
@@ -91,9 +91,9 @@ def _recipes() -> Mapping[tuple[str, ...], list[Recipe]]:
     return found
 
 
-def _recipe(entry: Mapping[str, Any]) -> Recipe:
+def _recipe(entry: Mapping[str, Any]) -> BenchmarkConfig:
     prefill = entry.get("prefill")
-    return Recipe(
+    return BenchmarkConfig(
         entry["image"],
         entry["drafted"],
         entry["since"],
@@ -103,9 +103,9 @@ def _recipe(entry: Mapping[str, Any]) -> Recipe:
     )
 
 
-def _workers(side: list[int]) -> Workers:
+def _workers(side: list[int]) -> WorkerGroup:
     count, gpus, expert_ways, splits_batch = side
-    return Workers(count, gpus, expert_ways, bool(splits_batch))
+    return WorkerGroup(count, gpus, expert_ways, bool(splits_batch))
 
 
 _STORED = {"": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4_wo": "int4"}
@@ -143,7 +143,7 @@ class ServingQuestion:
 class _Split:
     """A worker that generates: how it is split, its share of the load."""
 
-    workers: Workers
+    workers: WorkerGroup
     count: int
     drafted: int
     assumed: tuple[str, ...] = ()
@@ -206,7 +206,7 @@ def _holds(row: ServingRow, known: Fields) -> bool:
     return all(known.get(key, value) == value for key, value in stated.items())
 
 
-def _load(row: ServingRow, workers: Workers) -> float:
+def _load(row: ServingRow, workers: WorkerGroup) -> float:
     """Requests over all generating workers; aiconfigurator's batch is that of one rank already."""
     if row.source != "aiconfigurator" and row.concurrency:
         return float(row.concurrency)
@@ -256,7 +256,7 @@ def _together(row: ServingRow, is_moe: bool) -> _Split:
     return _Split(workers, 1, drafted, assumed)
 
 
-def _drafted(row: ServingRow, alike: list[Recipe]) -> tuple[int, tuple[str, ...]]:
+def _drafted(row: ServingRow, alike: list[BenchmarkConfig]) -> tuple[int, tuple[str, ...]]:
     """The tokens proposed ahead, where every matching recipe proposes some."""
     depths = {r.drafted for r in alike}
     if row.source == "inferencex-db" or 0 in depths or not depths:
@@ -265,19 +265,19 @@ def _drafted(row: ServingRow, alike: list[Recipe]) -> tuple[int, tuple[str, ...]
     return max(depths), (f"{max(depths)} tokens drafted ahead, as its recipe says",)
 
 
-def _stated(row: ServingRow, is_moe: bool) -> Workers:
+def _stated(row: ServingRow, is_moe: bool) -> WorkerGroup:
     """The ways of a row, of which several columns may be products of others."""
     tp, dp, width, ep = (max(1, row.number(n)) for n in _columns(""))
     if not is_moe:
-        return Workers(1, tp, 1, False)
+        return WorkerGroup(1, tp, 1, False)
     if width == ep and ep > 1 and tp * dp == ep * ep:
-        return Workers(1, ep, ep, dp > 1)  # one of them was multiplied by ep
+        return WorkerGroup(1, ep, ep, dp > 1)  # one of them was multiplied by ep
     if tp > 1 and tp == dp and ep == tp * dp:
-        return Workers(1, tp, tp, True)
+        return WorkerGroup(1, tp, tp, True)
     if tp == 1 and dp > 1:
-        return Workers(1, dp, ep, True)
+        return WorkerGroup(1, dp, ep, True)
     gpus = max(tp, width * ep)
-    return Workers(1, gpus, min(ep, gpus), False)
+    return WorkerGroup(1, gpus, min(ep, gpus), False)
 
 
 def _columns(side: str) -> Iterator[str]:
@@ -307,7 +307,7 @@ def _separated(row: ServingRow) -> _Split:
     return _Split(_stated_decode(row), count or 1, 0, () if count else ("one generating worker",))
 
 
-def _alike(row: ServingRow, recipe: Recipe, gpus: tuple[int, ...], count: int) -> bool:
+def _alike(row: ServingRow, recipe: BenchmarkConfig, gpus: tuple[int, ...], count: int) -> bool:
     if recipe.prefill is None or recipe.decode.gpus != gpus[1]:
         return False
     if count:
@@ -321,7 +321,7 @@ def _gpus(row: ServingRow, side: str) -> int:
     return max(1, row.number(f"{side}tp_size"), row.number(f"{side}attention_dp_size"))
 
 
-def _stated_decode(row: ServingRow) -> Workers:
+def _stated_decode(row: ServingRow) -> WorkerGroup:
     tp, dp, width, ep = (max(1, row.number(n)) for n in _columns("decode_"))
     gpus = max(tp, dp)
-    return Workers(1, gpus, min(max(1, gpus // width), max(ep, 1) if dp > 1 else gpus), dp > 1)
+    return WorkerGroup(1, gpus, min(max(1, gpus // width), max(ep, 1) if dp > 1 else gpus), dp > 1)

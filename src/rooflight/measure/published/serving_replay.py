@@ -1,6 +1,6 @@
 """Serving rows replayed: each one asked, its parts listed, its time a token measured; or refused.
 
-In: `ServingRow`s. Out: `Asked`, as training rows become: what fits, holds out and reports them
+In: `ServingRow`s. Out: `CaseSet`, as training rows become: what fits, holds out and reports them
 does not know the one from the other.
 """
 
@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 from rooflight.errors import RooflightError
 from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.hardware.catalog import load_chip
-from rooflight.measure.published.replay import Asked, Case, Refusal, Watch
-from rooflight.measure.published.rows import Rows
+from rooflight.measure.published.replay import Case, CaseSet, RefusedRow, Watch
+from rooflight.measure.published.rows import PublishedFile
 from rooflight.measure.published.serving_loop import serving_table
 from rooflight.measure.published.serving_parts import ServingParts, parts_of
 from rooflight.measure.published.serving_published import ask_published
@@ -22,12 +22,12 @@ from rooflight.measure.published.serving_rows import read_serving_rows
 KIND = "serve"
 
 
-def ask_silicon(path: Path, *, watch: Watch | None = None) -> Asked:
+def ask_silicon(path: Path, *, watch: Watch | None = None) -> CaseSet:
     """Asks every row of a CSV for the time a token takes."""
     return _ask(read_serving_rows(path), ask_serving, watch)
 
 
-def ask_served(rows: Rows, *, watch: Watch | None = None) -> Asked:
+def ask_served(rows: PublishedFile, *, watch: Watch | None = None) -> CaseSet:
     """The same for the rows of kind serve of a file of measured runs."""
     return _ask(rows.of((KIND,)), lambda row: ask_published(row, rows.models), watch)
 
@@ -45,20 +45,20 @@ _Any = TypeVar("_Any", bound=_Named)
 
 def _ask(
     rows: Sequence[_Any], ask: Callable[[_Any], ServingQuestion], watch: Watch | None
-) -> Asked:
+) -> CaseSet:
     cases: list[Case] = []
     parts: list[ServingParts] = []
-    refusals: list[Refusal] = []
+    refusals: list[RefusedRow] = []
     for number, row in enumerate(rows, start=1):
         try:
             question = ask(row)
             parts.append(parts_of(question))
             cases.append(serving_case(question))
         except RooflightError as error:
-            refusals.append(Refusal(row.id, row.source, str(error)))
+            refusals.append(RefusedRow(row.id, row.source, str(error)))
         if watch:
             watch(number, len(rows))
-    return Asked(tuple(cases), tuple(refusals), serving_table(parts))
+    return CaseSet(tuple(cases), tuple(refusals), serving_table(parts))
 
 
 def serving_case(question: ServingQuestion) -> Case:

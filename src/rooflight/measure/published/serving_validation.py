@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rooflight.hardware.serving_calibration import load_serving_calibration
 from rooflight.measure.published.replay import Watch
-from rooflight.measure.published.rows import FOLDER, Rows
+from rooflight.measure.published.rows import FOLDER, PublishedFile
 from rooflight.measure.published.serving_replay import ask_served, ask_silicon
 from rooflight.measure.published.validation import Accuracy, Validation, validate_rows
 
@@ -21,7 +21,7 @@ def validate_silicon(path: Path, *, watch: Watch | None = None) -> Validation:
     return validate_rows(ask_silicon(path, watch=watch), load_serving_calibration)
 
 
-def validate_served(rows: Rows, *, watch: Watch | None = None) -> Validation:
+def validate_served(rows: PublishedFile, *, watch: Watch | None = None) -> Validation:
     """The same for the serve rows of a file of measured runs."""
     return validate_rows(ask_served(rows, watch=watch), load_serving_calibration)
 

@@ -15,7 +15,7 @@ import numpy as np
 from rooflight.hardware.calibration import Calibration, load_calibration
 from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.hierarchy import fit_hierarchy, roof_seconds
-from rooflight.measure.published.replay import Asked, Case, Refusal
+from rooflight.measure.published.replay import Case, CaseSet, RefusedRow
 from rooflight.measure.published.rows import FOLDER
 
 HELD_OUT_FILE = FOLDER / "held_out.json"
@@ -56,7 +56,7 @@ class Validation:
     """All rows of a file, and those that were refused."""
 
     replays: tuple[Replay, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusedRow, ...]
 
     @property
     def coverage(self) -> float:
@@ -127,7 +127,7 @@ def _mape(pairs: Iterable[tuple[float | None, float]]) -> float | None:
     return float(np.mean(errors)) if errors else None
 
 
-def validate_shipped(asked: Asked) -> Validation:
+def validate_shipped(asked: CaseSet) -> Validation:
     """Holds rows out by configuration, by model and by source; each answered by the others."""
     start = fit_hierarchy(asked)
     out = {
@@ -154,7 +154,7 @@ def validate_shipped(asked: Asked) -> Validation:
 Find = Callable[[str, str, str, str], Calibration | None]
 
 
-def validate_rows(asked: Asked, find: Find = load_calibration) -> Validation:
+def validate_rows(asked: CaseSet, find: Find = load_calibration) -> Validation:
     """Answers every row with the calibration that ships for its chip and engine; nothing is fitted.
 
     A row without any is answered by the roofs, and its interval is as wide as those are wrong.
@@ -222,5 +222,5 @@ def shipped_validation(path: Path = HELD_OUT_FILE) -> Validation:
     document = json.loads(path.read_text(encoding="utf-8"))
     return Validation(
         tuple(Replay(**fields) for fields in document["replays"]),
-        tuple(Refusal(**fields) for fields in document["refusals"]),
+        tuple(RefusedRow(**fields) for fields in document["refusals"]),
     )

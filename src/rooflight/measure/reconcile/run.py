@@ -29,7 +29,7 @@ from rooflight.measure.trace.read import read_trace
 from rooflight.measure.trace.record import Trace
 from rooflight.measure.trace.roof import under_roof
 from rooflight.measure.trace.skew import Groups, waits_for_last
-from rooflight.measure.trace.table import Row, StepTable, step_table
+from rooflight.measure.trace.table import StepTable, TraceRow, step_table
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.plan.file.record import Plan
@@ -120,7 +120,7 @@ _MOST_TRACES = 8  # of a run with thousands of processes: all do the same
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class LayerTime:
     """A layer of the program: how long it took, and the least that its ops take."""
 
     name: str
@@ -138,7 +138,7 @@ class Reconciled:
     gap: Gap
     compiled: Compiled
     traced: Traced
-    scopes: tuple[Scope, ...]  # where most is lost first
+    scopes: tuple[LayerTime, ...]  # where most is lost first
     expected: Forecast
     found: RunFolder
 
@@ -324,14 +324,14 @@ def _groups(step: CompiledStep) -> Mapping[str, Groups]:
     return found
 
 
-def _scopes(traces: Sequence[Trace]) -> tuple[Scope, ...]:
+def _scopes(traces: Sequence[Trace]) -> tuple[LayerTime, ...]:
     tables = [step_table(trace, by="layer") for trace in traces]
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[TraceRow]] = {}
     for table in tables:
         for row in table.rows:
             rows.setdefault(row.key, []).append(row)
     found = [
-        Scope(
+        LayerTime(
             key,
             sum(row.seconds for row in ones) / len(tables),
             sum(row.roof_s or 0.0 for row in ones) / len(tables),

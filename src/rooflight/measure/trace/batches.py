@@ -1,7 +1,7 @@
 """Many messages at once: where those of a repeated field are, and their fields as columns.
 
-In: the bytes of a file and spans of it. Out: `Spans`, and `Batch`es of fields. A trace has millions
-of events of a few bytes each; read one by one they would take a minute.
+In: the bytes of a file and spans of it. Out: `Spans`, and `FieldColumns` of fields. A trace has
+millions of events of a few bytes each; read one by one they would take a minute.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from rooflight.measure.trace.wire import (
     U64,
     VARINT,
     Data,
-    Field,
     Malformed,
+    WireField,
     field_at,
     fields,
     varint,
@@ -46,14 +46,14 @@ class Spans:
 
 def split(
     data: Data, raw: U8, start: int, stop: int, repeated: tuple[int, ...]
-) -> tuple[dict[int, Spans], list[Field]]:
+) -> tuple[dict[int, Spans], list[WireField]]:
     """The spans of the repeated fields of a message, and its other fields.
 
     `raw` is the same file as an array. The loop has one turn for every event of a trace, so it
     only finds where messages begin; their lengths are read again, all at once.
     """
     found = {number: Spans() for number in repeated}
-    others: list[Field] = []
+    others: list[WireField] = []
     at = start
     while at < stop:
         heads: dict[int, list[int]] = {number << 3 | BYTES: [] for number in repeated}
@@ -74,7 +74,7 @@ def _find_heads(
     at: int,
     stop: int,
     heads: dict[int, list[int]],
-    others: list[Field],
+    others: list[WireField],
 ) -> int:
     """Puts down where repeated fields begin in a window; gives how much of it was read."""
     adder = {key: places.append for key, places in heads.items()}.get
@@ -101,7 +101,7 @@ def _find_heads(
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FieldColumns:
     """Fields of many messages: whose, which, and the number or the length and place of each."""
 
     owner: I64
@@ -109,13 +109,13 @@ class Batch:
     value: U64
     start: I64
 
-    def of(self, number: int, wire: int) -> "Batch":
+    def of(self, number: int, wire: int) -> "FieldColumns":
         """Those of one field."""
         mine = self.key == (number << 3 | wire)
-        return Batch(self.owner[mine], self.key[mine], self.value[mine], self.start[mine])
+        return FieldColumns(self.owner[mine], self.key[mine], self.value[mine], self.start[mine])
 
 
-def decode(data: Data, raw: U8, starts: I64, stops: I64) -> Iterator[Batch]:
+def decode(data: Data, raw: U8, starts: I64, stops: I64) -> Iterator[FieldColumns]:
     """The fields of many messages: the first field of each, then the second, and so on.
 
     `raw` is the same file as an array. A message of many more fields than the others is read by
@@ -136,16 +136,16 @@ def decode(data: Data, raw: U8, starts: I64, stops: I64) -> Iterator[Batch]:
         yield from _one_by_one(data, one, start, end)
 
 
-def _one_by_one(data: Data, owner: int, start: int, stop: int) -> Iterator[Batch]:
+def _one_by_one(data: Data, owner: int, start: int, stop: int) -> Iterator[FieldColumns]:
     rest = [(f.number << 3 | f.wire, f.value, f.start) for f in fields(data, start, stop)]
     if rest:
         key, value, place = zip(*rest, strict=True)
         owners = np.full(len(rest), owner, dtype=np.int64)
         keys = np.array(key, dtype=np.int64)
-        yield Batch(owners, keys, np.array(value, np.uint64), np.array(place, np.int64))
+        yield FieldColumns(owners, keys, np.array(value, np.uint64), np.array(place, np.int64))
 
 
-def _values(raw: U8, owner: I64, key: I64, at: I64, stop: I64) -> tuple[Batch, I64]:
+def _values(raw: U8, owner: I64, key: I64, at: I64, stop: I64) -> tuple[FieldColumns, I64]:
     """What follows the keys, and where the next fields begin."""
     wire = key & 7
     fixed8, fixed4 = wire == FIXED64, wire == FIXED32
@@ -169,7 +169,7 @@ def _values(raw: U8, owner: I64, key: I64, at: I64, stop: I64) -> tuple[Batch, I
     for mask, width in ((fixed8, 8), (fixed4, 4)):
         for byte in range(width if mask.any() else 0):
             value[mask] |= raw[begin[mask] + byte].astype(np.uint64) << np.uint64(8 * byte)
-    return Batch(owner, key, value, begin), begin + size
+    return FieldColumns(owner, key, value, begin), begin + size
 
 
 def _varints(raw: U8, at: I64, stop: I64) -> tuple[U64, I64]:

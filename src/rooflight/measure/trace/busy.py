@@ -1,8 +1,8 @@
 """Whose time it is: every instant of a device belongs to one execution of an op, or is idle.
 
-In: a `Device`. Out: seconds by step and execution. Of ops that run at once, the one that computes
-counts before a collective (which is hidden then), and either before the loop or call around them;
-among equals the one that began last.
+In: a `TraceDevice`. Out: seconds by step and execution. Of ops that run at once, the one that
+computes counts before a collective (which is hidden then), and either before the loop or call
+around them; among equals the one that began last.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from rooflight.measure.trace.classify import COLLECTIVES
 from rooflight.measure.trace.intervals import F64, SECONDS, Segments, cut, inside, turns, union
-from rooflight.measure.trace.record import Device, Timeline
+from rooflight.measure.trace.record import Timeline, TraceDevice
 from rooflight.measure.trace.wire import I64
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class BusyTime:
     """Seconds of executions in steps; `step` and `execution` are indices."""
 
     step: I64
@@ -33,7 +33,7 @@ def ranks(work: Timeline) -> I64:
     return np.array(by_op, dtype=np.int64)[work.which]
 
 
-def busy(device: Device) -> Busy:
+def busy(device: TraceDevice) -> BusyTime:
     """The seconds of every execution that are its own."""
     work, rank = device.work, ranks(device.work)
     cuts = np.array([s.start_ps for s in device.steps] + [device.steps[-1].stop_ps], np.int64)
@@ -49,7 +49,7 @@ def busy(device: Device) -> Busy:
     within = (step >= 0) & (step < len(device.steps))
     owner = np.concatenate([found.owner for found, _ in parts])
     own = np.concatenate([own for _, own in parts])
-    return Busy(step[within], owner[within], own[within].astype(np.float64) * SECONDS)
+    return BusyTime(step[within], owner[within], own[within].astype(np.float64) * SECONDS)
 
 
 def spans_of(work: Timeline, mine: npt.NDArray[np.bool_]) -> tuple[I64, I64]:

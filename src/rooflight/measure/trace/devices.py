@@ -1,7 +1,7 @@
 """Devices and threads out of planes: which lines hold ops, what the ops are, where steps begin.
 
-In: the planes of a trace. Out: `Device`s and the host's `Thread`s. On a TPU the ops are the events
-of the line `XLA Ops`, and their metadata says what they are; on a GPU they are those of its
+In: the planes of a trace. Out: `TraceDevice`s and the host's `Thread`s. On a TPU the ops are the
+events of the line `XLA Ops`, and their metadata says what they are; on a GPU they are those of its
 streams; those of a CPU's devices are spread over the threads of the host (`cpu_devices`).
 """
 
@@ -13,10 +13,10 @@ import numpy as np
 from rooflight.measure.trace.classify import layer_of, op_class
 from rooflight.measure.trace.events import MISSING, Events
 from rooflight.measure.trace.named_ops import Programs, named_ops
-from rooflight.measure.trace.record import Device, Op, Roof, Step, Thread, Timeline
-from rooflight.measure.trace.step_windows import Mark, steps_from
+from rooflight.measure.trace.record import Peaks, Thread, Timeline, TraceDevice, TraceOp, TraceStep
+from rooflight.measure.trace.step_windows import StepMark, steps_from
 from rooflight.measure.trace.wire import I64, Malformed, fields
-from rooflight.measure.trace.xspace import Kind, Line, Plane
+from rooflight.measure.trace.xspace import EventMetadata, Plane, XLine
 
 _DONE = re.compile(r"-done\(.*%([\w.-]+)\)")
 _DEVICE = re.compile(r"/device:(TPU|GPU):\d+")
@@ -26,12 +26,12 @@ WANTED = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "ste
 WITHOUT_STATS = (_OPS,)  # they repeat the times; the rest is said once for each op
 
 
-def read_devices(planes: Sequence[Plane]) -> tuple[tuple[Device, ...], tuple[Thread, ...]]:
+def read_devices(planes: Sequence[Plane]) -> tuple[tuple[TraceDevice, ...], tuple[Thread, ...]]:
     """The devices of a trace, and the threads that are none."""
     programs = Programs(planes)
     hosts = [plane for plane in planes if plane.name.startswith("/host:CPU")]
     marks = _marks(hosts)
-    devices: list[Device] = []
+    devices: list[TraceDevice] = []
     for plane in planes:
         if _DEVICE.fullmatch(plane.name):
             devices += _accelerator(plane, programs, marks)
@@ -47,18 +47,18 @@ def read_devices(planes: Sequence[Plane]) -> tuple[tuple[Device, ...], tuple[Thr
     return tuple(devices), tuple(threads)
 
 
-def _marks(hosts: Sequence[Plane]) -> list[Mark]:
+def _marks(hosts: Sequence[Plane]) -> list[StepMark]:
     """The steps that StepTraceAnnotation marked, in the order of their start."""
-    found: list[Mark] = []
+    found: list[StepMark] = []
     for plane in hosts:
         for line in plane.lines:
             own = line.events.pick(line.events.has("step_num"))
             numbers = map(str, own.stat("step_num").tolist())
-            found += map(Mark, own.start_ps.tolist(), numbers)
+            found += map(StepMark, own.start_ps.tolist(), numbers)
     return sorted(found, key=lambda mark: mark.start_ps)
 
 
-def _accelerator(plane: Plane, programs: Programs, marks: Sequence[Mark]) -> list[Device]:
+def _accelerator(plane: Plane, programs: Programs, marks: Sequence[StepMark]) -> list[TraceDevice]:
     """A TPU by its line of ops; else every stream of a GPU."""
     by_name = {line.name: line for line in plane.lines}
     if _OPS in by_name:
@@ -74,17 +74,17 @@ def _accelerator(plane: Plane, programs: Programs, marks: Sequence[Mark]) -> lis
         flights = _paired(plane, by_name[_OPS].events) if _OPS in by_name else Timeline.empty()
     steps = _device_steps(plane, by_name, work, marks)
     kind = plane.stats.get("device_type_string", "")
-    return [Device(plane.name, str(kind), work, flights, steps, _roof(plane))]
+    return [TraceDevice(plane.name, str(kind), work, flights, steps, _roof(plane))]
 
 
-def _roof(plane: Plane) -> Roof:
+def _roof(plane: Plane) -> Peaks:
     def rate(stat: str, unit: float) -> float | None:
         value = plane.stats.get(stat)
         return value * unit if isinstance(value, int | float) and 0 < value < 1e12 else None
 
     flops = rate("peak_teraflops_per_second", 1e12)
     hbm = rate("peak_hbm_bw_gigabytes_per_second", 1e9)
-    return Roof(flops, hbm, "the trace" if flops or hbm else "unknown")
+    return Peaks(flops, hbm, "the trace" if flops or hbm else "unknown")
 
 
 def _timeline(plane: Plane, events: Events) -> Timeline:
@@ -98,7 +98,7 @@ def _paired(plane: Plane, events: Events) -> Timeline:
     """Flights of a trace without a line of them: from each start to the done that names it."""
     kinds = {number: plane.kind(number) for number in np.unique(events.kind).tolist()}
     starts = {_op_name(kind): number for number, kind in kinds.items()}
-    ops: list[Op] = []
+    ops: list[TraceOp] = []
     parts: list[tuple[I64, I64]] = []
     for number, kind in kinds.items():
         operand = _DONE.search(kind.name)
@@ -117,19 +117,19 @@ def _paired(plane: Plane, events: Events) -> Timeline:
     return Timeline(tuple(ops), which, start, np.maximum(start, stop))
 
 
-def _op_name(kind: Kind) -> str:
+def _op_name(kind: EventMetadata) -> str:
     """The name in `%NAME = SHAPE opcode(...)`."""
     return kind.name.partition(" = ")[0].lstrip("%") or kind.display_name
 
 
-def _op_of(kind: Kind) -> Op:
+def _op_of(kind: EventMetadata) -> TraceOp:
     stats = kind.stats
     name = _op_name(kind)
     category = str(stats.get("hlo_category", name))
     flops = stats.get("flops")
     if category.startswith("custom-call") and not flops:
         flops = None  # a kernel that was given no cost says 0
-    return Op(
+    return TraceOp(
         name=name,
         op_class=op_class(category, name, scope=str(stats.get("tf_op", "")), holds=frozenset()),
         layer=layer_of(str(stats.get("tf_op", ""))),
@@ -154,8 +154,8 @@ def _hbm_bytes(breakdown: object, total: object) -> int | None:
 
 
 def _device_steps(
-    plane: Plane, lines: dict[str, Line], work: Timeline, marks: Sequence[Mark]
-) -> tuple[Step, ...]:
+    plane: Plane, lines: dict[str, XLine], work: Timeline, marks: Sequence[StepMark]
+) -> tuple[TraceStep, ...]:
     """By the line of steps; else by the runs of the program that took longest; else by the host."""
     if _STEPS in lines and len(lines[_STEPS].events):
         events = lines[_STEPS].events
@@ -176,7 +176,7 @@ _MOST_DEVICES = 1024
 _NEVER = np.iinfo(np.int64).max
 
 
-def cpu_devices(plane: Plane, programs: Programs, marks: Sequence[Mark]) -> list[Device]:
+def cpu_devices(plane: Plane, programs: Programs, marks: Sequence[StepMark]) -> list[TraceDevice]:
     """Every device that ran an op, with its ops in the order of the threads."""
     lines = [line.events for line in plane.lines]
     found = [events.pick(events.has("hlo_op")) for events in lines]
@@ -187,7 +187,7 @@ def cpu_devices(plane: Plane, programs: Programs, marks: Sequence[Mark]) -> list
     )
     said = _said_to_end(plane, lines, number)
     names = [mark.name for mark in marks]
-    devices: list[Device] = []
+    devices: list[TraceDevice] = []
     for one in np.unique(ordinal)[:_MOST_DEVICES].tolist():
         mine = np.flatnonzero(ordinal == one)
         which, start = ran.work.which[mine], ran.work.start_ps[mine]
@@ -195,8 +195,8 @@ def cpu_devices(plane: Plane, programs: Programs, marks: Sequence[Mark]) -> list
         work = Timeline(ran.work.ops, which, start, _done(begun, said[mine], ran.near))
         steps = _steps(work, ran.module[mine], run[mine], names)
         title = "CPU" if one == MISSING else f"CPU:{one}"
-        roof = Roof(None, None, "unknown")
-        devices.append(Device(title, "", work, Timeline.empty(), steps, roof))
+        roof = Peaks(None, None, "unknown")
+        devices.append(TraceDevice(title, "", work, Timeline.empty(), steps, roof))
     return devices
 
 
@@ -237,7 +237,7 @@ def _done(begun: Timeline, said: I64, near: Sequence[frozenset[int]]) -> I64:
     return np.maximum(begun.stop_ps, done)
 
 
-def _steps(work: Timeline, module: I64, run: I64, names: Sequence[str]) -> tuple[Step, ...]:
+def _steps(work: Timeline, module: I64, run: I64, names: Sequence[str]) -> tuple[TraceStep, ...]:
     """A step is a run of the program that took longest."""
     busy = (work.stop_ps - work.start_ps).astype(np.float64)
     main = int(np.argmax(np.bincount(module, weights=busy)))

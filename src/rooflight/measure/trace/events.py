@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.measure.trace.batches import Batch, Spans, decode
+from rooflight.measure.trace.batches import FieldColumns, Spans, decode
 from rooflight.measure.trace.wire import BYTES, I64, U8, VARINT, Data, Malformed
 
 MISSING = np.iinfo(np.int64).min  # of a stat that an event does not have
@@ -81,7 +81,7 @@ def read_events(
 
 
 def _read_stats(
-    data: Data, raw: U8, found: Batch, ids: Mapping[int, str]
+    data: Data, raw: U8, found: FieldColumns, ids: Mapping[int, str]
 ) -> dict[str, tuple[I64, I64]]:
     """The wanted stats of some events: whose, and the number or the code of a text."""
     number = np.zeros(len(found.owner), dtype=np.int64)

@@ -1,14 +1,14 @@
 """The compiled programs inside a trace: what each instruction is, where it comes from, its work.
 
-In: an HloProto of the metadata plane. Out: `Instruction`s by name. Traces of TPUs say all of this
-beside their events; traces of CPUs and GPUs say only the name of the instruction.
+In: an HloProto of the metadata plane. Out: `ProtoInstruction`s by name. Traces of TPUs say all of
+this beside their events; traces of CPUs and GPUs say only the name of the instruction.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rooflight.measure.trace.wire import BYTES, VARINT, Data, Field, fields, numbers, text
+from rooflight.measure.trace.wire import BYTES, VARINT, Data, WireField, fields, numbers, text
 
 # Bits of XLA's PrimitiveType, by its number; others (tuples, tokens) have no bytes of their own.
 _KINDS = {
@@ -29,7 +29,7 @@ _MOVES_NOTHING = ("parameter", "constant", "get-tuple-element", "tuple", "bitcas
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class ProtoInstruction:
     """One instruction of a compiled program."""
 
     name: str
@@ -70,7 +70,7 @@ class _Shape:
         return math.prod(self.dims)
 
 
-def read_program(data: Data, start: int, stop: int) -> dict[str, Instruction]:
+def read_program(data: Data, start: int, stop: int) -> dict[str, ProtoInstruction]:
     """HloProto: module 1. HloModuleProto: computations 3, stack frames 17."""
     modules = _inner(data, start, stop, 1)
     if not modules:
@@ -104,14 +104,14 @@ def _work(body: Sequence[_Raw], by_id: Mapping[int, _Raw]) -> _Work:
 
 def _finish(
     one: _Raw, by_id: Mapping[int, _Raw], work: Mapping[int, _Work], frames: Mapping[int, str]
-) -> Instruction:
+) -> ProtoInstruction:
     """A fusion does what it holds; what a loop or a call holds has events of its own.
 
     Nobody knows what a custom call does.
     """
     inside = work.get(one.called[0]) if one.opcode == "fusion" and one.called else None
     own = inside or _work([one], by_id)
-    return Instruction(
+    return ProtoInstruction(
         name=one.name,
         opcode=one.opcode,
         op_name=one.op_name,
@@ -156,11 +156,11 @@ def _traffic(one: _Raw, by_id: Mapping[int, _Raw]) -> int | None:
     return one.shape.nbytes + sum(shape.nbytes for shape in inputs if shape)
 
 
-def _inner(data: Data, start: int, stop: int, number: int) -> list[Field]:
+def _inner(data: Data, start: int, stop: int, number: int) -> list[WireField]:
     return [f for f in fields(data, start, stop) if f.number == number and f.wire == BYTES]
 
 
-def _computation(data: Data, found: Field) -> tuple[int, list[_Raw]]:
+def _computation(data: Data, found: WireField) -> tuple[int, list[_Raw]]:
     """HloComputationProto: instructions 2, id 5."""
     own = list(fields(data, found.start, found.stop))
     ids = [f.signed for f in own if f.number == 5 and f.wire == VARINT]
@@ -168,7 +168,7 @@ def _computation(data: Data, found: Field) -> tuple[int, list[_Raw]]:
     return (ids[-1] if ids else 0), body
 
 
-def _instruction(data: Data, found: Field) -> _Raw:
+def _instruction(data: Data, found: WireField) -> _Raw:
     """HloInstructionProto: name 1, opcode 2, shape 3, metadata 7, target 28, dot 30, ids 35-38."""
     raw = _Raw()
     for f in fields(data, found.start, found.stop):
@@ -195,7 +195,7 @@ def _instruction(data: Data, found: Field) -> _Raw:
     return raw
 
 
-def _metadata(data: Data, found: Field, raw: _Raw) -> None:
+def _metadata(data: Data, found: WireField, raw: _Raw) -> None:
     """OpMetadata: op_name 2, source_file 3, source_line 4, stack_frame_id 15."""
     words = {f.number: text(data, f) for f in _bytes(data, found) if f.number in (2, 3)}
     counts = {f.number: f.signed for f in fields(data, found.start, found.stop) if f.wire == VARINT}
@@ -205,16 +205,16 @@ def _metadata(data: Data, found: Field, raw: _Raw) -> None:
         raw.source = f"{words[3]}:{counts[4]}" if 4 in counts else words[3]
 
 
-def _bytes(data: Data, found: Field) -> list[Field]:
+def _bytes(data: Data, found: WireField) -> list[WireField]:
     return [f for f in fields(data, found.start, found.stop) if f.wire == BYTES]
 
 
-def _repeated(data: Data, found: Field, number: int) -> list[int]:
+def _repeated(data: Data, found: WireField, number: int) -> list[int]:
     own = [f for f in fields(data, found.start, found.stop) if f.number == number]
     return [value for f in own for value in numbers(data, f)]
 
 
-def _shape(data: Data, found: Field, deepest: int) -> _Shape:
+def _shape(data: Data, found: WireField, deepest: int) -> _Shape:
     """ShapeProto: element_type 2, dimensions 3, tuple_shapes 4."""
     own = list(fields(data, found.start, found.stop))
     kinds = [f.value for f in own if f.number == 2 and f.wire == VARINT]
@@ -228,7 +228,7 @@ def _shape(data: Data, found: Field, deepest: int) -> _Shape:
     return _Shape(dims, nbytes)
 
 
-def _frames(data: Data, found: Field) -> dict[int, str]:
+def _frames(data: Data, found: WireField) -> dict[int, str]:
     """Frame -> file:line. StackFrameIndexProto: files 1, locations 3, frames 4; all from one."""
     own = _bytes(data, found)
     files = [text(data, f) for f in own if f.number == 1]
@@ -247,6 +247,6 @@ def _place(files: Sequence[str], file: int, line: int | None) -> str:
     return f"{files[file - 1]}:{line}" if line is not None else files[file - 1]
 
 
-def _counts(data: Data, found: Field) -> dict[int, int]:
+def _counts(data: Data, found: WireField) -> dict[int, int]:
     own = fields(data, found.start, found.stop)
     return {f.number: f.signed for f in own if f.wire == VARINT}

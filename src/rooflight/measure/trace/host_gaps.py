@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.measure.trace.intervals import SECONDS, Segments, cut, gaps, union
-from rooflight.measure.trace.record import Device, Thread, Trace
+from rooflight.measure.trace.record import Thread, Trace, TraceDevice
 from rooflight.measure.trace.wire import I64
 
 SHORT = "short gaps, not looked at"
@@ -57,7 +57,7 @@ def _add(totals: dict[str, list[float]], doing: str, seconds: float, count: int)
     row[1] += count
 
 
-def _free(device: Device, step: str | None) -> tuple[I64, I64]:
+def _free(device: TraceDevice, step: str | None) -> tuple[I64, I64]:
     """The spans of a device's steps in which nothing runs."""
     work, steps = device.work, device.steps
     cover = union(work.start_ps, work.stop_ps)

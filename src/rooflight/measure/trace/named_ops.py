@@ -11,8 +11,8 @@ import numpy as np
 
 from rooflight.measure.trace.classify import layer_of, op_class
 from rooflight.measure.trace.events import MISSING, Events
-from rooflight.measure.trace.hlo_proto import Instruction, read_program
-from rooflight.measure.trace.record import Op, Timeline
+from rooflight.measure.trace.hlo_proto import ProtoInstruction, read_program
+from rooflight.measure.trace.record import Timeline, TraceOp
 from rooflight.measure.trace.wire import I64
 from rooflight.measure.trace.xspace import Plane
 
@@ -25,13 +25,13 @@ class Programs:
     def __init__(self, planes: Sequence[Plane]) -> None:
         self._planes = [plane for plane in planes if plane.name == "/host:metadata"]
         self._protos: dict[str, bytes] | None = None  # by title; none were looked for yet
-        self._read: dict[str, dict[str, Instruction]] = {}
+        self._read: dict[str, dict[str, ProtoInstruction]] = {}
 
-    def instruction(self, module: str, program_id: int, name: str) -> Instruction | None:
+    def instruction(self, module: str, program_id: int, name: str) -> ProtoInstruction | None:
         """An instruction, if the trace has its program; they are kept as `module(program_id)`."""
         return self._program(f"{module}({program_id & (1 << 64) - 1})").get(name)
 
-    def _program(self, title: str) -> dict[str, Instruction]:
+    def _program(self, title: str) -> dict[str, ProtoInstruction]:
         if self._protos is None:
             kinds = [plane.kind(i) for plane in self._planes for i in plane.kind_ids()]
             found = {kind.name: kind.stats.get("Hlo Proto") for kind in kinds}
@@ -72,8 +72,8 @@ def named_ops(plane: Plane, found: Sequence[Events], programs: Programs) -> Name
     ids, run = np.unique(program, return_inverse=True)
     table = np.stack([name, home, run, own], axis=1)
     rows, which = np.unique(table, axis=0, return_inverse=True)
-    ops: list[Op] = []
-    made: list[Instruction | None] = []
+    ops: list[TraceOp] = []
+    made: list[ProtoInstruction | None] = []
     for row in rows:
         a, b, c, d = (int(index) for index in row)
         made.append(programs.instruction(modules[b], int(ids[c]), names[a]))
@@ -83,7 +83,7 @@ def named_ops(plane: Plane, found: Sequence[Events], programs: Programs) -> Name
 
 
 def _neighbours(
-    programs: list[list[int]], made: Sequence[Instruction | None]
+    programs: list[list[int]], made: Sequence[ProtoInstruction | None]
 ) -> tuple[frozenset[int], ...]:
     """For every op itself, those of its program whose results it reads, and those that read its."""
     homes = [tuple(home) for home in programs]
@@ -107,12 +107,12 @@ def _interned(plane: Plane, codes: I64) -> tuple[list[str], I64]:
     return list(order), np.array(table, dtype=np.int64)[at]
 
 
-def _op(name: str, found: Instruction | None) -> Op:
+def _op(name: str, found: ProtoInstruction | None) -> TraceOp:
     """Without its program an op is what its name says, such as a kernel of NCCL."""
     if found is None:
         stem = name.rpartition(".")[0] if name.rpartition(".")[2].isdigit() else name
-        return Op(name, op_class(stem, name, holds=frozenset()), layer_of(""), "", None, None)
-    return Op(
+        return TraceOp(name, op_class(stem, name, holds=frozenset()), layer_of(""), "", None, None)
+    return TraceOp(
         name=name,
         op_class=op_class(
             found.opcode, name, target=found.target, scope=found.op_name, holds=found.inner

@@ -12,7 +12,7 @@ import numpy as np
 from rooflight.measure.trace.busy import ranks, spans_of
 from rooflight.measure.trace.classify import COLLECTIVES
 from rooflight.measure.trace.intervals import F64, SECONDS, Segments, cut, inside, union
-from rooflight.measure.trace.record import Device, Timeline, Trace
+from rooflight.measure.trace.record import Timeline, Trace, TraceDevice
 from rooflight.measure.trace.wire import I64
 
 ALL = "all"
@@ -59,7 +59,7 @@ def _computing(work: Timeline) -> tuple[I64, I64]:
     return spans_of(work, (ranks(work) == 0) & ~waits[work.which])
 
 
-def _flown(device: Device, kind: str, windows: I64, cover: tuple[I64, I64]) -> F64:
+def _flown(device: TraceDevice, kind: str, windows: I64, cover: tuple[I64, I64]) -> F64:
     """Seconds in flight and hidden within the windows."""
     starts: list[I64] = []
     stops: list[I64] = []

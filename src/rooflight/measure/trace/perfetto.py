@@ -7,7 +7,7 @@ are rows; steps, ops and flights are spans in microseconds.
 import json
 from collections.abc import Iterator, Sequence
 
-from rooflight.measure.trace.record import Device, Thread, Timeline, Trace
+from rooflight.measure.trace.record import Thread, Timeline, Trace, TraceDevice
 from rooflight.measure.trace.wire import I64
 
 _ROWS = ("steps", "ops", "in flight")
@@ -33,7 +33,7 @@ def _meta(what: str, process: int, row: int, name: str) -> str:
     return json.dumps(fields)
 
 
-def _device(number: int, device: Device) -> Iterator[str]:
+def _device(number: int, device: TraceDevice) -> Iterator[str]:
     yield ",\n" + _meta("process_name", number, 0, f"{device.name} {device.kind}".strip())
     for row, name in enumerate(_ROWS):
         yield ",\n" + _meta("thread_name", number, row, name)

@@ -16,7 +16,7 @@ from rooflight.measure.trace.xspace import Plane
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class TraceOp:
     """What was run: one instruction of a program, however often it ran."""
 
     name: str
@@ -31,7 +31,7 @@ class Op:
 class Timeline:
     """Executions of ops, each an index into `ops` and a span of picoseconds."""
 
-    ops: tuple[Op, ...]
+    ops: tuple[TraceOp, ...]
     which: I64
     start_ps: I64
     stop_ps: I64
@@ -46,7 +46,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """From the start of a step to the start of the next; the last one ends with its last op."""
 
     name: str
@@ -59,7 +59,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class Peaks:
     """What a device could do at most, and who says so; None is unknown."""
 
     flops_per_s: float | None
@@ -68,15 +68,15 @@ class Roof:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TraceDevice:
     """One device: what ran on it, what flew meanwhile, its steps."""
 
     name: str
     kind: str  # "TPU v6 Lite"; empty if the trace does not say
     work: Timeline
     flights: Timeline  # asynchronous ops from their start to their end
-    steps: tuple[Step, ...]
-    roof: Roof
+    steps: tuple[TraceStep, ...]
+    roof: Peaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +100,5 @@ class Trace:
     """What one host recorded."""
 
     path: Path
-    devices: tuple[Device, ...]
+    devices: tuple[TraceDevice, ...]
     threads: tuple[Thread, ...]

@@ -14,7 +14,7 @@ from rooflight.errors import UnknownNameError, UsageError
 from rooflight.measure.trace.busy import busy
 from rooflight.measure.trace.classify import COLLECTIVES
 from rooflight.measure.trace.intervals import F64
-from rooflight.measure.trace.record import Device, Op, Roof, Trace
+from rooflight.measure.trace.record import Peaks, Trace, TraceDevice, TraceOp
 
 By = Literal["class", "layer", "line", "op"]
 BY: tuple[By, ...] = ("class", "layer", "line", "op")
@@ -25,7 +25,7 @@ _NO_ROOF = frozenset({*COLLECTIVES, "host", "control"})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One line of the table, of one step on one device."""
 
     key: str
@@ -66,7 +66,7 @@ class StepTable:
     num_devices: int
     steps: tuple[str, ...]
     step_s: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TraceRow, ...]
 
     @property
     def seconds(self) -> float:
@@ -101,7 +101,7 @@ def step_table(trace: Trace, *, by: By = "class", step: str | None = None) -> St
     return sums.table(len(trace.devices))
 
 
-def key_of(op: Op, by: By) -> str:
+def key_of(op: TraceOp, by: By) -> str:
     """Under which row an op is counted."""
     if by == "class":
         return op.op_class
@@ -125,7 +125,7 @@ class _Sums:
         cells, rows = np.zeros((len(keys), len(steps))), np.zeros((len(keys), 5))
         return cls(by, keys, steps, cells, rows, np.zeros(len(steps)), np.zeros(len(steps)))
 
-    def add(self, device: Device) -> None:
+    def add(self, device: TraceDevice) -> None:
         """Adds what one device did in the chosen steps."""
         home = np.array([self.steps.get(one.name, -1) for one in device.steps], dtype=np.int64)
         for one, at in zip(device.steps, home.tolist(), strict=True):
@@ -157,19 +157,19 @@ class _Sums:
         rows.sort(key=lambda row: -row.seconds)
         step_s = self.step_s / share
         idle = np.maximum(step_s - by_step.sum(axis=0), 0.0)
-        rows.append(Row(IDLE, tuple(idle.tolist()), 0.0, None, None, None, 0.0))
+        rows.append(TraceRow(IDLE, tuple(idle.tolist()), 0.0, None, None, None, 0.0))
         return StepTable(
             self.by, num_devices, tuple(self.steps), tuple(step_s.tolist()), tuple(rows)
         )
 
 
-def _row(key: str, by_step: list[float], columns: list[float]) -> Row:
+def _row(key: str, by_step: list[float], columns: list[float]) -> TraceRow:
     runs, flops, nbytes, roof_s, roofed_s = columns
     known = (_known(flops), _known(nbytes), _known(roof_s))
-    return Row(key, tuple(by_step), runs, *known, roofed_s)
+    return TraceRow(key, tuple(by_step), runs, *known, roofed_s)
 
 
-def _columns(op: Op, roof: Roof, runs: float, seconds: float) -> F64:
+def _columns(op: TraceOp, roof: Peaks, runs: float, seconds: float) -> F64:
     """Runs, FLOPs, bytes, the least seconds, and seconds that have a least; NaN is unknown."""
     unknown = float("nan")
     if op.op_class in _NO_ROOF:

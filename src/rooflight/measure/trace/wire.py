@@ -27,7 +27,7 @@ class Malformed(Exception):
         super().__init__(f"{what} at byte {at:,}")
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """One field: a number as 64 bits, or the span of its bytes."""
 
     number: int
@@ -61,7 +61,7 @@ def varint(data: Data, at: int, stop: int) -> tuple[int, int]:
     raise Malformed("a number of more than ten bytes", at)
 
 
-def fields(data: Data, start: int, stop: int) -> Iterator[Field]:
+def fields(data: Data, start: int, stop: int) -> Iterator[WireField]:
     """The fields of one message, in order."""
     at = start
     while at < stop:
@@ -69,13 +69,13 @@ def fields(data: Data, start: int, stop: int) -> Iterator[Field]:
         yield found
 
 
-def field_at(data: Data, at: int, stop: int) -> tuple[Field, int]:
+def field_at(data: Data, at: int, stop: int) -> tuple[WireField, int]:
     """The field at a place, and where the next one begins."""
     key, at = varint(data, at, stop)
     wire = key & 7
     if wire == VARINT:
         value, end = varint(data, at, stop)
-        return Field(key >> 3, wire, value, at), end
+        return WireField(key >> 3, wire, value, at), end
     if wire == BYTES:
         size, at = varint(data, at, stop)
     elif wire in (FIXED64, FIXED32):
@@ -85,10 +85,10 @@ def field_at(data: Data, at: int, stop: int) -> tuple[Field, int]:
     if size > stop - at:
         raise Malformed(f"{size:,} bytes where {stop - at:,} are left", at)
     value = size if wire == BYTES else int.from_bytes(data[at : at + size], "little")
-    return Field(key >> 3, wire, value, at), at + size
+    return WireField(key >> 3, wire, value, at), at + size
 
 
-def numbers(data: Data, found: Field) -> list[int]:
+def numbers(data: Data, found: WireField) -> list[int]:
     """A repeated number, packed or one by one."""
     if found.wire != BYTES:
         return [found.signed]
@@ -100,6 +100,6 @@ def numbers(data: Data, found: Field) -> list[int]:
     return values
 
 
-def text(data: Data, found: Field) -> str:
+def text(data: Data, found: WireField) -> str:
     """A string; bytes that are not UTF-8 are shown as such."""
     return data[found.start : found.stop].decode("utf-8", "backslashreplace")

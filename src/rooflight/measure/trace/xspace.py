@@ -1,6 +1,6 @@
 """A trace of XLA's profiler as planes, lines and events: the XSpace message, columns of numbers.
 
-In: the bytes of an `.xplane.pb`. Out: `Plane`s with their `Line`s. Events are three columns each
+In: the bytes of an `.xplane.pb`. Out: `Plane`s with their `XLine`s. Events are three columns each
 (what, when, how long) and the few stats that were asked for. Names are looked up when needed:
 metadata is most of the text of a trace, and few of its entries are ever shown.
 """
@@ -19,8 +19,8 @@ from rooflight.measure.trace.wire import (
     U8,
     VARINT,
     Data,
-    Field,
     Malformed,
+    WireField,
     fields,
     text,
 )
@@ -33,7 +33,7 @@ Value = int | float | str | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class XLine:
     """One timeline of a plane."""
 
     name: str
@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EventMetadata:
     """What events of one id have in common."""
 
     name: str
@@ -49,7 +49,7 @@ class Kind:
     stats: Mapping[str, Value]
 
 
-_Known = dict[tuple[int, bytes], Kind]
+_Known = dict[tuple[int, bytes], EventMetadata]
 
 
 @dataclass(slots=True)
@@ -58,14 +58,14 @@ class Plane:
 
     name: str
     stats: Mapping[str, Value]
-    lines: tuple[Line, ...]
+    lines: tuple[XLine, ...]
     words: Mapping[int, str]  # of stats: their names, and texts that stats refer to
     _data: Data
     _kinds: Mapping[int, tuple[int, int]]
     _known: _Known  # by all planes with the same words: every core names the same ops
-    _seen: dict[int, Kind] = field(default_factory=dict[int, Kind])
+    _seen: dict[int, EventMetadata] = field(default_factory=dict[int, EventMetadata])
 
-    def kind(self, number: int) -> Kind:
+    def kind(self, number: int) -> EventMetadata:
         """The metadata of an event; one that is not there has a name that says so."""
         if number not in self._seen:
             start, stop = self._kinds.get(number, (0, 0))
@@ -138,7 +138,7 @@ class _PlaneDraft:
     """A plane whose events are not read yet: they count from the earliest line of all."""
 
     name: str
-    own: list[Field]
+    own: list[WireField]
     lines: list[_LineDraft]
     words: Mapping[int, str]
     kinds: Mapping[int, tuple[int, int]]
@@ -154,7 +154,7 @@ class _PlaneDraft:
     ) -> Plane:
         ids = {number: word for number, word in self.words.items() if word in wanted}
         lines = tuple(
-            Line(
+            XLine(
                 line.name,
                 read_events(
                     data,
@@ -211,15 +211,15 @@ def _name(data: Data, start: int, stop: int) -> str:
     return names[-1] if names else ""
 
 
-def _read_kind(data: bytes, words: Mapping[int, str], unnamed: str) -> Kind:
+def _read_kind(data: bytes, words: Mapping[int, str], unnamed: str) -> EventMetadata:
     """XEventMetadata: name 2, display_name 4, stats 5."""
     own = [f for f in fields(data, 0, len(data)) if f.wire == BYTES]
     names = {f.number: text(data, f) for f in own if f.number in (2, 4)}
     stats = _stats(data, [f for f in own if f.number == 5], words)
-    return Kind(names.get(2) or names.get(4) or unnamed, names.get(4, ""), stats)
+    return EventMetadata(names.get(2) or names.get(4) or unnamed, names.get(4, ""), stats)
 
 
-def _stats(data: Data, found: Sequence[Field], words: Mapping[int, str]) -> dict[str, Value]:
+def _stats(data: Data, found: Sequence[WireField], words: Mapping[int, str]) -> dict[str, Value]:
     """XStat: metadata_id 1, then one of double 2, uint64 3, int64 4, text 5, bytes 6, word 7."""
     stats: dict[str, Value] = {}
     for stat in found:
@@ -234,7 +234,7 @@ def _stats(data: Data, found: Sequence[Field], words: Mapping[int, str]) -> dict
     return stats
 
 
-def _value(data: Data, f: Field, words: Mapping[int, str]) -> Value | None:
+def _value(data: Data, f: WireField, words: Mapping[int, str]) -> Value | None:
     if f.number == 2 and f.wire == FIXED64:
         return float(np.array([f.value], dtype=np.uint64).view(np.float64)[0])
     if f.number in (3, 4) and f.wire == VARINT:

@@ -30,7 +30,7 @@ _DECIDES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Decision:
     """What was chosen without being asked for, and why."""
 
     what: str
@@ -87,7 +87,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryUse:
     """What a chip of the fullest stage holds, and how much it can."""
 
     stage: int
@@ -150,11 +150,11 @@ class Plan:
     zero: Literal[0, 1, 2]
     framework: str  # whose schedules, memory and constants: rooflight, megatron, torchtitan
     time: Time
-    memory: Held
+    memory: MemoryUse
     mfu: Mfu
     tokens_per_s: float
     binds: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Decision, ...]
     alternatives: tuple[Alternative, ...]
     searched: Mapping[str, int]  # how many layouts were named, divide, fit
     sources: Mapping[str, SourceKind]  # where a group of numbers comes from: "time": "spec"

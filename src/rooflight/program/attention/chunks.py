@@ -22,7 +22,7 @@ from rooflight.program.attention.tile import (
     How,
     Keys,
     Queries,
-    State,
+    TileState,
     finish,
     merge,
     nothing,
@@ -39,7 +39,7 @@ Side = TypeVar("Side", Queries, Keys)
 ABSENT = -1  # the position of padding
 
 
-def forward(queries: Queries, keys: Keys, how: How) -> State:
+def forward(queries: Queries, keys: Keys, how: How) -> TileState:
     """The state of all queries over the given keys."""
     queries, keys = _kept_here(queries, keys)
     if max(queries.q.shape[1], keys.k.shape[1]) <= how.chunk:  # no loop to keep operands in memory
@@ -47,14 +47,14 @@ def forward(queries: Queries, keys: Keys, how: How) -> State:
         return merge(nothing(queries.q, keys.v), tile(queries, keys, seen, how))
     key_tiles = _cut(keys, how.chunk)
 
-    def of_queries(_: None, some: Queries) -> tuple[None, State]:
-        def over_keys(state: State, other: Keys) -> tuple[State, None]:
+    def of_queries(_: None, some: Queries) -> tuple[None, TileState]:
+        def over_keys(state: TileState, other: Keys) -> tuple[TileState, None]:
             seen = visible(some.at, other.at, how)
 
-            def met() -> State:
+            def met() -> TileState:
                 return merge(state, tile(some, other, seen, how))
 
-            def unmet() -> State:
+            def unmet() -> TileState:
                 return state
 
             return lax.cond(jnp.any(seen), met, unmet), None
@@ -62,7 +62,7 @@ def forward(queries: Queries, keys: Keys, how: How) -> State:
         return None, lax.scan(over_keys, nothing(some.q, keys.v), key_tiles)[0]
 
     states = lax.scan(of_queries, None, _cut(queries, how.chunk))[1]
-    return State(*(_join(x, queries.q.shape[1]) for x in states))
+    return TileState(*(_join(x, queries.q.shape[1]) for x in states))
 
 
 def backward(queries: Queries, keys: Keys, how: How) -> Triple:

@@ -22,7 +22,7 @@ from rooflight.program.attention import chunks
 from rooflight.program.attention import tile as tiles
 from rooflight.program.attention.chunks import Triple
 from rooflight.program.attention.ring_order import Order, ring_positions
-from rooflight.program.attention.tile import How, Keys, Queries, State
+from rooflight.program.attention.tile import How, Keys, Queries, TileState
 from rooflight.program.varying import align
 
 Pair = tuple[jax.Array, jax.Array]  # keys and values, or their gradients
@@ -30,7 +30,7 @@ Saved = tuple[Triple, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class RingAxis:
     """The axis around which keys rotate, the order of positions along it, and what is computed."""
 
     axis: str
@@ -65,27 +65,27 @@ def ring_attend(
         how = replace(how, chunk=min(how.chunk, length // 2))
     at = ring_positions(length, axis=axis, order=order)  # makes all vary over the axis
     (q, k, v), sinks, kv_length, _ = align(((q, k, v), sinks, kv_length, at))
-    return _ring((q, k, v), sinks, kv_length, Ring(axis, order, how))
+    return _ring((q, k, v), sinks, kv_length, RingAxis(axis, order, how))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _ring(
-    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: Ring
+    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: RingAxis
 ) -> jax.Array:
     return _run(qkv, sinks, kv_length, ring)[0]
 
 
 def _run(
-    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: Ring
+    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: RingAxis
 ) -> tuple[jax.Array, Saved]:
     q, k, v = qkv
     queries = Queries(q, _positions(ring, q, 0))
 
-    def more(state: State, kv: Pair, step: jax.Array | int) -> State:
+    def more(state: TileState, kv: Pair, step: jax.Array | int) -> TileState:
         keys = _keys(ring, kv, step, kv_length)
         return tiles.merge(state, chunks.forward(queries, keys, ring.how))
 
-    def turn(carry: tuple[State, Pair], step: jax.Array) -> tuple[tuple[State, Pair], None]:
+    def turn(carry: tuple[TileState, Pair], step: jax.Array) -> tuple[tuple[TileState, Pair], None]:
         state, kv = carry
         return (more(state, kv, step), _shift(ring, kv)), None
 
@@ -97,7 +97,7 @@ def _run(
 
 
 def _run_gradients(
-    ring: Ring, saved: Saved, d_out: jax.Array
+    ring: RingAxis, saved: Saved, d_out: jax.Array
 ) -> tuple[Triple, jax.Array | None, None]:
     (q, k, v), sinks, kv_length, out, lse = saved
     delta = chunks.row_sums(d_out, out)
@@ -123,18 +123,18 @@ def _run_gradients(
 _ring.defvjp(_run, _run_gradients)
 
 
-def _positions(ring: Ring, x: jax.Array, step: jax.Array | int) -> jax.Array:
+def _positions(ring: RingAxis, x: jax.Array, step: jax.Array | int) -> jax.Array:
     """The positions [1,t] of what a device holds after `step` shifts."""
     source = (lax.axis_index(ring.axis) - step) % ring.size
     return ring_positions(x.shape[1], axis=ring.axis, order=ring.order, rank=source)[None]
 
 
-def _keys(ring: Ring, kv: Pair, step: jax.Array | int, kv_length: jax.Array | None) -> Keys:
+def _keys(ring: RingAxis, kv: Pair, step: jax.Array | int, kv_length: jax.Array | None) -> Keys:
     at = _positions(ring, kv[0], step)
     at = at if kv_length is None else jnp.where(at < kv_length[:, None], at, chunks.ABSENT)
     return Keys(*kv, at)
 
 
-def _shift(ring: Ring, pair: Pair) -> Pair:
+def _shift(ring: RingAxis, pair: Pair) -> Pair:
     n = ring.size
     return lax.ppermute(pair, ring.axis, [(i, (i + 1) % n) for i in range(n)])

@@ -37,7 +37,7 @@ class How:
     chunk: int = 512
 
 
-class State(NamedTuple):
+class TileState(NamedTuple):
     """Softmax over some of the keys: max and sum [B,T,K,G], unnormalised out [B,T,K,G,Hv]."""
 
     max: jax.Array
@@ -63,36 +63,36 @@ class Keys(NamedTuple):
     at: jax.Array
 
 
-def merge(a: State, b: State) -> State:
+def merge(a: TileState, b: TileState) -> TileState:
     """The state over the keys of both; either may have seen nothing (max = -inf)."""
     top = jnp.maximum(a.max, b.max)
     keep_a, keep_b = jnp.exp(a.max - _finite(top)), jnp.exp(b.max - _finite(top))
     out = a.out * keep_a[..., None] + b.out * keep_b[..., None]
-    return State(top, a.sum * keep_a + b.sum * keep_b, out)
+    return TileState(top, a.sum * keep_a + b.sum * keep_b, out)
 
 
-def merge_over(state: State, axes: Axes) -> State:
+def merge_over(state: TileState, axes: Axes) -> TileState:
     """The same over mesh axes, along which each device has seen its own keys.
 
     Max and sum are of all keys; the sum of `out` is left to be taken, best in few bits.
     """
     top = lax.pmax(state.max, axes)
     keep = jnp.exp(state.max - _finite(top))
-    return State(top, lax.psum(state.sum * keep, axes), state.out * keep[..., None])
+    return TileState(top, lax.psum(state.sum * keep, axes), state.out * keep[..., None])
 
 
-def nothing(q: jax.Array, v: jax.Array) -> State:
+def nothing(q: jax.Array, v: jax.Array) -> TileState:
     """The state of no keys, of the types that q and v give it."""
     top = jnp.full_like(q[..., 0], -jnp.inf, dtype=jnp.float32)
     zero = jnp.zeros_like(top)
-    return State(top, zero, zero[..., None] + jnp.zeros_like(v[:, :1, :, None], jnp.float32))
+    return TileState(top, zero, zero[..., None] + jnp.zeros_like(v[:, :1, :, None], jnp.float32))
 
 
-def finish(state: State, sinks: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+def finish(state: TileState, sinks: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Out and lse; a sink [K,G] is one more logit, whose value is zero."""
     if sinks is not None:
         logit = jnp.zeros_like(state.sum) + sinks.astype(jnp.float32)
-        state = merge(state, State(logit, jnp.ones_like(logit), jnp.zeros_like(state.out)))
+        state = merge(state, TileState(logit, jnp.ones_like(logit), jnp.zeros_like(state.out)))
     total = jnp.where(state.sum == 0, 1, state.sum)  # nothing visible: out = 0
     return state.out / total[..., None], _finite(state.max) + jnp.log(total)
 
@@ -113,7 +113,7 @@ def visible(q_at: jax.Array, k_at: jax.Array, how: How) -> jax.Array:
     return seen
 
 
-def tile(queries: Queries, keys: Keys, seen: jax.Array, how: How) -> State:
+def tile(queries: Queries, keys: Keys, seen: jax.Array, how: How) -> TileState:
     """The state of the queries over these keys."""
     s = jnp.where(seen[:, :, None, None], _scores(queries.q, keys.k, how), -jnp.inf)
     with jax.named_scope("attention.softmax"):
@@ -121,7 +121,7 @@ def tile(queries: Queries, keys: Keys, seen: jax.Array, how: How) -> State:
         p = jnp.exp(s - _finite(top)[..., None])
     with jax.named_scope("attention.mix"):
         out = _product("btkgs,bskh->btkgh", p.astype(keys.v.dtype), keys.v)
-    return State(top, p.sum(-1), out)
+    return TileState(top, p.sum(-1), out)
 
 
 def tile_gradients(

@@ -21,7 +21,7 @@ from rooflight.errors import UsageError
 from rooflight.models.huggingface.read import model_from_hf
 from rooflight.program.checkpoint.files import INDEX, SINGLE
 from rooflight.program.checkpoint.forms import Array
-from rooflight.program.checkpoint.match import Place, Stored, published
+from rooflight.program.checkpoint.match import CheckpointWeight, TensorPlace, published
 from rooflight.program.model.params import Specs, Tree, every_spec, tensor_specs
 
 # Writes tensors as safetensors files of bounded size with an index, one file in memory at a time.
@@ -77,12 +77,12 @@ Config = Mapping[str, object]  # JSON
 Fetch = Callable[[int, int | None], Array]  # number of a weight, row of its leading dim
 
 
-class Part(NamedTuple):
+class ExportedPart(NamedTuple):
     """The weight, by its number among the leaves, that goes to a place in a file."""
 
     leaf: int
-    stored: Stored
-    place: Place
+    stored: CheckpointWeight
+    place: TensorPlace
 
 
 def export_huggingface(
@@ -98,10 +98,10 @@ def export_huggingface(
     leaves = cast(list[jax.Array], jax.tree.leaves(params))
     _check(leaves, specs, target, described)
     stores = Tree(*published(str(described["model_type"]), specs))
-    parts: dict[str, list[Part]] = {}
-    for leaf, stored in enumerate(cast(list[Stored], jax.tree.leaves(stores))):
+    parts: dict[str, list[ExportedPart]] = {}
+    for leaf, stored in enumerate(cast(list[CheckpointWeight], jax.tree.leaves(stores))):
         for place in stored.places():
-            parts.setdefault(place.name, []).append(Part(leaf, stored, place))
+            parts.setdefault(place.name, []).append(ExportedPart(leaf, stored, place))
 
     # Two weights share a tensor of a file at most; all experts of a layer come one after another.
     @lru_cache(maxsize=2)
@@ -144,7 +144,7 @@ def _check(leaves: list[jax.Array], specs: Specs, folder: Path, config: Config) 
         )
 
 
-def _layer(group: list[Part]) -> float:
+def _layer(group: list[ExportedPart]) -> float:
     """Where a tensor stands in the files: the embedding, the layers in order, the head."""
     stored, place = group[0].stored, group[0].place
     if place.row is not None:
@@ -152,14 +152,16 @@ def _layer(group: list[Part]) -> float:
     return -1 if stored.spec.name.startswith("embedding") else math.inf
 
 
-def _made(group: list[Part], dtype: np.dtype, fetch: Fetch) -> Made:
+def _made(group: list[ExportedPart], dtype: np.dtype, fetch: Fetch) -> Made:
     stored = group[0].stored
     shape = stored.form.shape(stored.sizes)
     make = partial(_assemble, group, shape, dtype, fetch)
     return Made(group[0].place.name, math.prod(shape) * dtype.itemsize, make)
 
 
-def _assemble(group: list[Part], shape: tuple[int, ...], dtype: np.dtype, fetch: Fetch) -> Array:
+def _assemble(
+    group: list[ExportedPart], shape: tuple[int, ...], dtype: np.dtype, fetch: Fetch
+) -> Array:
     """A tensor of a file from the weights that are in it; together they fill it."""
     values: Array = np.empty(shape, dtype)
     for leaf, stored, place in group:

@@ -57,14 +57,14 @@ _BLOCKS, _SCALES, _TILES = "_blocks", "_scales", "_scale_inv"  # how names of pa
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor of a file; with `scales`, one in few bits, and the shape it has decoded."""
 
     file: Path
     name: str
     dtype: str  # as the file spells it
     shape: tuple[int, ...]
-    scales: "Entry | None" = None
+    scales: "TensorEntry | None" = None
 
     def read(self, slices: tuple[slice, ...]) -> Array:
         """A block, decoded to fp32 if packed; every slice has both ends."""
@@ -77,10 +77,10 @@ class Entry:
         return from_fp8(_read(self, slices), _read(self.scales, tiles), start)
 
 
-def open_checkpoint(folder: str | Path) -> dict[str, Entry]:
+def open_checkpoint(folder: str | Path) -> dict[str, TensorEntry]:
     """All tensors of a folder by name; the scales of a packed tensor belong to it."""
     found = {e.name: e for file in _files(Path(folder)) for e in _entries(file)}
-    joined: dict[str, Entry] = {}
+    joined: dict[str, TensorEntry] = {}
     for name, entry in found.items():
         scales = found.get(_scales_name(name))
         joined[name] = entry if scales is None else _with_scales(entry, scales)
@@ -94,7 +94,7 @@ def _scales_name(name: str) -> str:
     return name + _TILES
 
 
-def _with_scales(entry: Entry, scales: Entry) -> Entry:
+def _with_scales(entry: TensorEntry, scales: TensorEntry) -> TensorEntry:
     if entry.name.endswith(_BLOCKS):
         shape = (*scales.shape[:-1], scales.shape[-1] * MX_BLOCK)
         fits = entry.dtype == "U8" and entry.shape == (*scales.shape, MX_BLOCK // 2)
@@ -129,14 +129,14 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _entries(file: Path) -> Iterator[Entry]:
+def _entries(file: Path) -> Iterator[TensorEntry]:
     try:
         if file.exists() and not file.is_file():  # to open a pipe is to wait for who writes
             raise OSError("it is no regular file")
         with safe_open(file, framework="numpy") as opened:
             for name in opened.keys():  # noqa: SIM118 - no mapping
                 part = opened.get_slice(name)
-                yield Entry(file, name, part.get_dtype(), tuple(part.get_shape()))
+                yield TensorEntry(file, name, part.get_dtype(), tuple(part.get_shape()))
     except (OSError, SafetensorError) as error:
         raise UsageError(
             f"cannot read the weights {file}: {error}",
@@ -144,14 +144,14 @@ def _entries(file: Path) -> Iterator[Entry]:
         ) from None
 
 
-def _read(entry: Entry, slices: tuple[slice, ...]) -> Array:
+def _read(entry: TensorEntry, slices: tuple[slice, ...]) -> Array:
     if entry.dtype in _EIGHT_BITS:
         return _read_eight_bits(entry, slices)
     with safe_open(entry.file, framework="numpy") as opened:
         return opened.get_slice(entry.name)[slices]
 
 
-def _read_eight_bits(entry: Entry, slices: tuple[slice, ...]) -> Array:
+def _read_eight_bits(entry: TensorEntry, slices: tuple[slice, ...]) -> Array:
     """The library has no numpy dtype for short floats, so the bytes are read where they lie."""
     with entry.file.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -161,7 +161,7 @@ def _read_eight_bits(entry: Entry, slices: tuple[slice, ...]) -> Array:
     return np.array(stored[slices]).view(_EIGHT_BITS[entry.dtype])
 
 
-def _read_mxfp4(entry: Entry, scales: Entry, slices: tuple[slice, ...]) -> Array:
+def _read_mxfp4(entry: TensorEntry, scales: TensorEntry, slices: tuple[slice, ...]) -> Array:
     """Whole blocks around the part of the last dim that is asked for."""
     *rows, last = slices
     blocks = slice(last.start // MX_BLOCK, -(-last.stop // MX_BLOCK))

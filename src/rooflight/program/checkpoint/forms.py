@@ -46,7 +46,7 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TensorWindow:
     """A block of a file's tensor, and how what was read becomes a block of ours."""
 
     slices: tuple[slice, ...]
@@ -71,7 +71,7 @@ class Form:
         """The shape that the file's tensor must have."""
         return tuple(math.prod(f.size(sizes) for f in dim) for dim in self.dims)
 
-    def window(self, sizes: Sizes, wanted: Mapping[str, Span]) -> Window:
+    def window(self, sizes: Sizes, wanted: Mapping[str, Span]) -> TensorWindow:
         """The smallest block, contiguous in each dim, that holds the wanted spans of our dims.
 
         >>> form = parse_form("kv_b_proj.weight[N H+Hv,R]", ("R", "N", "Hv"))
@@ -94,7 +94,7 @@ class Form:
         )
         named = [f.dim for f in factors if f.dim]
         order = tuple(named.index(d) for d in self.ours)
-        return Window(tuple(slices), tuple(folded), picks, order)
+        return TensorWindow(tuple(slices), tuple(folded), picks, order)
 
 
 def _narrow(spans: Sequence[tuple[int, int, int]]) -> tuple[slice, list[int], list[Span]]:

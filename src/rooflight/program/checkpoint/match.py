@@ -1,8 +1,8 @@
 """Which tensor of a checkpoint holds which of our weights, settled for the whole model at once.
 
-In: the descriptions of a model's weights, a family, the names in a checkpoint. Out: one `Stored`
-for each weight. Nothing is read before all is known: what is missing, has another shape, or would
-be left over without a reason is an error that names it.
+In: the descriptions of a model's weights, a family, the names in a checkpoint. Out: one
+`CheckpointWeight` for each weight. Nothing is read before all is known: what is missing, has
+another shape, or would be left over without a reason is an error that names it.
 """
 
 import re
@@ -25,7 +25,7 @@ class Shaped(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """One tensor of a file that holds a part of a weight: which layer of its run, which expert."""
 
     name: str
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class CheckpointWeight:
     """One of our weights and the tensors of a checkpoint that hold it."""
 
     spec: TensorSpec
@@ -52,21 +52,21 @@ class Stored:
         layer = None if row is None else self.layers[row]
         return self.prefix.format(layer=layer) + self.form.name.format(E=expert)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[TensorPlace]:
         rows = range(len(self.layers)) if self.layers else (None,)
         experts = range(self.sizes["E"]) if "{E}" in self.form.name else (None,)
         for row in rows:
             for expert in experts:
-                yield Place(self.name(row, expert), row, expert)
+                yield TensorPlace(self.name(row, expert), row, expert)
 
 
 class Stores(NamedTuple):
-    """A `Tree` of `Stored`."""
+    """A `Tree` of `CheckpointWeight`."""
 
-    frame: dict[str, Stored]
-    layers: tuple[tuple[dict[str, Stored], ...], ...]
+    frame: dict[str, CheckpointWeight]
+    layers: tuple[tuple[dict[str, CheckpointWeight], ...], ...]
 
-    def every(self) -> Iterator[Stored]:
+    def every(self) -> Iterator[CheckpointWeight]:
         yield from self.frame.values()
         yield from (s for run in self.layers for block in run for s in block.values())
 
@@ -134,11 +134,11 @@ def _stores(
         name: _find(spec, _prefixed(FRAME, prefix), "", sizes, (), names)
         for name, spec in specs.frame.items()
     }
-    layers: list[tuple[dict[str, Stored], ...]] = []
+    layers: list[tuple[dict[str, CheckpointWeight], ...]] = []
     first = 0
     for run in specs.layers:
         period, times = len(run), _times(run)
-        blocks: list[dict[str, Stored]] = []
+        blocks: list[dict[str, CheckpointWeight]] = []
         for place, block in enumerate(run):
             mine = tuple(first + place + period * i for i in range(times))
             sizes, start = _sizes(block.values()), f"{prefix.model}layers.{{layer}}."
@@ -175,11 +175,11 @@ def _find(
     sizes: Mapping[str, int],
     layers: tuple[int, ...],
     names: Mapping[str, Shaped] | None,
-) -> Stored:
+) -> CheckpointWeight:
     """The form that the checkpoint has; the published one if it has none or there is none yet."""
     ours = _letters(spec)
     parsed = (parse_form(text, ours) for text in forms.get(spec.name, ()))
-    stored = [Stored(spec, form, prefix, sizes, layers) for form in parsed if form]
+    stored = [CheckpointWeight(spec, form, prefix, sizes, layers) for form in parsed if form]
     if not stored:
         raise UsageError(
             f"the family has no name for {spec.name}[{','.join(ours)}]",

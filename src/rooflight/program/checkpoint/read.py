@@ -14,9 +14,9 @@ import numpy as np
 
 from rooflight.errors import UsageError
 from rooflight.files import read_file
-from rooflight.program.checkpoint.files import Entry, open_checkpoint
+from rooflight.program.checkpoint.files import TensorEntry, open_checkpoint
 from rooflight.program.checkpoint.forms import Array, Span
-from rooflight.program.checkpoint.match import Stored, Stores, match
+from rooflight.program.checkpoint.match import CheckpointWeight, Stores, match
 from rooflight.program.model.params import Specs, Tree
 
 _HINT = "put the model's config.json, which has a model_type, beside its weights"
@@ -24,29 +24,29 @@ _HINT = "put the model's config.json, which has a model_type, beside its weights
 Block = tuple[Span, ...]
 
 
-class Imported(NamedTuple):
+class LoadedWeights(NamedTuple):
     """Weights on their devices, and the tensors of the files that are not among them, with why."""
 
     params: Tree
     left_out: Mapping[str, str]
 
 
-def import_huggingface(folder: str | Path, specs: Specs, target: Tree) -> Imported:
+def import_huggingface(folder: str | Path, specs: Specs, target: Tree) -> LoadedWeights:
     """Reads a checkpoint into arrays like `target`, which `abstract_params` makes.
 
     Values are stored in the dtype of the target; where the file has the same, bit for bit.
     """
     stores, left_out, entries = match_huggingface(folder, specs)
 
-    def load(stored: Stored, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    def load(stored: CheckpointWeight, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         return _load(stored, leaf, entries)
 
-    return Imported(jax.tree.map(load, Tree(*stores), target), left_out)
+    return LoadedWeights(jax.tree.map(load, Tree(*stores), target), left_out)
 
 
 def match_huggingface(
     folder: str | Path, specs: Specs
-) -> tuple[Stores, Mapping[str, str], dict[str, Entry]]:
+) -> tuple[Stores, Mapping[str, str], dict[str, TensorEntry]]:
     """Where each weight of a model is stored, what is stored besides, and every tensor."""
     entries = open_checkpoint(folder)
     return *match(_family(Path(folder)), specs, entries), entries
@@ -61,7 +61,9 @@ def _family(folder: Path) -> str:
         ) from None
 
 
-def _load(stored: Stored, leaf: jax.ShapeDtypeStruct, entries: Mapping[str, Entry]) -> jax.Array:
+def _load(
+    stored: CheckpointWeight, leaf: jax.ShapeDtypeStruct, entries: Mapping[str, TensorEntry]
+) -> jax.Array:
     """One weight: each different block is read once, for all devices that keep it."""
     assert leaf.sharding is not None
     indices = leaf.sharding.addressable_devices_indices_map(leaf.shape)
@@ -82,7 +84,7 @@ def _block(index: tuple[slice, ...], shape: tuple[int, ...]) -> Block:
 
 
 def read_block(
-    stored: Stored, block: Block, dtype: np.dtype, entries: Mapping[str, Entry]
+    stored: CheckpointWeight, block: Block, dtype: np.dtype, entries: Mapping[str, TensorEntry]
 ) -> Array:
     """A block of one of our weights, from as little of the files as holds it."""
     values: Array = np.empty([high - low for low, high in block], dtype)

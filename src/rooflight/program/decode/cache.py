@@ -34,7 +34,7 @@ SCALE = ".scale"  # ends the name of the scales of an array in few bits
 _FEW_BITS = ("int8", "fp8")  # of `FORMATS`
 
 
-class Place(NamedTuple):
+class CacheAxes(NamedTuple):
     """The axes of a layer's attention: of rows, of kv heads, of the groups of each."""
 
     rows: Axes
@@ -52,12 +52,12 @@ class Place(NamedTuple):
         return PartitionSpec(self.rows or None, None)
 
 
-def place_of(pins: Pins, block: int) -> Place:
+def place_of(pins: Pins, block: int) -> CacheAxes:
     """Where attention of a block runs, which is where its cache lies."""
     queries = pins.ops[block, "attention.scores"].factors[0]
     if "N" in queries.dims:
-        return Place(queries.axes_of("B"), queries.axes_of("N"), ())
-    return Place(*(queries.axes_of(d) for d in "BKG"))
+        return CacheAxes(queries.axes_of("B"), queries.axes_of("N"), ())
+    return CacheAxes(*(queries.axes_of(d) for d in "BKG"))
 
 
 def check_rows_only(pins: Pins) -> None:
@@ -142,7 +142,7 @@ def _check_even(num_blocks: int, rows: Axes, pins: Pins) -> None:
         )
 
 
-def _check_spread(spread: Axes, where: Place, pins: Pins) -> None:
+def _check_spread(spread: Axes, where: CacheAxes, pins: Pins) -> None:
     taken = where.rows + where.heads + where.groups
     if any(a in taken or a not in pins.axes for a in spread):
         free = [a for a in pins.axes if a not in taken]
@@ -153,7 +153,7 @@ def _check_spread(spread: Axes, where: Place, pins: Pins) -> None:
         )
 
 
-def spread_of(pages: dict[str, jax.Array], place: Place) -> Axes:
+def spread_of(pages: dict[str, jax.Array], place: CacheAxes) -> Axes:
     """The axes over which pages have the positions of a row, read off their type."""
     spec = jax.typeof(next(iter(pages.values()))).sharding.spec
     return tuple(a for a in axes_in(spec[1]) if a not in place.rows)

@@ -17,7 +17,7 @@ from rooflight.program.decode.insert import insert
 from rooflight.program.decode.sampling import Draws, sample
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
-from rooflight.program.paged.blocks import Rows
+from rooflight.program.paged.blocks import PagedBatch
 
 Jitted = Callable[..., Any]  # arrays and trees of them
 
@@ -54,7 +54,7 @@ def make_functions(program: Program) -> Functions:
     )
 
 
-class Verified(NamedTuple):
+class VerifiedTokens(NamedTuple):
     """What a model makes of drafts: the first `accepted` of them, then one token of its own."""
 
     accepted: jax.Array  # [B], of the drafts
@@ -62,8 +62,8 @@ class Verified(NamedTuple):
 
 
 def verify(
-    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows, draws: Draws
-) -> tuple[Verified, Layers]:
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: PagedBatch, draws: Draws
+) -> tuple[VerifiedTokens, Layers]:
     """Scores the last token of each row and the drafts after it, tokens[B,T], in one call.
 
     A draft is accepted where it is what the row would have drawn there, so drafts change how many
@@ -77,4 +77,4 @@ def verify(
     is_draft = jax.reshard(is_draft, jax.typeof(chosen).sharding.spec)
     agrees = (drafts == chosen[:, :-1]) & is_draft
     accepted = jnp.cumprod(agrees.astype(jnp.int32), 1).sum(1)
-    return Verified(accepted, chosen), cache
+    return VerifiedTokens(accepted, chosen), cache

@@ -25,7 +25,7 @@ Values = dict[str, jax.Array]
 _AT_ONCE = 4  # groups that the layers of a run are read in
 
 
-class Group(NamedTuple):
+class KvGroup(NamedTuple):
     """Layers that are read and written at once: some of one block of one run's pattern."""
 
     run: int
@@ -34,15 +34,15 @@ class Group(NamedTuple):
     size: int
 
 
-def page_groups(cache: Layers) -> tuple[Group, ...]:
+def page_groups(cache: Layers) -> tuple[KvGroup, ...]:
     """All layers of a cache; those of a run are of one size, and may overlap."""
-    found: list[Group] = []
+    found: list[KvGroup] = []
     for run, blocks in enumerate(cache):
         for block, pages in enumerate(blocks):
             times: int = next(iter(pages.values())).shape[0]
             count = -(-times // _AT_ONCE)
             starts = {min(at, times - count) for at in range(0, times, count)}
-            found += [Group(run, block, first, count) for first in sorted(starts)]
+            found += [KvGroup(run, block, first, count) for first in sorted(starts)]
     return tuple(found)
 
 

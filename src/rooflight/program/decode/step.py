@@ -26,7 +26,7 @@ from rooflight.program.model.forward import Program, embed, finish, forward_bloc
 from rooflight.program.model.layers import softcapped
 from rooflight.program.model.params import Tree
 from rooflight.program.paged.attend import attend_pages, kv_entry, latent_entries
-from rooflight.program.paged.blocks import Pages, Rows
+from rooflight.program.paged.blocks import PagedBatch, Pages
 from rooflight.program.products import Scope
 
 Weights = tuple[dict[str, jax.Array], ...]  # of a run: one dict a block of its pattern
@@ -76,7 +76,7 @@ def _keep(
 
 
 def extend(
-    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: PagedBatch
 ) -> tuple[jax.Array, Layers]:
     """tokens[B,T] after what the cache has of their rows -> h[B,T,D], and the cache with them."""
     program = replace(program, is_inference=True)
@@ -94,7 +94,7 @@ def _extend_run(
     run: int,
     weights: Weights | Unrolled,
     state: tuple[jax.Array, tuple[Pages, ...]],
-    rows: Rows,
+    rows: PagedBatch,
 ) -> tuple[jax.Array, tuple[Pages, ...]]:
     blocks, specs = program.model.layers[run].blocks, program.specs.layers[run]
     positions = rows.positions(state[0].shape[1])
@@ -139,13 +139,13 @@ def generate(
     A row whose position is negative has no sequence: nothing is written for it.
     """
     starts, lengths = jnp.maximum(positions, 0), (positions >= 0).astype(jnp.int32)
-    rows = Rows(starts, lengths, tables)
+    rows = PagedBatch(starts, lengths, tables)
     h, cache = extend(program, params, cache, tokens[:, None], rows)
     return _logits(program, params, h)[:, 0], cache
 
 
 def prefill_chunk(
-    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: PagedBatch
 ) -> tuple[jax.Array, Layers]:
     """The next part tokens[B,T] of each row's prompt: logits [B,V] after it, and the cache."""
     h, cache = extend(program, params, cache, tokens, rows)
@@ -153,7 +153,7 @@ def prefill_chunk(
 
 
 def score(
-    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: Rows
+    program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: PagedBatch
 ) -> tuple[jax.Array, Layers]:
     """The logits [B,T,V] after each of a few tokens a row, and the cache with all of them."""
     h, cache = extend(program, params, cache, tokens, rows)

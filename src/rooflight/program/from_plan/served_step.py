@@ -16,7 +16,7 @@ from rooflight.models.layout.constraints import Pins
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.codec import dump, load
-from rooflight.plan.file.record import Held, Part, Time
+from rooflight.plan.file.record import MemoryUse, Part, Time
 from rooflight.plan.serving.step.constraints import (
     generate_dims,
     generate_pins,
@@ -27,7 +27,7 @@ from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import mesh_axes, parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.plan.serving.step.terms import Setting
+from rooflight.plan.serving.step.terms import StepSpec
 
 WIDE = ("bf16", "f32", "f16")  # dtypes of arrays as they are
 FEW = ("int8", "int4", "fp8")  # of matrices, values beside scales
@@ -93,7 +93,7 @@ class ServedStep:
         return Time(step.expected_s, step.lower_s, step.upper_s, busy, 0.0, 0.0, step.axes_s, waits)
 
     @property
-    def memory(self) -> Held:
+    def memory(self) -> MemoryUse:
         """As the serving planner has it, a step of `rows` tokens."""
         layout, dtypes = parse_serving_layout(self.layout), parse_precision(self.dtypes)
         on = parse_slice(self.slice)
@@ -105,7 +105,7 @@ class ServedStep:
             Part("kv cache", round(held.kv_bytes * pool), ""),
             Part("activations", held.activations_bytes, ""),
         )
-        return Held(0, parts, held.usable_bytes)
+        return MemoryUse(0, parts, held.usable_bytes)
 
 
 def is_fleet(text: str) -> bool:
@@ -144,13 +144,13 @@ def read_step(text: str) -> ServedStep:
     return load(ServedStep, text, verb="verify", schema=1)
 
 
-def serving_setting(step: ServedStep) -> Setting:
+def serving_setting(step: ServedStep) -> StepSpec:
     """The rules of a served step, as the program follows them."""
     layout, dtypes = parse_serving_layout(step.layout), parse_precision(step.dtypes)
     return generate_setting(step.model, layout, step.placed(), dtypes)
 
 
-def serving_dims(step: ServedStep, setting: Setting) -> dict[str, int]:
+def serving_dims(step: ServedStep, setting: StepSpec) -> dict[str, int]:
     """Sizes of one token a row."""
     return generate_dims(setting, rows=step.rows, context=step.context)
 

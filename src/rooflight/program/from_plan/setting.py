@@ -1,6 +1,6 @@
 """A plan as records: what its program is built from, and what is expected of the compiler.
 
-In: a `Plan`. Out: a `Setting`: graph, layout, mesh and dtypes, for one microbatch.
+In: a `Plan`. Out: a `ProgramSetting`: graph, layout, mesh and dtypes, for one microbatch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,13 +17,13 @@ from rooflight.models.layout.rules import Layout, parse_layout
 from rooflight.models.layout.zero import data_axes, split_state
 from rooflight.plan.file.record import Plan
 from rooflight.plan.training.derive.constraints import derive_ops, pins_of, without_lone_axes
-from rooflight.plan.training.derive.derivation import Derivation
+from rooflight.plan.training.derive.derivation import DerivedLayer
 from rooflight.plan.training.memory.recipe import parse_recipe
 from rooflight.program.from_plan.schedule import rounds_of
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ProgramSetting:
     """A plan's parts as records, for one microbatch."""
 
     plan: Plan
@@ -37,12 +37,12 @@ class Setting:
     def pins(self) -> Pins:
         return pins_of(self.graph, self.layout, mesh=self.mesh, dims=self.dims, dtype=self.compute)
 
-    def derive(self, ops: Iterable[Op]) -> Derivation:
+    def derive(self, ops: Iterable[Op]) -> DerivedLayer:
         return derive_ops(
             self.graph, ops, self.layout, mesh=self.mesh, dims=self.dims, dtype=self.compute
         )
 
-    def parts(self) -> Iterator[tuple[int | None, int, Derivation]]:
+    def parts(self) -> Iterator[tuple[int | None, int, DerivedLayer]]:
         """Block, layers and steps of all that the program does in one go.
 
         The products around the layers are on their own: a tied table is moved for each of them.
@@ -87,10 +87,10 @@ class Setting:
         return (recipe.gradients or recipe.compute) if is_added else self.weights
 
 
-def setting_of(plan: Plan) -> Setting:
+def setting_of(plan: Plan) -> ProgramSetting:
     """Reads the texts of a plan."""
     graph, mesh = model_graph(plan.model), plan.placed()
-    return Setting(
+    return ProgramSetting(
         plan,
         graph,
         without_lone_axes(parse_layout(plan.layout), mesh),

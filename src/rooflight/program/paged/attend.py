@@ -24,15 +24,15 @@ from rooflight.algebra.notation import Axes
 from rooflight.models.graph.ops import Mask
 from rooflight.models.spec import Attention
 from rooflight.program.attention.splash import LANES, kernels_can
-from rooflight.program.attention.tile import How, State
+from rooflight.program.attention.tile import How, TileState
 from rooflight.program.cpu.load import PAGED_ATTENTION, STORED
-from rooflight.program.decode.cache import Place, place_of, spread_of
+from rooflight.program.decode.cache import CacheAxes, place_of, spread_of
 from rooflight.program.decode.form import decode_form
 from rooflight.program.model.attention import Heads
 from rooflight.program.paged.blocks import (
     Blocks,
+    PagedBatch,
     Pages,
-    Rows,
     attend_blocks,
     merged,
     own_blocks,
@@ -45,11 +45,11 @@ from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.program.varying import align
 
 _LATENT = ("latent", "k_rope")
-Paged = tuple[Pages, jax.Array, Rows]  # with the number of a layer
+Paged = tuple[Pages, jax.Array, PagedBatch]  # with the number of a layer
 
 
 def attend_pages(
-    scope: Scope, spec: Attention, heads: Heads, *, pages: Pages, layer: jax.Array, rows: Rows
+    scope: Scope, spec: Attention, heads: Heads, *, pages: Pages, layer: jax.Array, rows: PagedBatch
 ) -> tuple[jax.Array, Pages]:
     """attended_heads of the new tokens, and the pages with their keys and values in them."""
     assert scope.block is not None
@@ -57,7 +57,7 @@ def attend_pages(
     weighted = scope.pin("attention.mix")
     attend_to = _latent if spec.latent else _grouped
     by_row = PartitionSpec(place.rows or None)
-    rows = Rows(*(jax.reshard(x, by_row) for x in rows))
+    rows = PagedBatch(*(jax.reshard(x, by_row) for x in rows))
     with jax.named_scope("attention.softmax"):
         attended, pages = attend_to(scope, spec, heads, place, (pages, layer, rows))
     with jax.named_scope("attention.mix"):
@@ -67,7 +67,7 @@ def attend_pages(
 
 
 def _paged_specs(
-    paged: Paged, place: Place
+    paged: Paged, place: CacheAxes
 ) -> tuple[dict[str, PartitionSpec], PartitionSpec, PartitionSpec]:
     """Specs of pages, of the layer's number and of what there is one of a row."""
     pages = {n: jax.typeof(x).sharding.spec for n, x in paged[0].items()}
@@ -81,7 +81,7 @@ def kv_entry(scope: Scope, heads: Heads) -> jax.Array:
     return jnp.stack([k, v], 3).reshape(*k.shape[:2], -1, k.shape[-1])
 
 
-def latent_entries(heads: Heads, place: Place) -> tuple[jax.Array, jax.Array]:
+def latent_entries(heads: Heads, place: CacheAxes) -> tuple[jax.Array, jax.Array]:
     """The latent [B,T,R] and the turned key [B,T,P] that all heads share."""
     assert heads.latent is not None
     both = (heads.latent, heads.k[1])
@@ -90,7 +90,7 @@ def latent_entries(heads: Heads, place: Place) -> tuple[jax.Array, jax.Array]:
 
 
 def _grouped(
-    scope: Scope, spec: Attention, heads: Heads, place: Place, paged: Paged
+    scope: Scope, spec: Attention, heads: Heads, place: CacheAxes, paged: Paged
 ) -> tuple[jax.Array, Pages]:
     q = scope.along(heads.q[0], scope.pin("attention.scores").operands[0])
     by_head = PartitionSpec(place.heads or None, place.groups or None)
@@ -122,10 +122,10 @@ def _local_grouped(
     sinks: jax.Array | None,
     pages: Pages,
     layer: jax.Array,
-    rows: Rows,
+    rows: PagedBatch,
     *,
     spec: Attention,
-    place: Place,
+    place: CacheAxes,
     spread: Axes,
     is_scattered: bool,
     takes_kernel: bool,
@@ -156,7 +156,7 @@ def _local_grouped(
 
 
 def _latent(
-    scope: Scope, spec: Attention, heads: Heads, place: Place, paged: Paged
+    scope: Scope, spec: Attention, heads: Heads, place: CacheAxes, paged: Paged
 ) -> tuple[jax.Array, Pages]:
     pins = [scope.pin(n) for n in ("attention.scores", "attention.rope_scores")]
     q, q_rope = (scope.along(x, pin.operands[0]) for x, pin in zip(heads.q, pins, strict=True))
@@ -184,10 +184,10 @@ def _local_latent(
     w_uv: jax.Array,
     pages: Pages,
     layer: jax.Array,
-    rows: Rows,
+    rows: PagedBatch,
     *,
     spec: Attention,
-    place: Place,
+    place: CacheAxes,
     spread: Axes,
 ) -> tuple[jax.Array, Pages]:
     blocks = own_blocks(pages, layer, rows, place.rows + spread)
@@ -221,7 +221,7 @@ def native_can(pages: Pages) -> bool:
     return set(pages) == {"kv"} and pages["kv"].dtype in STORED
 
 
-def attend_natively(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> State:
+def attend_natively(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) -> TileState:
     """The state of q[B,T,K,G,H] over the blocks of each row, in pages[L,N,S,2K,H]."""
     assert how.causal
     rows = blocks.rows
@@ -231,7 +231,7 @@ def attend_natively(q: jax.Array, pages: jax.Array, blocks: Blocks, how: How) ->
     state = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (q.shape[:-1],) * 2]
     call = jax.ffi.ffi_call(PAGED_ATTENTION, (*state, jax.ShapeDtypeStruct(q.shape, jnp.float32)))
     window, softcap = np.int64(how.mask.window or 0), np.float32(how.softcap or 0)
-    return State(*call(*operands, window=window, softcap=softcap))
+    return TileState(*call(*operands, window=window, softcap=softcap))
 
 
 # The ragged paged attention kernel that ships with jax, in the shapes of this program.

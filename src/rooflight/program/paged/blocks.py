@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 
 from rooflight.algebra.notation import Axes
 from rooflight.program.attention.chunks import ABSENT, forward
-from rooflight.program.attention.tile import How, Keys, Queries, State, finish, merge_over
+from rooflight.program.attention.tile import How, Keys, Queries, TileState, finish, merge_over
 from rooflight.program.decode.cache import SCALE
 from rooflight.program.decode.insert import local_ids, stored_parts
 from rooflight.program.varying import align
@@ -25,7 +25,7 @@ from rooflight.program.varying import align
 Pages = dict[str, jax.Array]  # of one block of a pattern, all its layers
 
 
-class Rows(NamedTuple):
+class PagedBatch(NamedTuple):
     """Where the tokens of a call are: row b has positions from starts[b] on, lengths[b] of them."""
 
     starts: jax.Array  # [B]
@@ -40,14 +40,14 @@ class Rows(NamedTuple):
 class Blocks(NamedTuple):
     """The blocks of some rows on a device; an id of `num_blocks` is a block of another device."""
 
-    rows: Rows
+    rows: PagedBatch
     ids: jax.Array  # [B,P]
     layer: jax.Array
     num_blocks: int
     size: int
 
 
-def own_blocks(pages: Pages, layer: jax.Array, rows: Rows, axes: Axes) -> Blocks:
+def own_blocks(pages: Pages, layer: jax.Array, rows: PagedBatch, axes: Axes) -> Blocks:
     """Finds a device's own among the blocks of its rows, which are split over `axes`."""
     _, num_blocks, size, *_ = next(iter(pages.values())).shape
     return Blocks(rows, local_ids(rows.tables, num_blocks, axes), layer, num_blocks, size)
@@ -103,7 +103,7 @@ def attend_blocks(
 
 
 def merged(
-    state: State,
+    state: TileState,
     sinks: jax.Array | None,
     dtype: DTypeLike,
     *,

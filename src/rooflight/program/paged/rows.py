@@ -15,7 +15,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from rooflight.program.attention.chunks import ABSENT
-from rooflight.program.attention.tile import How, State, visible
+from rooflight.program.attention.tile import How, TileState, visible
 from rooflight.program.decode.cache import SCALE
 from rooflight.program.model.layers import softcapped
 from rooflight.program.paged.blocks import Blocks, Pages
@@ -27,18 +27,18 @@ Load = Callable[[Pages, jax.Array], tuple[jax.Array, jax.Array]]
 Row = tuple[jax.Array, jax.Array, jax.Array, jax.Array]  # q[T,K,G,H], ids[P], start and length
 
 
-def attend_by_row(q: jax.Array, pages: Pages, blocks: Blocks, how: How, load: Load) -> State:
+def attend_by_row(q: jax.Array, pages: Pages, blocks: Blocks, how: How, load: Load) -> TileState:
     """The state of q[B,T,K,G,H] over the blocks of each row, which `load` reads."""
     rows = blocks.rows
     each, pages = align(((q * how.scale, blocks.ids, rows.starts, rows.lengths), pages))
 
-    def of_row(row: Row) -> State:
+    def of_row(row: Row) -> TileState:
         q, ids, start, length = row
         end = start + length
         by_head = q.swapaxes(0, 1).reshape(q.shape[1], -1, q.shape[-1])  # [K,TG,H]
         q_at = jnp.repeat(start + jnp.arange(q.shape[0]), q.shape[2])
 
-        def over_block(at: jax.Array, state: State) -> State:
+        def over_block(at: jax.Array, state: TileState) -> TileState:
             keys, values = load(pages, ids[at])
             k_at = at * blocks.size + jnp.arange(blocks.size)
             k_at = jnp.where((ids[at] < blocks.num_blocks) & (k_at < end), k_at, ABSENT)
@@ -49,25 +49,25 @@ def attend_by_row(q: jax.Array, pages: Pages, blocks: Blocks, how: How, load: Lo
         first = start * 0 if window is None else jnp.maximum(start - window + 1, 0) // blocks.size
         last = -(-end // blocks.size)
         state = lax.fori_loop(first, last, over_block, _empty(by_head, load(pages, ids[0])[1]))
-        return State(*(_by_query(part, q.shape[0]) for part in state))
+        return TileState(*(_by_query(part, q.shape[0]) for part in state))
 
     return lax.map(of_row, each)
 
 
-def _empty(q: jax.Array, values: jax.Array) -> State:
+def _empty(q: jax.Array, values: jax.Array) -> TileState:
     """The state of q[K,M,H] over no keys, of the types that q and values give it."""
     zero = q[..., 0] * 0
-    return State(zero + LOWEST, zero, zero[..., None] + values[0][:, None] * 0)
+    return TileState(zero + LOWEST, zero, zero[..., None] + values[0][:, None] * 0)
 
 
 def _more(
-    state: State,
+    state: TileState,
     q: jax.Array,
     keys: jax.Array,
     values: jax.Array,
     seen: jax.Array,
     softcap: float | None,
-) -> State:
+) -> TileState:
     """The state of q[K,M,H] over one more block of keys and values [S,K,..].
 
     As few operations as there can be: on a CPU each costs as much as the numbers of a block.
@@ -77,7 +77,7 @@ def _more(
     top = jnp.maximum(state.max, s.max(-1))
     p, keep = jnp.exp(s - top[..., None]), jnp.exp(state.max - top)
     out = jnp.einsum("kms,skh->kmh", p, values, preferred_element_type=jnp.float32)
-    return State(top, state.sum * keep + p.sum(-1), state.out * keep[..., None] + out)
+    return TileState(top, state.sum * keep + p.sum(-1), state.out * keep[..., None] + out)
 
 
 def _by_query(part: jax.Array, num_tokens: int) -> jax.Array:

@@ -25,14 +25,14 @@ from jax.sharding import PartitionSpec
 from rooflight.program.pipeline.buffer import Tree, put, take
 from rooflight.program.pipeline.sums import add_terms, adds_of, entries_of, zero_sums
 from rooflight.program.pipeline.table import PLACES, Lane, Ticks
-from rooflight.program.pipeline.work import Held, Now, Parts, Row, Sums, run_backward, run_forward
+from rooflight.program.pipeline.work import Fns, Inputs, Now, Row, Sums, run_backward, run_forward
 
 Rows = dict[str, Row]  # by lane
 Buffers = dict[str, Tree]  # by the lane that fills them: inputs of stages, and gradients
 Carry = tuple[Buffers, Sums]
 
 
-def run_in_step(parts: Parts, ticks: Ticks, held: Held, axis: str) -> Sums:
+def run_in_step(parts: Fns, ticks: Ticks, held: Inputs, axis: str) -> Sums:
     """All ticks; `held` is of all devices: params and fixed [S_P,chunk,...], the rest whole."""
     rows = {name: _placed(lane, axis) for name, lane in ticks.lanes.items()}
     rows["backward"] |= _placed({"adds": adds_of(ticks)}, axis)
@@ -51,7 +51,7 @@ def run_in_step(parts: Parts, ticks: Ticks, held: Held, axis: str) -> Sums:
     return carry[1]
 
 
-def _tick(parts: Parts, held: Held, axis: str, carry: Carry, rows: Rows) -> tuple[Carry, None]:
+def _tick(parts: Fns, held: Inputs, axis: str, carry: Carry, rows: Rows) -> tuple[Carry, None]:
     """Both lanes read what came in earlier ticks, then run, then hand on."""
     buffers, sums = carry
     results: dict[str, Tree] = {}
@@ -68,7 +68,7 @@ def _tick(parts: Parts, held: Held, axis: str, carry: Carry, rows: Rows) -> tupl
     return (buffers, sums), None
 
 
-def _read(row: Row, buffers: Buffers, held: Held, *, axis: str) -> Now:
+def _read(row: Row, buffers: Buffers, held: Inputs, *, axis: str) -> Now:
     """Each device looks up what its row of the table says."""
 
     def local(row: Row, buffers: Buffers, own: Tree, microbatches: Tree) -> Now:
@@ -122,7 +122,7 @@ def _moves(axis: str) -> Mapping[str, Callable[[Tree], Tree]]:
     }
 
 
-def _buffer(parts: Parts, held: Held, entries: int, axis: str) -> Tree:
+def _buffer(parts: Fns, held: Inputs, entries: int, axis: str) -> Tree:
     """Zeros for what arrives: [S_P,entry,...] of what a stage takes."""
     x = jax.eval_shape(parts.first_fn, held.ends, take(held.microbatches, 0))
     devices = jax.sharding.get_abstract_mesh().shape[axis]

@@ -24,7 +24,7 @@ PADDING = -1
 _LONGEST_PATTERN = 8  # blocks that repeat together; Gemma 3 has 6
 
 
-class Place(NamedTuple):
+class LayerPath(NamedTuple):
     """Where in a tree of weights a layer is: run, block of its pattern, row of that stack."""
 
     run: int
@@ -52,14 +52,14 @@ class Staging:
         shape = (len(self.layers), self.runs[run].times, len(self.runs[run].blocks))
         return None if here.all() else here.reshape(shape)
 
-    def places(self) -> Iterator[tuple[int, Place]]:
+    def places(self) -> Iterator[tuple[int, LayerPath]]:
         """Every layer of a stage, padding too, and its place in the tree of `stored`."""
         for row, layers in enumerate(self.layers):
             found = iter(layers)
             for at, run in enumerate(self.runs):
                 for time in range(run.times):
                     for block in range(len(run.blocks)):
-                        yield next(found), Place(at, block, row * run.times + time)
+                        yield next(found), LayerPath(at, block, row * run.times + time)
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ Kind = Literal["x", "g"]  # a forward makes the next stage's x, a backward the g
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StageMessage:
     """A value on its way: made at the end of a tick, and read in later ones by its target."""
 
     name: Kind
@@ -27,7 +27,7 @@ class Message:
     backward: int  # the tick in which a backward reads it, for the last time
 
 
-def messages(schedule: Schedule, table: InStep) -> Iterator[Message]:
+def messages(schedule: Schedule, table: InStep) -> Iterator[StageMessage]:
     """The input of every stage but the first, and the output gradient of all but the last."""
     home = homes(schedule)
     forward, backward = (
@@ -39,12 +39,12 @@ def messages(schedule: Schedule, table: InStep) -> Iterator[Message]:
         before, after = (microbatch, stage - 1), (microbatch, stage + 1)
         if before in home:
             read = forward.get((microbatch, stage))
-            yield Message("x", home[before], here, forward[before], read, until)
+            yield StageMessage("x", home[before], here, forward[before], read, until)
         if after in home:
-            yield Message("g", home[after], here, backward[after], None, until)
+            yield StageMessage("g", home[after], here, backward[after], None, until)
 
 
-def allot(found: Iterable[Message]) -> Iterator[tuple[Message, int]]:
+def allot(found: Iterable[StageMessage]) -> Iterator[tuple[StageMessage, int]]:
     """Each message with the lowest entry of its kind and device that is free when it arrives.
 
     Reads come before writes in a tick: an entry read for the last time can be written then."""
@@ -57,7 +57,7 @@ def allot(found: Iterable[Message]) -> Iterator[tuple[Message, int]]:
         yield message, entry
 
 
-def column_of(message: Message, schedule: Schedule) -> str:
+def column_of(message: StageMessage, schedule: Schedule) -> str:
     """Which column of the table stores it: the one of the neighbour it comes from."""
     step = (message.target - message.source) % schedule.stages
     if step == 0:

@@ -24,7 +24,7 @@ from rooflight.models.layout.slots import Schedule
 from rooflight.program.pipeline.buffer import Tree
 from rooflight.program.pipeline.in_step import run_in_step
 from rooflight.program.pipeline.table import encode
-from rooflight.program.pipeline.work import Held, Parts, Typed, untyped
+from rooflight.program.pipeline.work import Fns, Inputs, Typed, untyped
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def run_schedule(
             axes, their gradients come back as sums that are pending over them.
         sums: the dtype in which gradients of microbatches add up.
     """
-    parts = Parts(stage_fn, first_fn, loss_fn, table.microbatches, typed, sums)
+    parts = Fns(stage_fn, first_fn, loss_fn, table.microbatches, typed, sums)
     ticks = encode(table)
 
     def by_chunk(a: jax.Array) -> jax.Array:
@@ -75,6 +75,6 @@ def run_schedule(
         return a.reshape(a.shape[0] * ticks.chunks, *a.shape[2:], out_sharding=kept)
 
     params, beside = jax.tree.map(by_chunk, (stage_params, fixed))
-    found = run_in_step(parts, ticks, Held(params, beside, ends, microbatches), axis)
+    found = run_in_step(parts, ticks, Inputs(params, beside, ends, microbatches), axis)
     around = jax.tree.map(lambda a: lax.reduce_sum(a, (0,)), found.ends)
     return found.loss.sum(), Gradients(jax.tree.map(joined, found.stages), around)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.program.pipeline.table import Ticks
-from rooflight.program.pipeline.work import Parts, Sums
+from rooflight.program.pipeline.work import Fns, Sums
 
 
 def adds_of(ticks: Ticks) -> npt.NDArray[Any]:
@@ -55,7 +55,7 @@ def _scaled(term: jax.Array, scale: jax.Array) -> jax.Array:
     return term * lax.expand_dims(scale.astype(term.dtype), range(scale.ndim, term.ndim))
 
 
-def zero_sums(parts: Parts, terms: Sums, chunks: int) -> Sums:
+def zero_sums(parts: Fns, terms: Sums, chunks: int) -> Sums:
     """Zeros of the types of the terms, sums pending and all."""
 
     def zeros(like: jax.Array | jax.ShapeDtypeStruct, *, stacked: bool = False) -> jax.Array:

@@ -33,7 +33,7 @@ Layers = tuple[tuple[dict[str, jax.Array], ...], ...]  # [run][block of its patt
 IsReal = tuple[jax.Array | None, ...]  # by run: [stage, layer, block of the pattern]
 
 
-class Rows(NamedTuple):
+class Microbatches(NamedTuple):
     """What a step reads, in microbatches."""
 
     tokens: jax.Array  # [M,B/M,T]
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
     weights: jax.Array
 
 
-def pipelined(program: Program, params: Tree, rows: Rows) -> tuple[jax.Array, Tree]:
+def pipelined(program: Program, params: Tree, rows: Microbatches) -> tuple[jax.Array, Tree]:
     """The mean loss of a token and the gradients of all weights, by the slots of the schedule."""
     schedule, staging = program.schedule, program.staging
     assert schedule and staging
@@ -63,7 +63,7 @@ def pipelined(program: Program, params: Tree, rows: Rows) -> tuple[jax.Array, Tr
     return loss, Tree(gradients.ends, jax.tree.map(_joined, gradients.stages))
 
 
-def _first(program: Program, frame: Frame, part: tuple[Rows, jax.Array]) -> jax.Array:
+def _first(program: Program, frame: Frame, part: tuple[Microbatches, jax.Array]) -> jax.Array:
     return embed(program, Tree(frame, ()), part[0].tokens)
 
 
@@ -75,7 +75,9 @@ def _stage(
     return x
 
 
-def _last(program: Program, frame: Frame, x: jax.Array, part: tuple[Rows, jax.Array]) -> jax.Array:
+def _last(
+    program: Program, frame: Frame, x: jax.Array, part: tuple[Microbatches, jax.Array]
+) -> jax.Array:
     """A microbatch's share of the mean over all tokens, times the number of microbatches."""
     (_, targets, weights), total = part
     assert program.schedule

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rooflight.models.spec import ModelSpec, Repeat
-from rooflight.program.pipeline.layers import PADDING, Place, Staging, whole
+from rooflight.program.pipeline.layers import PADDING, LayerPath, Staging, whole
 
 Layers = Sequence[Sequence[Mapping[str, Any]]]  # weights: [run][block of its pattern][name]
 Stack = Callable[[list[Any]], Any]  # joins the weights of single layers, such as `numpy.stack`
@@ -20,7 +20,7 @@ def to_stages(model: ModelSpec, staging: Staging, layers: Layers, stack: Stack) 
     home = _model_places(model)
     like = {block: i for i, block in enumerate(model.layer_blocks)}
 
-    def weights(layer: int, place: Place) -> dict[str, Any]:
+    def weights(layer: int, place: LayerPath) -> dict[str, Any]:
         if layer != PADDING:
             return _weights_at(layers, home[layer])
         there = home[like[staging.runs[place.run].blocks[place.block]]]
@@ -38,17 +38,17 @@ def from_stages(model: ModelSpec, staging: Staging, layers: Layers, stack: Stack
     return _stacked(model.layers, found, stack)
 
 
-def _model_places(model: ModelSpec) -> list[Place]:
+def _model_places(model: ModelSpec) -> list[LayerPath]:
     """Where each layer is in a tree of the model's own runs."""
     return [place for _, place in whole(model).places()]
 
 
-def _weights_at(layers: Layers, place: Place) -> dict[str, Any]:
+def _weights_at(layers: Layers, place: LayerPath) -> dict[str, Any]:
     return {name: a[place.row] for name, a in layers[place.run][place.block].items()}
 
 
 def _stacked(
-    runs: Sequence[Repeat], found: Sequence[tuple[Place, dict[str, Any]]], stack: Stack
+    runs: Sequence[Repeat], found: Sequence[tuple[LayerPath, dict[str, Any]]], stack: Stack
 ) -> Layers:
     by_place: list[list[dict[str, list[Any]]]] = [[{} for _ in run.blocks] for run in runs]
     for (run, block, _), weights in found:

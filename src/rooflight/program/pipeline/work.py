@@ -28,7 +28,7 @@ def untyped(params: Tree, ends: Tree) -> tuple[Tree, Tree]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Fns:
     """The functions a pipeline is made of, and how often they run."""
 
     stage_fn: Callable[..., Tree]
@@ -39,7 +39,7 @@ class Parts:
     sums: DTypeLike = jnp.float32  # of gradients that add up
 
 
-class Held(NamedTuple):
+class Inputs(NamedTuple):
     """What the devices have from the start."""
 
     params: Tree  # [S_P, chunk, ...]
@@ -66,7 +66,7 @@ class Sums(NamedTuple):
     ends: Tree
 
 
-def run_forward(parts: Parts, ends: Tree, axis: str, row: Row, now: Now) -> Tree:
+def run_forward(parts: Fns, ends: Tree, axis: str, row: Row, now: Now) -> Tree:
     """x' of every device."""
 
     def one(row: Row, now: Now) -> Tree:
@@ -75,7 +75,7 @@ def run_forward(parts: Parts, ends: Tree, axis: str, row: Row, now: Now) -> Tree
     return jax.vmap(one, spmd_axis_name=axis)(row, now)
 
 
-def run_backward(parts: Parts, ends: Tree, axis: str, row: Row, now: Now) -> tuple[Tree, Sums]:
+def run_backward(parts: Fns, ends: Tree, axis: str, row: Row, now: Now) -> tuple[Tree, Sums]:
     """g of every device, and what it has for the sums."""
 
     def one(row: Row, now: Now) -> tuple[Tree, Sums]:
@@ -94,7 +94,7 @@ def run_backward(parts: Parts, ends: Tree, axis: str, row: Row, now: Now) -> tup
     return jax.vmap(one, spmd_axis_name=axis)(row, now)
 
 
-def _stage(parts: Parts, row: Row, now: Now) -> Callable[[Tree, Tree, Tree], Tree]:
+def _stage(parts: Fns, row: Row, now: Now) -> Callable[[Tree, Tree, Tree], Tree]:
     """`(params, ends, x) -> x'`; a first stage takes no x."""
     beside = (now.fixed,) if jax.tree.leaves(now.fixed) else ()
 

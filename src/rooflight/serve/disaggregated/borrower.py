@@ -22,7 +22,7 @@ from rooflight.serve.disaggregated.messages import (
     write_step,
 )
 from rooflight.serve.disaggregated.transfer import Carrier, Parcel
-from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.request import EngineRequest
 from rooflight.serve.engine.runner import Runner
 from rooflight.serve.http.bounds import Bounds
 from rooflight.serve.http.engine_calls import call
@@ -73,7 +73,7 @@ class Borrower:
         if self._session is not None:
             await self._session.close()
 
-    def submit(self, job: Job) -> Admission:
+    def submit(self, job: EngineRequest) -> Admission:
         """Queues a job, or says why not; one of a single tile is computed here."""
         is_short = len(job.prompt) <= self._engine.config.tile_tokens
         if is_short or job.allowed is not None or time.monotonic() < self._retry_time:
@@ -92,7 +92,7 @@ class Borrower:
             task.cancel()
         self._runner.cancel(id)
 
-    async def _borrow(self, job: Job) -> None:
+    async def _borrow(self, job: EngineRequest) -> None:
         try:
             if await call(self._runner, lambda: self._engine.is_away(job.id)):
                 await self._talk(job)
@@ -100,7 +100,7 @@ class Borrower:
             self._log.event("prefill_lost", error=type(error).__name__, why=str(error)[:200])
             await call(self._runner, lambda: self._engine.lose(job.id))
 
-    async def _talk(self, job: Job) -> None:
+    async def _talk(self, job: EngineRequest) -> None:
         """From the order to the last of its KV, each of the two within the patience."""
         assert self._session is not None
         first = None
@@ -122,7 +122,7 @@ class Borrower:
             if first is None:
                 self._put_off()
 
-    async def _first(self, socket: aiohttp.ClientWebSocketResponse, job: Job) -> First:
+    async def _first(self, socket: aiohttp.ClientWebSocketResponse, job: EngineRequest) -> First:
         await socket.send_str(write_order(job, self._mark, self._patience_s))
         first = read_first(await socket.receive_str(), self._bounds)
         if first.num_groups != self._engine.num_groups:

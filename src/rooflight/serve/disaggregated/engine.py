@@ -17,9 +17,9 @@ from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.pages import Like
-from rooflight.serve.engine.request import Delta, Finish, Job, TokenLogprobs
+from rooflight.serve.engine.request import Delta, EngineRequest, Finish, TokenLogprobs
 from rooflight.serve.engine.run import Engine
-from rooflight.serve.engine.running import Text
+from rooflight.serve.engine.running import RunningRequest
 
 
 class SeparatedEngine(Engine):
@@ -53,7 +53,7 @@ class SeparatedEngine(Engine):
 
     # The side that prefills
 
-    def prefill(self, job: Job) -> Admission:
+    def prefill(self, job: EngineRequest) -> Admission:
         """Queues a job of one token; with that, its blocks are leased under its id."""
         return self._admit(job, self.scheduler.prefill)
 
@@ -71,7 +71,7 @@ class SeparatedEngine(Engine):
 
     # The side that generates
 
-    def expect(self, job: Job) -> Admission:
+    def expect(self, job: EngineRequest) -> Admission:
         """Takes a job whose prompt is computed elsewhere, unless most of it is cached here."""
 
         def enqueue(request: Request) -> Admission:
@@ -148,6 +148,6 @@ class SeparatedEngine(Engine):
         self._begin.pop(id, None)
         self._left.pop(id, None)
 
-    def _end(self, text: Text, finish: Finish, error: str = "") -> Delta:
+    def _end(self, text: RunningRequest, finish: Finish, error: str = "") -> Delta:
         self._forget(text.job.id)
         return super()._end(text, finish, error)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rooflight.serve.disaggregated.transfer import Parcel
-from rooflight.serve.engine.request import Delta, Job, Sampling, TokenLogprobs
+from rooflight.serve.engine.request import Delta, EngineRequest, Sampling, TokenLogprobs
 from rooflight.serve.http.body import parse_json
 from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.fields import Fields, Items, Real, Text, Whole
+from rooflight.serve.http.fields import Fields, Integer, Items, Real, Text
 from rooflight.serve.http.problem import invalid
 
 MOST_LEASE_S = 120.0
@@ -26,7 +26,7 @@ class Order(NamedTuple):
     """A prompt to compute, and how long its KV is to be kept."""
 
     fingerprint: str
-    job: Job
+    job: EngineRequest
     lease_s: float
 
 
@@ -38,7 +38,7 @@ class First(NamedTuple):
     num_groups: int
 
 
-def write_order(job: Job, fingerprint: str, lease_s: float) -> str:
+def write_order(job: EngineRequest, fingerprint: str, lease_s: float) -> str:
     s = job.sampling
     return json.dumps(
         {
@@ -59,7 +59,7 @@ def read_order(text: str, bounds: Bounds, id: int) -> Order:
         salt = bytes.fromhex(found["salt"])
     except ValueError:
         raise invalid("salt", "not hexadecimal") from None
-    job = Job(
+    job = EngineRequest(
         id,
         tuple(found["prompt"]),
         1,
@@ -73,9 +73,9 @@ def read_order(text: str, bounds: Bounds, id: int) -> Order:
 def _order(bounds: Bounds) -> Fields:
     members = {
         "fingerprint": Text(64),
-        "prompt": Items(Whole(0, bounds.vocab - 1), bounds.max_model_tokens, least=1),
+        "prompt": Items(Integer(0, bounds.vocab - 1), bounds.max_model_tokens, least=1),
         "sampling": Items(Real(0, 2**31 - 1), 4, least=4),
-        "logprobs": Whole(0, bounds.max_logprobs),
+        "logprobs": Integer(0, bounds.max_logprobs),
         "salt": Text(64),
         "lease_s": Real(0.001, MOST_LEASE_S),
     }
@@ -95,12 +95,12 @@ def write_first(delta: Delta, num_groups: int) -> str:
 
 
 def read_first(text: str, bounds: Bounds) -> First:
-    token = Whole(0, bounds.vocab - 1)
+    token = Integer(0, bounds.vocab - 1)
     members = {
         "token": token,
         "logprob": _ANY,
         "top": Items(Items(_ANY, 2, least=2), bounds.max_logprobs),
-        "num_groups": Whole(1, _MOST_GROUPS),
+        "num_groups": Integer(1, _MOST_GROUPS),
     }
     found = Fields(members, ("token", "top", "num_groups")).read(parse_json(text.encode()))
     logprobs = None
@@ -116,7 +116,7 @@ def write_step(*, read: int | None = None, taken: int | None = None) -> str:
 
 def read_step(text: str, num_groups: int) -> tuple[int | None, int | None]:
     """The group that is to be read, and one that was taken."""
-    group = Whole(0, num_groups - 1)
+    group = Integer(0, num_groups - 1)
     found = Fields({"read": group, "taken": group}).read(parse_json(text.encode()))
     return found["read"], found["taken"]
 
@@ -130,10 +130,10 @@ def write_parcel(group: int, parcel: Parcel) -> str:
 def read_parcel(text: str) -> tuple[int, Parcel, Sequence[int]]:
     """Of which group it is, without its parts, and their sizes."""
     members = {
-        "group": Whole(0, _MOST_GROUPS),
+        "group": Integer(0, _MOST_GROUPS),
         "address": Text(256),
-        "number": Whole(0, 1 << 62),
-        "sizes": Items(Whole(0, _MOST_BYTES), _MOST_PARTS),
+        "number": Integer(0, 1 << 62),
+        "sizes": Items(Integer(0, _MOST_BYTES), _MOST_PARTS),
     }
     found = Fields(members, required=tuple(members)).read(parse_json(text.encode()))
     return found["group"], Parcel(found["address"], found["number"]), found["sizes"]

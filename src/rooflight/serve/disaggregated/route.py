@@ -27,9 +27,9 @@ from rooflight.serve.engine.runner import Runner
 from rooflight.serve.http.bounds import Bounds
 from rooflight.serve.http.engine_calls import call
 from rooflight.serve.http.exchange import Exchange, Inbox
-from rooflight.serve.http.problem import Problem, invalid, overloaded
+from rooflight.serve.http.problem import ApiError, invalid, overloaded
 
-Charge = Callable[[int], AbstractContextManager[None]]  # of prompt tokens, or a `Problem`
+Charge = Callable[[int], AbstractContextManager[None]]  # of prompt tokens, or an `ApiError`
 _ORDER_S = 10.0  # to say what is wanted, once connected
 _READ_S = 10.0  # to read the next layers
 
@@ -61,7 +61,7 @@ class Lender:
             order = await self._order(socket, bounds, id)
             with charge(len(order.job.prompt)):
                 await self._serve(socket, order)
-        except Problem as problem:
+        except ApiError as problem:
             await socket.send_json(problem.body)
         except TimeoutError:
             pass  # the lease is over: what is asked for now is too late
@@ -75,7 +75,7 @@ class Lender:
             raise invalid("order", "no text")
         order = read_order(str(message.data), bounds, id)
         if order.fingerprint != self._mark:
-            raise Problem(409, "other_model", "this server has another model, dtype or block size")
+            raise ApiError(409, "other_model", "this server has another model, dtype or block size")
         return order
 
     async def _serve(self, socket: web.WebSocketResponse, order: Order) -> None:
@@ -103,7 +103,7 @@ class Lender:
             raise overloaded(f"not admitted: {found}", retry_after=1)
         delta = (await inbox.take())[0]
         if not delta.tokens:
-            raise Problem(500, "engine_failed", "the engine could not compute this prompt")
+            raise ApiError(500, "engine_failed", "the engine could not compute this prompt")
         return delta
 
     async def _hand_over(
@@ -127,7 +127,7 @@ class Lender:
     async def _parcel(self, id: int, group: int) -> Parcel:
         values = await call(self._runner, lambda: self._engine.read(id, group))
         if values is None:
-            raise Problem(410, "lease_ended", "these blocks are somebody else's now")
+            raise ApiError(410, "lease_ended", "these blocks are somebody else's now")
         return await asyncio.get_running_loop().run_in_executor(None, self._carrier.send, values)
 
     def _free(self, id: int) -> Sequence[Delta]:

@@ -15,7 +15,7 @@ from rooflight.serve.http.logs import Log
 
 
 @dataclass(frozen=True, slots=True)
-class Separation:
+class PeerConfig:
     """One of two servers that share the work."""
 
     mark: str  # of the model, which both must have: see `fingerprint`
@@ -31,7 +31,7 @@ class Separation:
 
 
 def make_side(
-    separation: Separation,
+    separation: PeerConfig,
     engine: Engine,
     runner: Runner,
     exchange: Exchange,

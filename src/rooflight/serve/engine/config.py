@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rooflight.algebra.notation import Axes
 from rooflight.batching.request import Admission, Limits
 from rooflight.errors import UsageError
-from rooflight.serve.engine.request import Job
+from rooflight.serve.engine.request import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class EngineConfig:
                 hint=f"give {-(-self.max_model_tokens // self.block_tokens)} blocks",
             )
 
-    def check(self, job: Job, vocab: int) -> Admission:
+    def check(self, job: EngineRequest, vocab: int) -> Admission:
         """Whether a job can ever run; raises if it is not one."""
         if not job.prompt or job.max_new_tokens < 1:
             raise UsageError(f"job {job.id} has nothing to do", hint="give a prompt and a length")

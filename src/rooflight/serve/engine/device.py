@@ -1,7 +1,7 @@
 """`Device`: weights, cache and state on the mesh, and the verbs that change them.
 
 Every verb is one dispatch of a function that was compiled by `warm`; it returns before the device
-is done. What a call found is a `Found`, whose `read` waits.
+is done. What a call found is a `PendingResult`, whose `read` waits.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rooflight.program.decode.cache import Layers, check_rows_only, init_cache
 from rooflight.program.decode.form import decode_form, serving_weights
-from rooflight.program.decode.pages import Group, Values
+from rooflight.program.decode.pages import KvGroup, Values
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
 from rooflight.program.shardings import device_mesh
@@ -26,8 +26,8 @@ from rooflight.serve.engine.request import Mask, Sampling
 from rooflight.serve.engine.step_function import (
     EVERY,
     WORD,
-    Field,
-    State,
+    Packed,
+    SlotState,
     check_drafts,
     draft,
     set_masks,
@@ -48,7 +48,7 @@ class Tile(NamedTuple):
     is_last: bool  # of the prompt: the row makes its next token
 
 
-class Found(NamedTuple):
+class PendingResult(NamedTuple):
     """The results of a dispatch, still on their way."""
 
     array: jax.Array
@@ -75,8 +75,8 @@ class Device:
         self._compiled: dict[tuple[int, int, int], Any] = {}
         self._compiled_masks: dict[int, Any] = {}
         # What a call says of each row, fields and table; the last row is nobody's.
-        self._lines = np.zeros((config.max_rows + 1, Field.COUNT + config.max_blocks), np.int32)
-        self._lines[:, Field.ROW] = np.arange(config.max_rows + 1)
+        self._lines = np.zeros((config.max_rows + 1, Packed.COUNT + config.max_blocks), np.int32)
+        self._lines[:, Packed.ROW] = np.arange(config.max_rows + 1)
         self._empty_cache = self._compile(
             partial(
                 init_cache,
@@ -97,27 +97,27 @@ class Device:
         self._cache: Layers = self._empty_cache()
         tokens, masks = np.zeros(rows, np.int32), np.full((rows, words), EVERY, np.uint32)
         everywhere = NamedSharding(self._mesh, PartitionSpec())
-        self._state = State(*(jax.device_put(x, everywhere) for x in (tokens, masks)))
+        self._state = SlotState(*(jax.device_put(x, everywhere) for x in (tokens, masks)))
 
     # The verbs
 
     def open_row(self, row: int, sampling: Sampling, logprobs: int) -> None:
         """How a row draws from now on."""
         line = self._lines[row]
-        line[Field.TOP_K] = sampling.top_k
-        line[Field.SEED] = sampling.seed & 0x7FFFFFFF
-        line[Field.LOGPROBS] = logprobs
-        line.view(np.float32)[[Field.TEMPERATURE, Field.TOP_P]] = (
+        line[Packed.TOP_K] = sampling.top_k
+        line[Packed.SEED] = sampling.seed & 0x7FFFFFFF
+        line[Packed.LOGPROBS] = logprobs
+        line.view(np.float32)[[Packed.TEMPERATURE, Packed.TOP_P]] = (
             sampling.temperature,
             sampling.top_p,
         )
 
     def write_table(self, row: int, start: int, blocks: Sequence[int]) -> None:
         """Blocks that a row takes from now on."""
-        at = Field.COUNT + start
+        at = Packed.COUNT + start
         self._lines[row, at : at + len(blocks)] = blocks
 
-    def prefill(self, tiles: Sequence[Tile]) -> Found:
+    def prefill(self, tiles: Sequence[Tile]) -> PendingResult:
         """Computes tiles of prompts, which may be of the same row."""
         config = self.config
         size, count = config.tile_tokens, smallest(config.tile_counts, len(tiles))
@@ -130,10 +130,10 @@ class Device:
         lines = self._gather(rows, starts, lengths)
         for i, tile in enumerate(tiles):
             if not tile.is_last:
-                lines[i, Field.ROW] = config.max_rows
+                lines[i, Packed.ROW] = config.max_rows
         return self._dispatch(np.concatenate([lines, tokens], 1), size)
 
-    def generate(self, rows: Sequence[int], starts: Sequence[int]) -> Found:
+    def generate(self, rows: Sequence[int], starts: Sequence[int]) -> PendingResult:
         """One more token for each row, after the one it made last, which is at its start."""
         config, num = self.config, len(rows)
         count = smallest(config.row_counts, num)
@@ -145,7 +145,7 @@ class Device:
 
     def check_drafts(
         self, rows: Sequence[int], starts: Sequence[int], tokens: Sequence[Sequence[int]]
-    ) -> Found:
+    ) -> PendingResult:
         """What each row draws after its last token, which is at its start, and after its drafts.
 
         Found is [rows, drafts + 1, 2 + 2 K].
@@ -164,7 +164,7 @@ class Device:
 
     def draft(
         self, rows: Sequence[int], starts: Sequence[int], last: Sequence[int], rooms: Sequence[int]
-    ) -> Found:
+    ) -> PendingResult:
         """What rows would draw after their last tokens; each has room for so many drafts.
 
         Found is [rows, drafts + 1]; the last column is no draft.
@@ -179,11 +179,11 @@ class Device:
         lines = self._gather(padded, places, lengths)
         return self._dispatch(np.concatenate([lines, given[:, None]], 1), _GUESSES)
 
-    def read(self, blocks: Sequence[int], group: Group) -> Values:
+    def read(self, blocks: Sequence[int], group: KvGroup) -> Values:
         """What some layers have in some blocks."""
         return self.pages.read(self._cache, blocks, group)
 
-    def insert(self, blocks: Sequence[int], group: Group, values: Values) -> None:
+    def insert(self, blocks: Sequence[int], group: KvGroup, values: Values) -> None:
         """What some layers have in some blocks from now on."""
         self._cache = self.pages.write(self._cache, blocks, group, values)
 
@@ -195,8 +195,8 @@ class Device:
         """The lines of some rows, with as much of their tables as the longest needs."""
         config = self.config
         blocks = -(-int((starts + lengths).max()) // config.block_tokens)
-        lines = self._lines[rows, : Field.COUNT + smallest(self._widths, blocks)]
-        lines[:, Field.START], lines[:, Field.LENGTH] = starts, lengths
+        lines = self._lines[rows, : Packed.COUNT + smallest(self._widths, blocks)]
+        lines[:, Packed.START], lines[:, Packed.LENGTH] = starts, lengths
         return lines
 
     def allow(self, masks: Sequence[tuple[int, Mask | None]]) -> None:
@@ -231,14 +231,14 @@ class Device:
             self.pages.warm()
             self._token_function()
 
-    def _dispatch(self, packed: Ints, kind: int) -> Found:
+    def _dispatch(self, packed: Ints, kind: int) -> PendingResult:
         """Runs the function of some kind: `_DRAFTS`, or as many tokens of prompts a line."""
         count, columns = packed.shape
-        width = columns - Field.COUNT - self._num_packed(kind)
+        width = columns - Packed.COUNT - self._num_packed(kind)
         run = self._function(count, width, kind)
         found, self._cache, self._state = run(self._params, self._cache, self._state, packed)
         found.copy_to_host_async()
-        return Found(found)
+        return PendingResult(found)
 
     def _num_packed(self, kind: int) -> int:
         return {_DRAFTS: self.config.num_drafts + 1, _GUESSES: 1}.get(kind, kind)
@@ -248,7 +248,7 @@ class Device:
         if key not in self._compiled:
             num_tokens = self._num_packed(kind)
             run = self._kinds(kind, width, num_tokens)
-            packed = self._like((count, Field.COUNT + width + num_tokens), jnp.int32)
+            packed = self._like((count, Packed.COUNT + width + num_tokens), jnp.int32)
             taken = (self._params, self._cache, self._state, packed)
             self._compiled[key] = self._compile(run, *taken, donate=(1, 2))
         return self._compiled[key]

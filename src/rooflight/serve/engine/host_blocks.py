@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from rooflight.batching.host_tier import Kind, Move
+from rooflight.batching.host_tier import TierMove, TierOp
 from rooflight.batching.request import Key
 from rooflight.program.decode.pages import Values
 from rooflight.serve.engine.device import Device
@@ -46,19 +46,19 @@ class HostBlocks:
     def __len__(self) -> int:
         return len(self._content)
 
-    def follow(self, moves: Sequence[Move]) -> None:
+    def follow(self, moves: Sequence[TierMove]) -> None:
         """All saves are dispatched before anything is restored: they may be of one block."""
         self._settle()
-        saves = [move.block for move in moves if move.kind is Kind.SAVE]
+        saves = [move.block for move in moves if move.kind is TierOp.SAVE]
         slots = iter([slot for some in self._cut(saves) for slot in self._read(some)])
         restores: list[tuple[int, Content | _Slot]] = []
         for move in moves:
-            if move.kind is Kind.SAVE:
+            if move.kind is TierOp.SAVE:
                 self._content[move.key] = next(slots)
                 self._fresh.append(move.key)
             else:
                 found = self._content.pop(move.key)
-                if move.kind is Kind.RESTORE:
+                if move.kind is TierOp.RESTORE:
                     restores.append((move.block, found))
         for some in self._cut(restores):
             self._write(some)

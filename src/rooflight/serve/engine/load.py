@@ -27,7 +27,7 @@ from rooflight.plan.serving.step.layout import (
     parse_serving_layout,
 )
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.plan.serving.step.terms import Setting
+from rooflight.plan.serving.step.terms import StepSpec
 from rooflight.program.checkpoint.read import import_huggingface, match_huggingface
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import JAX_DTYPES, Tree, abstract_params
@@ -100,7 +100,7 @@ def _load(
 
 def _program(
     folder: str | Path, config: EngineConfig, placement: Placement
-) -> tuple[Program, Setting]:
+) -> tuple[Program, StepSpec]:
     model, dtypes = read_hf_config(folder), parse_precision(placement.dtypes)
     axes = mesh_axes(placement.split, model) or {"Y": 1}
     mesh = place(axes, parse_slice(placement.on))

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rooflight.program.decode.cache import Layers
-from rooflight.program.decode.pages import Group, Values, page_groups, read_pages, write_pages
+from rooflight.program.decode.pages import KvGroup, Values, page_groups, read_pages, write_pages
 from rooflight.serve.engine.config import smallest
 
 Compile = Callable[..., Any]  # a function, what it takes, donate=
@@ -41,17 +41,17 @@ class Pages:
                 self._reader(group, width)
                 self._writer(group, width)
 
-    def read(self, cache: Layers, blocks: Sequence[int], group: Group) -> Values:
+    def read(self, cache: Layers, blocks: Sequence[int], group: KvGroup) -> Values:
         """What a group of layers has in some blocks; a copy, which later steps do not change."""
         ids = self._padded(blocks)
         return self._reader(group, len(ids))(cache, ids, np.int32(group.first))
 
-    def write(self, cache: Layers, blocks: Sequence[int], group: Group, values: Values) -> Layers:
+    def write(self, cache: Layers, blocks: Sequence[int], group: KvGroup, values: Values) -> Layers:
         """Uses the cache up."""
         ids = self._padded(blocks)
         return self._writer(group, len(ids))(cache, values, ids, np.int32(group.first))
 
-    def like(self, num_blocks: int, group: Group) -> Like:
+    def like(self, num_blocks: int, group: KvGroup) -> Like:
         """Shapes, dtypes and shardings of the values of so many blocks."""
         width, found = smallest(self._widths, num_blocks), Like()
         for name, x in self._cache[group.run][group.block].items():
@@ -67,7 +67,7 @@ class Pages:
         ids[: len(blocks)] = blocks
         return ids
 
-    def _reader(self, group: Group, width: int) -> Any:
+    def _reader(self, group: KvGroup, width: int) -> Any:
         run, block, _, size = group
         key = (run, block, width)
         if key not in self._readers:
@@ -75,7 +75,7 @@ class Pages:
             self._readers[key] = self._compile(read, self._cache, *self._numbers(width))
         return self._readers[key]
 
-    def _writer(self, group: Group, width: int) -> Any:
+    def _writer(self, group: KvGroup, width: int) -> Any:
         run, block, *_ = group
         key = (run, block, width)
         if key not in self._writers:

@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out: a `Job` of tokens, and `Delta`s of tokens."""
+"""What goes into an engine and what comes out: `EngineRequest`s, and `Delta`s, both of tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Allowed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EngineRequest:
     """A prompt to continue."""
 
     id: int

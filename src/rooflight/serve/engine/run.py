@@ -17,16 +17,16 @@ import numpy as np
 
 from rooflight.batching.request import Admission, Request
 from rooflight.batching.scheduler import Scheduler
-from rooflight.batching.step_batch import Chunk, StepBatch, TableWrite
+from rooflight.batching.step_batch import PrefillChunk, StepBatch, TableWrite
 from rooflight.errors import UsageError
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
 from rooflight.serve.engine.config import EngineConfig
-from rooflight.serve.engine.device import Device, Found, Ints, Tile
+from rooflight.serve.engine.device import Device, Ints, PendingResult, Tile
 from rooflight.serve.engine.host_blocks import HostBlocks
-from rooflight.serve.engine.request import Delta, Finish, Job, Mask, TokenLogprobs
-from rooflight.serve.engine.running import Text
-from rooflight.serve.engine.stats import Counts, EngineStats, stats_of
+from rooflight.serve.engine.request import Delta, EngineRequest, Finish, Mask, TokenLogprobs
+from rooflight.serve.engine.running import RunningRequest
+from rooflight.serve.engine.stats import EngineStats, TokenCounts, stats_of
 
 # Log probabilities from the numbers of a row, as `step_function` packs them.
 
@@ -43,8 +43,8 @@ def logprobs_of(values: Ints, count: int) -> TokenLogprobs:
 class _Dispatched(NamedTuple):
     """A call that is on its way, and whose token each line of its result is."""
 
-    found: Found
-    lines: Sequence[tuple[int, Text]]
+    found: PendingResult
+    lines: Sequence[tuple[int, RunningRequest]]
     drafts: Sequence[Sequence[int]] = ()  # of each line, if the call checked any
 
 
@@ -56,14 +56,14 @@ class Engine:
         self.device = Device(program, params, config)
         self.scheduler = Scheduler(config.limits)
         self._vocab = program.model.vocab
-        self._texts: dict[int, Text] = {}
-        self._by_row: dict[int, Text] = {}
+        self._texts: dict[int, RunningRequest] = {}
+        self._by_row: dict[int, RunningRequest] = {}
         self._pending: list[_Dispatched] = []
         self._deltas: list[Delta] = []  # of the step at hand
         self._num_guided = 0  # jobs with a grammar
         self._guided_rows: set[int] = set()  # where the device has a mask
         self._compilations_when_warm = 0
-        self._counts = Counts()
+        self._counts = TokenCounts()
         self._drafter: Device | None = None  # a model that guesses
         self._host = HostBlocks(self.device)
 
@@ -90,19 +90,19 @@ class Engine:
         sizes = replace(self.config, cache_dtype=None, moves_blocks=False, host_blocks=0, spread=())
         self._drafter = Device(program, params, sizes)
 
-    def check(self, job: Job) -> Admission:
+    def check(self, job: EngineRequest) -> Admission:
         """Whether a job can ever run; raises if it is not one."""
         return self.config.check(job, self._vocab)
 
-    def add(self, job: Job) -> Admission:
+    def add(self, job: EngineRequest) -> Admission:
         """Queues a job, or says why not."""
         return self._admit(job, self.scheduler.add)
 
-    def _admit(self, job: Job, enqueue: Callable[[Request], Admission]) -> Admission:
+    def _admit(self, job: EngineRequest, enqueue: Callable[[Request], Admission]) -> Admission:
         found = self.check(job)
         if found is not Admission.ADMITTED:
             return found
-        text = Text(job, self.config.block_tokens, guesses=self._looks_back)
+        text = RunningRequest(job, self.config.block_tokens, guesses=self._looks_back)
         found = enqueue(text.request)
         if found is Admission.ADMITTED:
             self._texts[job.id] = text
@@ -187,7 +187,7 @@ class Engine:
         if batch.chunks:
             self._prefill(batch.chunks)
 
-    def _open(self, chunk: Chunk) -> None:
+    def _open(self, chunk: PrefillChunk) -> None:
         """Gives a text the row that the scheduler chose for it."""
         text = self._texts[chunk.id]
         self._seat(chunk.row, text)
@@ -196,7 +196,7 @@ class Engine:
             self._counts.prefix_queries += len(text.job.prompt)
             self._count_prompt(text, chunk.start)
 
-    def _seat(self, row: int, text: Text) -> None:
+    def _seat(self, row: int, text: RunningRequest) -> None:
         self._by_row[row] = text
         for device in self._devices:
             device.open_row(row, text.job.sampling, text.job.logprobs)
@@ -210,7 +210,7 @@ class Engine:
             for device in self._devices:
                 device.write_table(*write)
 
-    def _count_prompt(self, text: Text, cached: int) -> None:
+    def _count_prompt(self, text: RunningRequest, cached: int) -> None:
         text.cached = cached
         self._counts.prompt_tokens += len(text.job.prompt)
 
@@ -240,7 +240,7 @@ class Engine:
         self._pending.append(_Dispatched(found, list(enumerate(texts)), drafts))
 
     def _draft(
-        self, rows: Sequence[int], texts: Sequence[Text], starts: Sequence[int]
+        self, rows: Sequence[int], texts: Sequence[RunningRequest], starts: Sequence[int]
     ) -> list[list[int]]:
         """Guesses for each row, as many as there are blocks for."""
         most, drafter = self.config.num_drafts, self._drafter
@@ -259,7 +259,7 @@ class Engine:
         self._write_tables(self.scheduler.reserve(row, wanted))
         return min(wanted, self.scheduler.room_of(row))
 
-    def _prefill(self, chunks: Sequence[Chunk]) -> None:
+    def _prefill(self, chunks: Sequence[PrefillChunk]) -> None:
         """Cuts chunks into tiles, and tiles into calls."""
         size, most = self.config.tile_tokens, self.config.tile_counts[-1]
         tiles = [tile for chunk in chunks for tile in self._tiles(chunk, size)]
@@ -274,7 +274,7 @@ class Engine:
             for _, text in lines:
                 text.length += 1
 
-    def _tiles(self, chunk: Chunk, size: int) -> Iterable[Tile]:
+    def _tiles(self, chunk: PrefillChunk, size: int) -> Iterable[Tile]:
         tokens, end = self._texts[chunk.id].tokens, chunk.start + chunk.tokens
         for start in range(chunk.start, end, size):
             stop = min(start + size, end)
@@ -292,7 +292,7 @@ class Engine:
                     some = drafts[line] if drafts else ()
                     self._deltas.append(self._take(text, values[line], some))
 
-    def _take(self, text: Text, values: Ints, drafts: Sequence[int]) -> Delta:
+    def _take(self, text: RunningRequest, values: Ints, drafts: Sequence[int]) -> Delta:
         """The next tokens of a text, one more than drafts hold, and whether they were the last."""
         lines = np.atleast_2d(values)
         drawn: list[int] = lines[: len(drafts) + 1, 0].tolist()
@@ -302,7 +302,9 @@ class Engine:
         wanted = lines[:num] if text.job.logprobs else ()
         return self._gain(text, drawn[:num], [logprobs_of(x, text.job.logprobs) for x in wanted])
 
-    def _gain(self, text: Text, drawn: Sequence[int], found: Sequence[TokenLogprobs]) -> Delta:
+    def _gain(
+        self, text: RunningRequest, drawn: Sequence[int], found: Sequence[TokenLogprobs]
+    ) -> Delta:
         """More tokens for a text, up to the one that ends it."""
         job, keys, finish, tokens = text.job, list[bytes](), None, list[int]()
         for token in drawn:
@@ -322,13 +324,13 @@ class Engine:
         logprobs = tuple(found[: len(tokens)])
         return Delta(job.id, tuple(tokens), logprobs, finish, cached, began=began)
 
-    def _accept(self, text: Text, accepted: int, drafted: int) -> None:
+    def _accept(self, text: RunningRequest, accepted: int, drafted: int) -> None:
         self._counts.drafted_tokens += drafted
         self._counts.accepted_tokens += accepted
         text.length += accepted
         self.scheduler.accept(text.job.id, accepted)
 
-    def _finish(self, text: Text, token: int) -> Finish | None:
+    def _finish(self, text: RunningRequest, token: int) -> Finish | None:
         """Whether a text ends with this token."""
         job = text.job
         is_complete = job.allowed is not None and not job.allowed.accept(token)
@@ -336,7 +338,7 @@ class Engine:
             return Finish.STOP
         return Finish.LENGTH if text.num_made == job.max_new_tokens else None
 
-    def _end(self, text: Text, finish: Finish, error: str = "") -> Delta:
+    def _end(self, text: RunningRequest, finish: Finish, error: str = "") -> Delta:
         text.finish = finish
         del self._texts[text.job.id]
         self._num_guided -= text.job.allowed is not None

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 from rooflight.batching.request import Admission
 from rooflight.errors import RooflightError
-from rooflight.serve.engine.request import Delta, Finish, Job
+from rooflight.serve.engine.request import Delta, EngineRequest, Finish
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.stats import EngineStats
 
 Deliver = Callable[[Sequence[Delta]], None]
-Add = Callable[[Job], Admission]  # of the engine: how a job goes in
+Add = Callable[[EngineRequest], Admission]  # of the engine: how a job goes in
 Action = Callable[[], Sequence[Delta]]
 
 
@@ -29,7 +29,7 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._changed = threading.Condition()
         # All below belongs to the lock.
-        self._jobs: deque[tuple[Job, Add]] = deque()
+        self._jobs: deque[tuple[EngineRequest, Add]] = deque()
         self._actions: deque[Action] = deque()
         self._job_tokens = 0
         self._cancelled: deque[int] = deque()
@@ -51,7 +51,7 @@ class Runner:
         """Warms the engine up in the thread; `is_warm` says when jobs get answers."""
         self._thread.start()
 
-    def submit(self, job: Job, add: Add | None = None) -> Admission:
+    def submit(self, job: EngineRequest, add: Add | None = None) -> Admission:
         """Queues a job, or says why not; raises if it could never run."""
         found = self._engine.check(job)
         if found is not Admission.ADMITTED:
@@ -115,7 +115,7 @@ class Runner:
     def _is_closed(self) -> bool:
         return self._is_draining or self._is_stopping or self.is_dead
 
-    def _is_full(self, job: Job) -> bool:
+    def _is_full(self, job: EngineRequest) -> bool:
         config = self._engine.config
         if self._stats.num_waiting + len(self._jobs) >= config.max_waiting:
             return True
@@ -166,7 +166,7 @@ class Runner:
         self._publish(deltas)
         return True
 
-    def _add(self, job: Job, add: Add) -> str:
+    def _add(self, job: EngineRequest, add: Add) -> str:
         """Why a job cannot be here, such as an id that is; nothing if it can."""
         try:
             found = add(job)

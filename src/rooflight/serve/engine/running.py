@@ -1,10 +1,10 @@
-"""`Text`: a job in an engine, with the tokens that it has so far."""
+"""`RunningRequest`: a job in an engine, with the tokens that it has so far."""
 
 from collections.abc import Sequence
 
 from rooflight.batching.prefix import KeyChain
 from rooflight.batching.request import Request
-from rooflight.serve.engine.request import Finish, Job
+from rooflight.serve.engine.request import EngineRequest, Finish
 
 # `Drafts`: guesses at the next tokens of a text from what it has said before.
 
@@ -45,7 +45,7 @@ class Drafts:
         return []
 
 
-class Text:
+class RunningRequest:
     """A prompt and what was made of it; the scheduler's request is counted off it."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Text:
         "tokens",
     )
 
-    def __init__(self, job: Job, block_tokens: int, *, guesses: bool) -> None:
+    def __init__(self, job: EngineRequest, block_tokens: int, *, guesses: bool) -> None:
         self.job = job
         self.drafts = Drafts() if guesses and job.allowed is None else None
         if self.drafts is not None:

@@ -26,7 +26,7 @@ class EngineStats:
 
 
 @dataclass(slots=True)
-class Counts:
+class TokenCounts:
     """What only the engine sees."""
 
     prompt_tokens: int = 0
@@ -36,7 +36,7 @@ class Counts:
     accepted_tokens: int = 0
 
 
-def stats_of(scheduler: Scheduler, counts: Counts, compilations: int) -> EngineStats:
+def stats_of(scheduler: Scheduler, counts: TokenCounts, compilations: int) -> EngineStats:
     """What the scheduler and the engine have counted."""
     limits, room = scheduler.limits, scheduler.room
     return EngineStats(

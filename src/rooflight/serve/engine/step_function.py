@@ -1,10 +1,10 @@
 """What the device does in one call: tokens into the cache, and the next token of each row.
 
-    packed[B, fields + P + T] -> found[B, 2 + 2 K], the tokens also to `State.tokens`
+    packed[B, fields + P + T] -> found[B, 2 + 2 K], the tokens also to `SlotState.tokens`
 
 All numbers that the host has for a call come in one array, all that it wants to know leave in one:
-floats travel as the bits of an int32. A row that decodes takes its token from `State.tokens`, where
-the call before left it: the host need not have read it.
+floats travel as the bits of an int32. A row that decodes takes its token from `SlotState.tokens`,
+where the call before left it: the host need not have read it.
 """
 
 from typing import NamedTuple
@@ -19,18 +19,18 @@ from rooflight.program.decode.sampling import Draws, sample
 from rooflight.program.decode.step import prefill_chunk, score
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
-from rooflight.program.paged.blocks import Rows
+from rooflight.program.paged.blocks import PagedBatch
 
 WORD, EVERY = 32, 0xFFFFFFFF  # tokens of a mask in one number, and one that allows all
 
 
-class Field:
+class Packed:
     """Columns of a packed call, before tables and tokens."""
 
     ROW, START, LENGTH, TOP_K, SEED, TEMPERATURE, TOP_P, LOGPROBS, COUNT = range(9)
 
 
-class State(NamedTuple):
+class SlotState(NamedTuple):
     """What the device keeps of each row, beside the cache; the last row is nobody's."""
 
     tokens: jax.Array  # [rows + 1], the last one made
@@ -41,17 +41,17 @@ def step(
     program: Program,
     params: Tree,
     cache: Layers,
-    state: State,
+    state: SlotState,
     packed: jax.Array,
     *,
     width: int,
     num_tokens: int,
     num_top: int,
-) -> tuple[jax.Array, Layers, State]:
+) -> tuple[jax.Array, Layers, SlotState]:
     """Extends rows by `num_tokens` packed tokens, or by the one in the state if that is 0."""
     fields, rows = _rows(packed, width)
-    row = fields[:, Field.ROW]
-    tokens = packed[:, Field.COUNT + width :] if num_tokens else state.tokens[row][:, None]
+    row = fields[:, Packed.ROW]
+    tokens = packed[:, Packed.COUNT + width :] if num_tokens else state.tokens[row][:, None]
     logits, cache = prefill_chunk(program, params, cache, tokens, rows)
     logits = jax.reshard(logits, PartitionSpec(None, None))[:, None]
     at = (rows.starts + rows.lengths)[:, None]
@@ -63,18 +63,18 @@ def check_drafts(
     program: Program,
     params: Tree,
     cache: Layers,
-    state: State,
+    state: SlotState,
     packed: jax.Array,
     *,
     width: int,
     num_top: int,
-) -> tuple[jax.Array, Layers, State]:
+) -> tuple[jax.Array, Layers, SlotState]:
     """The last token of each row and the drafts after it: what the row draws after each of them.
 
     The next token of a row is the one after the last draft that it would have drawn itself.
     """
     fields, rows = _rows(packed, width)
-    row, tokens = fields[:, Field.ROW], packed[:, Field.COUNT + width :]
+    row, tokens = fields[:, Packed.ROW], packed[:, Packed.COUNT + width :]
     logits, cache = score(program, params, cache, tokens, rows)
     logits = jax.reshard(logits, PartitionSpec(None, None, None))
     at = rows.positions(tokens.shape[1]) + 1
@@ -90,12 +90,12 @@ def draft(
     program: Program,
     params: Tree,
     cache: Layers,
-    state: State,
+    state: SlotState,
     packed: jax.Array,
     *,
     width: int,
     num_drafts: int,
-) -> tuple[jax.Array, Layers, State]:
+) -> tuple[jax.Array, Layers, SlotState]:
     """What each row would draw next, token by token: [B, drafts + 1], the last of them no draft.
 
     It is computed so that the cache has the last draft, too. A row stops writing to its cache after
@@ -108,21 +108,21 @@ def draft(
         i: jax.Array, carried: tuple[Layers, jax.Array, jax.Array]
     ) -> tuple[Layers, jax.Array, jax.Array]:
         cache, last, drawn = carried
-        here = Rows(rows.starts + i, (i < rows.lengths).astype(jnp.int32), rows.tables)
+        here = PagedBatch(rows.starts + i, (i < rows.lengths).astype(jnp.int32), rows.tables)
         logits, cache = prefill_chunk(program, params, cache, last[:, None], here)
         logits = jax.reshard(logits, PartitionSpec(None, None))[:, None]
         last = sample(logits, _draws(fields), here.starts[:, None] + 1)[:, 0]
         return cache, last, drawn.at[:, i].set(last)
 
-    last = packed[:, Field.COUNT + width]
+    last = packed[:, Packed.COUNT + width]
     drawn = jnp.zeros((packed.shape[0], num_drafts + 1), jnp.int32)
     cache, _, drawn = lax.fori_loop(0, num_drafts + 1, more, (cache, last, drawn))
     return drawn, cache, state
 
 
-def _rows(packed: jax.Array, width: int) -> tuple[jax.Array, Rows]:
-    fields, tables = packed[:, : Field.COUNT], packed[:, Field.COUNT : Field.COUNT + width]
-    return fields, Rows(fields[:, Field.START], fields[:, Field.LENGTH], tables)
+def _rows(packed: jax.Array, width: int) -> tuple[jax.Array, PagedBatch]:
+    fields, tables = packed[:, : Packed.COUNT], packed[:, Packed.COUNT : Packed.COUNT + width]
+    return fields, PagedBatch(fields[:, Packed.START], fields[:, Packed.LENGTH], tables)
 
 
 def _draw(
@@ -136,19 +136,19 @@ def _draw(
 
 def _draws(fields: jax.Array) -> Draws:
     return Draws(
-        _float(fields[:, Field.TEMPERATURE]),
-        fields[:, Field.TOP_K],
-        _float(fields[:, Field.TOP_P]),
-        fields[:, Field.SEED],
+        _float(fields[:, Packed.TEMPERATURE]),
+        fields[:, Packed.TOP_K],
+        _float(fields[:, Packed.TOP_P]),
+        fields[:, Packed.SEED],
     )
 
 
-def set_masks(state: State, rows: jax.Array, masks: jax.Array) -> State:
+def set_masks(state: SlotState, rows: jax.Array, masks: jax.Array) -> SlotState:
     """Other masks [B, V / 32] for some rows."""
     return state._replace(masks=state.masks.at[rows].set(masks))
 
 
-def set_token(state: State, row: jax.Array, token: jax.Array) -> State:
+def set_token(state: SlotState, row: jax.Array, token: jax.Array) -> SlotState:
     """Another last token for a row."""
     return state._replace(tokens=state.tokens.at[row].set(token))
 
@@ -165,7 +165,7 @@ def _chances(logits: jax.Array, drawn: jax.Array, fields: jax.Array, num_top: in
     def unwanted() -> jax.Array:
         return jnp.zeros((*drawn.shape, 1 + 2 * num_top), jnp.int32)
 
-    return lax.cond(jnp.any(fields[:, Field.LOGPROBS] > 0), wanted, unwanted)
+    return lax.cond(jnp.any(fields[:, Packed.LOGPROBS] > 0), wanted, unwanted)
 
 
 def _masked(logits: jax.Array, words: jax.Array) -> jax.Array:

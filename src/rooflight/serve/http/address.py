@@ -6,7 +6,7 @@ import socket
 from urllib.parse import urlsplit
 
 from rooflight.errors import UsageError
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 
 _BACKLOG = 4096
 
@@ -33,7 +33,7 @@ def check_name(header: str | None) -> None:
     except ValueError:
         host = ""
     if not _is_loopback(host):
-        raise Problem(
+        raise ApiError(
             421, "wrong_host", "without keys this server answers to localhost and 127.0.0.1 only"
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rooflight.serve.engine.request import TokenLogprobs
-from rooflight.serve.http.asked import Kind
+from rooflight.serve.http.asked import Endpoint
 from rooflight.serve.http.tokens import Tokenizer
 
 Body = dict[str, Any]
@@ -32,7 +32,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChoiceDelta:
     """What one choice gained: text, log probabilities if asked for, why it ended."""
 
     index: int
@@ -44,22 +44,22 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResponseBuilder:
     """The head that all bodies of one request share."""
 
-    kind: Kind
+    kind: Endpoint
     model: str
     tokenizer: Tokenizer
     logprobs: int | None
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, pieces: Sequence[Piece], usage: Usage) -> Body:
+    def whole(self, pieces: Sequence[ChoiceDelta], usage: Usage) -> Body:
         """One body, a piece for each choice."""
-        name = "chat.completion" if self.kind is Kind.CHAT else "text_completion"
+        name = "chat.completion" if self.kind is Endpoint.CHAT else "text_completion"
         return {**self._head(name, [self._choice(p) for p in pieces]), "usage": usage.body()}
 
-    def chunk(self, piece: Piece, *, with_usage: bool) -> Body:
+    def chunk(self, piece: ChoiceDelta, *, with_usage: bool) -> Body:
         """One event of a stream; if usage comes at the end, the others say null."""
         body = self._head(self._chunk_name, [self._change(piece)])
         return {**body, "usage": None} if with_usage else body
@@ -69,10 +69,10 @@ class Answer:
 
     @property
     def _chunk_name(self) -> str:
-        return "chat.completion.chunk" if self.kind is Kind.CHAT else "text_completion"
+        return "chat.completion.chunk" if self.kind is Endpoint.CHAT else "text_completion"
 
     def _head(self, name: str, choices: list[Body]) -> Body:
-        prefix = "chatcmpl" if self.kind is Kind.CHAT else "cmpl"
+        prefix = "chatcmpl" if self.kind is Endpoint.CHAT else "cmpl"
         return {
             "id": f"{prefix}-{self.id}",
             "object": name,
@@ -81,18 +81,18 @@ class Answer:
             "choices": choices,
         }
 
-    def _choice(self, piece: Piece) -> Body:
-        if self.kind is Kind.CHAT:
+    def _choice(self, piece: ChoiceDelta) -> Body:
+        if self.kind is Endpoint.CHAT:
             return self._filled(piece, {"message": {"role": "assistant", "content": piece.text}})
         return self._filled(piece, {"text": piece.text})
 
-    def _change(self, piece: Piece) -> Body:
-        if self.kind is Kind.CHAT:
+    def _change(self, piece: ChoiceDelta) -> Body:
+        if self.kind is Endpoint.CHAT:
             role = {"role": "assistant"} if piece.is_first else {}
             return self._filled(piece, {"delta": {**role, "content": piece.text}})
         return self._filled(piece, {"text": piece.text})
 
-    def _filled(self, piece: Piece, content: Body) -> Body:
+    def _filled(self, piece: ChoiceDelta, content: Body) -> Body:
         found = None if piece.logprobs is None else self._logprobs(piece, piece.logprobs)
         return {
             "index": piece.index,
@@ -101,8 +101,8 @@ class Answer:
             "finish_reason": piece.finish,
         }
 
-    def _logprobs(self, piece: Piece, tokens: Sequence[tuple[int, TokenLogprobs]]) -> Body:
-        if self.kind is Kind.CHAT:
+    def _logprobs(self, piece: ChoiceDelta, tokens: Sequence[tuple[int, TokenLogprobs]]) -> Body:
+        if self.kind is Endpoint.CHAT:
             return {"content": [self._entry(t, lp.logprob, lp) for t, lp in tokens]}
         names = [self._name(t) for t, _ in tokens]
         offsets = [piece.offset]

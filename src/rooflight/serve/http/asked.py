@@ -1,4 +1,4 @@
-"""`Asked`: a generation that a client asks for, read off a validated body."""
+"""`GenerationRequest`: a generation that a client asks for, read off a validated body."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Message = Mapping[str, str]
 _COMPLETION_TOKENS = 16  # OpenAI's default; a chat goes on to the end of the model
 
 
-class Kind(StrEnum):
+class Endpoint(StrEnum):
     """The two shapes of an answer."""
 
     COMPLETION = "completion"
@@ -22,10 +22,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationRequest:
     """What to generate, within bounds; prompts are not tokenised yet."""
 
-    kind: Kind
+    kind: Endpoint
     prompts: tuple[Prompt, ...]  # of a completion
     messages: tuple[Message, ...]  # of a chat
     n: int
@@ -43,21 +43,21 @@ class Asked:
 
     def new_tokens(self, room: int) -> int:
         """As many as were asked for, or else the default, as far as there is room."""
-        default = _COMPLETION_TOKENS if self.kind is Kind.COMPLETION else room
+        default = _COMPLETION_TOKENS if self.kind is Endpoint.COMPLETION else room
         return self.max_tokens or max(1, min(room, default))
 
 
-def read_completion(protocol: Protocol, body: Json) -> Asked:
+def read_completion(protocol: Protocol, body: Json) -> GenerationRequest:
     """A body of /v1/completions."""
     found = protocol.completion.read(body)
     prompts = _prompts(found["prompt"])
     n = found["n"] or 1
     if len(prompts) * n > protocol.bounds.max_choices:
         raise invalid("n", f"prompts times n is above {protocol.bounds.max_choices}")
-    return _asked(Kind.COMPLETION, found, prompts, (), found["max_tokens"], found["logprobs"])
+    return _asked(Endpoint.COMPLETION, found, prompts, (), found["max_tokens"], found["logprobs"])
 
 
-def read_chat(protocol: Protocol, body: Json) -> Asked:
+def read_chat(protocol: Protocol, body: Json) -> GenerationRequest:
     """A body of /v1/chat/completions."""
     found = protocol.chat.read(body)
     if found["top_logprobs"] is not None and not found["logprobs"]:
@@ -67,20 +67,20 @@ def read_chat(protocol: Protocol, body: Json) -> Asked:
     if sum(len(m["content"]) for m in messages) > protocol.bounds.max_characters:
         raise invalid("messages", f"above {protocol.bounds.max_characters} characters in all")
     max_tokens = found["max_completion_tokens"] or found["max_tokens"]
-    return _asked(Kind.CHAT, found, (), messages, max_tokens, logprobs)
+    return _asked(Endpoint.CHAT, found, (), messages, max_tokens, logprobs)
 
 
 def _asked(
-    kind: Kind,
+    kind: Endpoint,
     found: Mapping[str, Json],
     prompts: tuple[Prompt, ...],
     messages: tuple[Message, ...],
     max_tokens: int | None,
     logprobs: int | None,
-) -> Asked:
+) -> GenerationRequest:
     stop = cast(str | list[str] | None, found["stop"])
     temperature = found["temperature"]
-    return Asked(
+    return GenerationRequest(
         kind,
         prompts,
         messages,

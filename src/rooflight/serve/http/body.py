@@ -9,7 +9,7 @@ from typing import NoReturn
 from aiohttp import hdrs, web
 
 from rooflight.serve.http.fields import Json
-from rooflight.serve.http.problem import Problem, unavailable
+from rooflight.serve.http.problem import ApiError, unavailable
 
 _SECONDS = 30  # to send a body, however slowly
 
@@ -34,7 +34,7 @@ class Bodies:
         except TimeoutError:
             if self._is_over:
                 raise unavailable("draining", "this server is about to stop") from None
-            raise Problem(408, "slow_body", f"the body took more than {_SECONDS} s") from None
+            raise ApiError(408, "slow_body", f"the body took more than {_SECONDS} s") from None
 
     def end(self) -> None:
         """Those that are not here yet are refused."""
@@ -44,16 +44,16 @@ class Bodies:
 
 
 async def read_body(request: web.Request, *, most_bytes: int) -> bytes:
-    """What should be JSON, or a `Problem`; never more than `most_bytes` are held."""
+    """What should be JSON, or an `ApiError`; never more than `most_bytes` are held."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-        raise Problem(415, "unsupported_encoding", "send the body uncompressed")
+        raise ApiError(415, "unsupported_encoding", "send the body uncompressed")
     if request.content_type != "application/json":
-        raise Problem(415, "unsupported_media_type", "send Content-Type: application/json")
+        raise ApiError(415, "unsupported_media_type", "send Content-Type: application/json")
     return await _read(request, most_bytes)
 
 
 async def _read(request: web.Request, most_bytes: int) -> bytes:
-    too_large = Problem(413, "body_too_large", f"the body is above {most_bytes} bytes")
+    too_large = ApiError(413, "body_too_large", f"the body is above {most_bytes} bytes")
     if (request.content_length or 0) > most_bytes:
         raise too_large
     body = bytearray()
@@ -73,9 +73,9 @@ def parse_json(body: bytes) -> Json:
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_refuse)
     except RecursionError:
-        raise Problem(400, "invalid_json", "the body is nested too deeply") from None
+        raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
     except ValueError:
-        raise Problem(400, "invalid_json", "the body is not valid JSON in UTF-8") from None
+        raise ApiError(400, "invalid_json", "the body is not valid JSON in UTF-8") from None
 
 
 def _refuse(word: str) -> NoReturn:

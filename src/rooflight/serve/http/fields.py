@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from rooflight.serve.http.problem import Problem, invalid
+from rooflight.serve.http.problem import ApiError, invalid
 
 Json = Any  # what `json.loads` gives; narrowed by the fields below
 Schema = dict[str, Any]
 
 
-class Field(Protocol):
+class JsonField(Protocol):
     """Something that a JSON value can be."""
 
     def read(self, value: Json, at: str) -> Json: ...
@@ -25,7 +25,7 @@ class Field(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Integer:
     """An integer from `least` to `most`; true and 1.5 are none."""
 
     least: int
@@ -94,7 +94,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Enumeration:
     """One of a few constants; a single one says that a feature is not there."""
 
     values: tuple[str | int | float | bool, ...]
@@ -133,7 +133,7 @@ class FreeObject:
 class Items:
     """A list of at most `most`."""
 
-    item: Field
+    item: JsonField
     most: int
     least: int = 0
 
@@ -155,12 +155,12 @@ class Items:
 class AnyOf:
     """The first that reads it."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[JsonField, ...]
     what: str
 
     def read(self, value: Json, at: str) -> Json:
         for one in self.fields:
-            with suppress(Problem):
+            with suppress(ApiError):
                 return one.read(value, at)
         raise invalid(at, f"not {self.what}")
 
@@ -172,7 +172,7 @@ class AnyOf:
 class Fields:
     """An object with these members and no others."""
 
-    members: Mapping[str, Field]
+    members: Mapping[str, JsonField]
     required: Sequence[str] = ()
     defaults: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
@@ -204,17 +204,17 @@ class Fields:
 class Unserved:
     """What this server does not do; said by some clients, and read where it changes nothing."""
 
-    inner: Field
+    inner: JsonField
     what: str
     neutral: str
 
     def read(self, value: Json, at: str) -> Json:
         try:
             return self.inner.read(value, at)
-        except Problem:
+        except ApiError:
             hint = f"leave {at} out, or send {self.neutral}"
             text = f"{at}: this server does not do {self.what}; {hint}"
-            raise Problem(400, "unsupported_parameter", text, param=at) from None
+            raise ApiError(400, "unsupported_parameter", text, param=at) from None
 
     def schema(self) -> Schema:
         return self.inner.schema()

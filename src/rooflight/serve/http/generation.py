@@ -11,20 +11,20 @@ from typing import NamedTuple, Protocol
 
 from rooflight.batching.request import Admission
 from rooflight.errors import UsageError
-from rooflight.serve.engine.request import Delta, Finish, Job
+from rooflight.serve.engine.request import Delta, EngineRequest, Finish
 from rooflight.serve.engine.runner import Runner
-from rooflight.serve.http.answers import Piece, Usage
+from rooflight.serve.http.answers import ChoiceDelta, Usage
 from rooflight.serve.http.exchange import Exchange, Inbox
 from rooflight.serve.http.fairness import FairQueue
-from rooflight.serve.http.metrics import Metrics
-from rooflight.serve.http.problem import Problem, invalid, overloaded, unavailable
+from rooflight.serve.http.metrics import ServerMetrics
+from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavailable
 from rooflight.serve.http.text import TextStream
 
 
 class Intake(Protocol):
     """Where jobs go in: a runner, or who has their prompts computed elsewhere."""
 
-    def submit(self, job: Job) -> Admission: ...
+    def submit(self, job: EngineRequest) -> Admission: ...
     def cancel(self, id: int) -> None: ...
 
 
@@ -34,17 +34,17 @@ class Port(NamedTuple):
     intake: Intake
     runner: Runner
     exchange: Exchange
-    metrics: Metrics
+    metrics: ServerMetrics
     fairness: FairQueue
     key: str  # whose request it is
 
 
-class Choice:
+class GeneratedChoice:
     """A text that is being made."""
 
     __slots__ = ("cached", "finish", "index", "job", "num_pieces", "num_tokens", "text", "then")
 
-    def __init__(self, index: int, job: Job, text: TextStream) -> None:
+    def __init__(self, index: int, job: EngineRequest, text: TextStream) -> None:
         self.index = index
         self.job = job
         self.text = text
@@ -59,7 +59,7 @@ class Generation:
     """The choices of one request."""
 
     def __init__(
-        self, port: Port, choices: Sequence[Choice], *, n: int, with_logprobs: bool
+        self, port: Port, choices: Sequence[GeneratedChoice], *, n: int, with_logprobs: bool
     ) -> None:
         self._port = port
         self._n = n  # choices in a row that have one prompt
@@ -83,7 +83,7 @@ class Generation:
                 raise self._refusal(found, retry_after)
         self._is_admitted = True
 
-    def _refusal(self, found: Admission, retry_after: float) -> Problem:
+    def _refusal(self, found: Admission, retry_after: float) -> ApiError:
         if found is Admission.TOO_LONG:
             return invalid("prompt", "prompt and new tokens do not fit into this model")
         if self._port.runner.is_dead:
@@ -135,11 +135,11 @@ class Generation:
             "ttft": None if first is None else round(first - self.start_time, 6),
         }
 
-    async def pieces(self, deadline: float) -> AsyncIterator[list[Piece]]:
+    async def pieces(self, deadline: float) -> AsyncIterator[list[ChoiceDelta]]:
         """What came since the last time, until every choice has ended or the loop's time is up."""
         left = len(self.choices)
         while left:
-            found: list[Piece] = []
+            found: list[ChoiceDelta] = []
             async with asyncio.timeout_at(deadline):
                 deltas = await self._inbox.take()
             for delta in deltas:
@@ -150,11 +150,11 @@ class Generation:
             if found:
                 yield found
 
-    def _take(self, choice: Choice, delta: Delta) -> Iterator[Piece]:
+    def _take(self, choice: GeneratedChoice, delta: Delta) -> Iterator[ChoiceDelta]:
         if delta.finish in (Finish.FAILED, Finish.CANCELLED):
             choice.finish = "error"
             # Not 503, which says that nothing was begun: a router would hand it to the next.
-            raise Problem(500, "engine_failed", "the engine could not finish this request")
+            raise ApiError(500, "engine_failed", "the engine could not finish this request")
         self._observe(choice, delta)
         choice.cached += delta.cached_tokens
         offset = choice.text.length
@@ -171,9 +171,9 @@ class Generation:
         if text or choice.finish or logprobs:
             is_first = choice.num_pieces == 0
             choice.num_pieces += 1
-            yield Piece(choice.index, text, offset, logprobs, choice.finish, is_first)
+            yield ChoiceDelta(choice.index, text, offset, logprobs, choice.finish, is_first)
 
-    def _observe(self, choice: Choice, delta: Delta) -> None:
+    def _observe(self, choice: GeneratedChoice, delta: Delta) -> None:
         if not delta.tokens:
             return
         now, metrics = time.monotonic(), self._port.metrics
@@ -191,17 +191,17 @@ class Generation:
         choice.num_tokens += len(delta.tokens)
 
 
-def _shown(job: Job, delta: Delta) -> tuple[int, ...]:
+def _shown(job: EngineRequest, delta: Delta) -> tuple[int, ...]:
     """The token that ends a text is not part of it."""
     ends = delta.finish is Finish.STOP and delta.tokens and delta.tokens[-1] in job.stop_tokens
     return delta.tokens[:-1] if ends else delta.tokens
 
 
-def merge(pieces: Sequence[Piece]) -> Piece:
+def merge(pieces: Sequence[ChoiceDelta]) -> ChoiceDelta:
     """All pieces of one choice as one."""
     first, last = pieces[0], pieces[-1]
     logprobs = None
     if first.logprobs is not None:
         logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
     text = "".join(piece.text for piece in pieces)
-    return Piece(first.index, text, 0, logprobs, last.finish, is_first=True)
+    return ChoiceDelta(first.index, text, 0, logprobs, last.finish, is_first=True)

@@ -14,7 +14,7 @@ from rooflight.serve.http.fields import Json
 from rooflight.serve.http.grammar_trial import make_matcher, make_vocabulary
 from rooflight.serve.http.problem import invalid
 from rooflight.serve.http.tokens import Tokenizer
-from rooflight.serve.http.workers import Workers
+from rooflight.serve.http.workers import WorkerThreads
 
 
 class _Guide:
@@ -45,7 +45,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         self._tokenizer = tokenizer
         self._vocab = vocab
-        self._workers = Workers("grammar", threads=1, a_key=1)
+        self._workers = WorkerThreads("grammar", threads=1, a_key=1)
 
     async def guides(self, schema: Mapping[str, Json], count: int, *, key: str) -> list[Allowed]:
         """Compiles a schema once, for so many texts; a key has one under way, others come between.

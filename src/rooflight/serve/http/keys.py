@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 
 _LEAST_CHARACTERS = 16
 _MINUTE = 60.0
@@ -160,7 +160,7 @@ class Allowance:
         wait = self._tokens.wait(tokens)
         if wait == math.inf:
             limit = f"{self._key.tokens:.0f} a minute"
-            raise Problem(400, "too_large", f"{tokens} tokens, above this key's {limit}")
+            raise ApiError(400, "too_large", f"{tokens} tokens, above this key's {limit}")
         if wait > 0:
             raise _limited("tokens", "tokens a minute", self._key.tokens, wait)
         self._tokens.take(tokens)
@@ -170,6 +170,6 @@ class Allowance:
         self._tokens.take(-tokens)
 
 
-def _limited(what: str, unit: str, limit: float, wait: float) -> Problem:
+def _limited(what: str, unit: str, limit: float, wait: float) -> ApiError:
     text = f"this key is above its limit of {limit:.0f} {unit}"
-    return Problem(429, f"{what}_limit", text, retry_after=wait)
+    return ApiError(429, f"{what}_limit", text, retry_after=wait)

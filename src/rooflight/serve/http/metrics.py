@@ -1,4 +1,4 @@
-"""`Metrics`: what Prometheus scrapes, under the names that gateways and dashboards know.
+"""`ServerMetrics`: what Prometheus scrapes, under the names that gateways and dashboards know.
 
 Names that begin with `vllm:` are those the Kubernetes inference gateway reads; ours begin with
 `rooflight:`.
@@ -66,7 +66,7 @@ class _EngineCollector(Collector):
         return gauge
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one server; `own` are further gauges of ours, by name."""
 
     def __init__(

@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 from rooflight.serve.http.address import check_name
 from rooflight.serve.http.keys import NOBODY, Key, find_key
 from rooflight.serve.http.logs import Value
-from rooflight.serve.http.problem import Problem, problem_of
+from rooflight.serve.http.problem import ApiError, problem_of
 from rooflight.serve.http.service import Service
 
 # Spans of OpenTelemetry, where its API is installed: one a request, child of the caller's.
@@ -109,16 +109,16 @@ def _key(service: Service, request: web.Request, route: str) -> Key:
         return NOBODY
     found = find_key(keys, request.headers.get(hdrs.AUTHORIZATION, ""))
     if found is None:
-        raise Problem(401, "invalid_api_key", "send Authorization: Bearer KEY")
+        raise ApiError(401, "invalid_api_key", "send Authorization: Bearer KEY")
     return found
 
 
-def _problem(error: Exception, service: Service, route: str) -> Problem:
+def _problem(error: Exception, service: Service, route: str) -> ApiError:
     """Ours, or aiohttp's by its status; anything else is a bug, of which clients learn nothing."""
-    if isinstance(error, Problem | TimeoutError):
+    if isinstance(error, ApiError | TimeoutError):
         return problem_of(error)
     if isinstance(error, web.HTTPException) and error.status < 500:
-        found = Problem(error.status, _NAMES.get(error.status, "bad_request"), error.reason)
+        found = ApiError(error.status, _NAMES.get(error.status, "bad_request"), error.reason)
         found.headers |= {n: v for n, v in error.headers.items() if n == hdrs.ALLOW}
         return found
     frames = error.__traceback__
@@ -126,9 +126,9 @@ def _problem(error: Exception, service: Service, route: str) -> Problem:
         frames = frames.tb_next
     place = f"{frames.tb_frame.f_code.co_name}:{frames.tb_lineno}" if frames else ""
     service.log.event("bug", route=route, error=type(error).__name__, place=place)
-    return Problem(500, "internal_error", "an error of this server")
+    return ApiError(500, "internal_error", "an error of this server")
 
 
-def _answer(problem: Problem, id: str) -> web.Response:
+def _answer(problem: ApiError, id: str) -> web.Response:
     headers = {**problem.headers, "X-Request-Id": id}
     return web.json_response(problem.body, status=problem.status, headers=headers)

@@ -1,4 +1,4 @@
-"""`Problem`: an answer that is an error, in the one shape that OpenAI's clients read.
+"""`ApiError`: an answer that is an error, in the one shape that OpenAI's clients read.
 
 Bodies are written here and nowhere else: no traceback, no text of the request, no key.
 """
@@ -8,7 +8,7 @@ import math
 from rooflight.errors import RooflightError
 
 
-class Problem(RooflightError):
+class ApiError(RooflightError):
     """A status other than 200; `retry_after` in seconds, if the request may come again."""
 
     def __init__(
@@ -40,22 +40,22 @@ _INVALID = "invalid_request_error"
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def invalid(param: str, message: str) -> Problem:
+def invalid(param: str, message: str) -> ApiError:
     """A field of the request that cannot be."""
-    return Problem(400, "invalid_value", f"{param}: {message}", param=param)
+    return ApiError(400, "invalid_value", f"{param}: {message}", param=param)
 
 
-def overloaded(message: str, *, retry_after: float) -> Problem:
-    return Problem(429, "overloaded", message, retry_after=retry_after)
+def overloaded(message: str, *, retry_after: float) -> ApiError:
+    return ApiError(429, "overloaded", message, retry_after=retry_after)
 
 
-def unavailable(code: str, message: str) -> Problem:
+def unavailable(code: str, message: str) -> ApiError:
     """Nothing was begun: warming up, draining, or the engine is gone. Another may be asked."""
-    return Problem(503, code, message, retry_after=5)
+    return ApiError(503, code, message, retry_after=5)
 
 
-def problem_of(error: Problem | TimeoutError) -> Problem:
+def problem_of(error: ApiError | TimeoutError) -> ApiError:
     """A deadline that has passed is one, too."""
-    if isinstance(error, Problem):
+    if isinstance(error, ApiError):
         return error
-    return Problem(408, "deadline", "the deadline of this request has passed")
+    return ApiError(408, "deadline", "the deadline of this request has passed")

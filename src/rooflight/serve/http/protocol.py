@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from rooflight.serve.http.bounds import Bounds
 from rooflight.serve.http.fields import (
     AnyOf,
-    Choice,
-    Field,
+    Enumeration,
     Fields,
     Flag,
     FreeObject,
+    Integer,
     Items,
     Json,
+    JsonField,
     Real,
     Text,
     Unserved,
-    Whole,
 )
-from rooflight.serve.http.problem import Problem, invalid
+from rooflight.serve.http.problem import ApiError, invalid
 
 _MAX_SEED = 2**31 - 1
 
@@ -40,7 +40,7 @@ class Protocol:
 def make_protocol(bounds: Bounds, *, model: str) -> Protocol:
     """The models, with the bounds and the one model name of this server."""
     text = Text(bounds.max_characters, least=1)
-    ids = Items(Whole(0, bounds.vocab - 1), bounds.max_model_tokens, least=1)
+    ids = Items(Integer(0, bounds.vocab - 1), bounds.max_model_tokens, least=1)
     prompt = AnyOf(
         (text, ids, *(Items(one, bounds.max_choices, least=1) for one in (text, ids))),
         f"a text of at most {bounds.max_characters} characters, at most {bounds.max_model_tokens}"
@@ -68,72 +68,72 @@ class _Model:
         if type(value) is not str:
             raise invalid(at, "not a string")
         if value != self.name:
-            raise Problem(404, "model_not_found", f"only {self.name!r} is served", param=at)
+            raise ApiError(404, "model_not_found", f"only {self.name!r} is served", param=at)
         return value
 
     def schema(self) -> dict[str, Json]:
         return {"enum": [self.name]}
 
 
-def _shared(bounds: Bounds) -> dict[str, Field]:
-    tokens = Whole(1, bounds.max_model_tokens - 1)
+def _shared(bounds: Bounds) -> dict[str, JsonField]:
+    tokens = Integer(1, bounds.max_model_tokens - 1)
     stop = Text(bounds.max_stop_characters, least=1)
     stops = AnyOf((stop, Items(stop, bounds.max_stops)), f"at most {bounds.max_stops} short texts")
     return {
         "max_tokens": tokens,
         "temperature": Real(0, 2),
         "top_p": Real(1e-6, 1),
-        "top_k": Whole(-1, bounds.vocab),
-        "n": Whole(1, bounds.max_choices),
-        "seed": Whole(0, _MAX_SEED),
+        "top_k": Integer(-1, bounds.vocab),
+        "n": Integer(1, bounds.max_choices),
+        "seed": Integer(0, _MAX_SEED),
         "stop": stops,
         "stream": Flag(),
         "stream_options": Fields({"include_usage": Flag()}),
         "ignore_eos": Flag(),
         "user": Text(256),
         "response_format": _response_format(bounds),
-        "frequency_penalty": Unserved(Choice((0,)), "penalties", "0"),
-        "presence_penalty": Unserved(Choice((0,)), "penalties", "0"),
-        "repetition_penalty": Unserved(Choice((1,)), "penalties", "1"),
+        "frequency_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
+        "presence_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
+        "repetition_penalty": Unserved(Enumeration((1,)), "penalties", "1"),
         "logit_bias": Unserved(Fields({}), "biases of tokens", "{}"),
     }
 
 
-def _completion_only(bounds: Bounds) -> dict[str, Field]:
+def _completion_only(bounds: Bounds) -> dict[str, JsonField]:
     return {
-        "logprobs": Whole(0, bounds.max_logprobs),
-        "best_of": Unserved(Choice((1,)), "the best of several texts", "1"),
-        "echo": Unserved(Choice((False,)), "prompts in answers", "false"),
-        "suffix": Unserved(Choice(("",)), "texts between two others", '""'),
+        "logprobs": Integer(0, bounds.max_logprobs),
+        "best_of": Unserved(Enumeration((1,)), "the best of several texts", "1"),
+        "echo": Unserved(Enumeration((False,)), "prompts in answers", "false"),
+        "suffix": Unserved(Enumeration(("",)), "texts between two others", '""'),
     }
 
 
-def _chat_only(bounds: Bounds) -> dict[str, Field]:
+def _chat_only(bounds: Bounds) -> dict[str, JsonField]:
     return {
-        "max_completion_tokens": Whole(1, bounds.max_model_tokens - 1),
+        "max_completion_tokens": Integer(1, bounds.max_model_tokens - 1),
         "logprobs": Flag(),
-        "top_logprobs": Whole(0, bounds.max_logprobs),
+        "top_logprobs": Integer(0, bounds.max_logprobs),
         "tools": Unserved(Items(Flag(), 0), "calls of tools", "[]"),
-        "tool_choice": Unserved(Choice(("none",)), "calls of tools", '"none"'),
+        "tool_choice": Unserved(Enumeration(("none",)), "calls of tools", '"none"'),
     }
 
 
 def _messages(bounds: Bounds) -> Items:
     text = Text(bounds.max_characters)
-    part = Fields({"type": Choice(("text",)), "text": text}, ("type", "text"))
+    part = Fields({"type": Enumeration(("text",)), "text": text}, ("type", "text"))
     content = AnyOf((text, Items(part, bounds.max_messages)), "a text or a list of text parts")
-    role = Choice(("system", "developer", "user", "assistant"))
+    role = Enumeration(("system", "developer", "user", "assistant"))
     message = Fields({"role": role, "content": content, "name": Text(64)}, ("role", "content"))
     return Items(message, bounds.max_messages, least=1)
 
 
-def _response_format(bounds: Bounds) -> Field:
+def _response_format(bounds: Bounds) -> JsonField:
     named = {"name": Text(64), "schema": FreeObject(bounds.max_schema_characters), "strict": Flag()}
     return AnyOf(
         (
-            Fields({"type": Choice(("text", "json_object"))}, ("type",)),
+            Fields({"type": Enumeration(("text", "json_object"))}, ("type",)),
             Fields(
-                {"type": Choice(("json_schema",)), "json_schema": Fields(named, ("schema",))},
+                {"type": Enumeration(("json_schema",)), "json_schema": Fields(named, ("schema",))},
                 ("type", "json_schema"),
             ),
         ),

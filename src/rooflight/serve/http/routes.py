@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from rooflight import __version__
-from rooflight.serve.http.answers import Answer, Piece
-from rooflight.serve.http.asked import Asked, read_chat, read_completion
+from rooflight.serve.http.answers import ChoiceDelta, ResponseBuilder
+from rooflight.serve.http.asked import GenerationRequest, read_chat, read_completion
 from rooflight.serve.http.body import parse_json, read_body
 from rooflight.serve.http.fields import Fields, Json
 from rooflight.serve.http.generation import Generation, merge
 from rooflight.serve.http.keys import Key
 from rooflight.serve.http.middleware import COUNTS, ID, KEY, SERVICE, guard
-from rooflight.serve.http.problem import Problem, invalid, problem_of
+from rooflight.serve.http.problem import ApiError, invalid, problem_of
 from rooflight.serve.http.protocol import Protocol
 from rooflight.serve.http.service import Service
 from rooflight.serve.http.writer import Writer, whole_json, write_whole
@@ -72,7 +72,7 @@ async def ready(request: web.Request) -> web.Response:
 
 def _status(is_good: bool, good: str, bad: str) -> web.Response:
     if not is_good:
-        raise Problem(503, bad.replace(" ", "_"), bad, retry_after=1)
+        raise ApiError(503, bad.replace(" ", "_"), bad, retry_after=1)
     return web.json_response({"status": good})
 
 
@@ -159,9 +159,11 @@ def _seconds(request: web.Request, service: Service) -> float:
     return min(asked, most)
 
 
-async def _generate(request: web.Request, service: Service, asked: Asked) -> web.StreamResponse:
+async def _generate(
+    request: web.Request, service: Service, asked: GenerationRequest
+) -> web.StreamResponse:
     name, id = service.settings.name, request[ID]
-    answer = Answer(asked.kind, name, service.tokenizer, asked.logprobs, id)
+    answer = ResponseBuilder(asked.kind, name, service.tokenizer, asked.logprobs, id)
     deadline = asyncio.get_running_loop().time() + _seconds(request, service)
     async with service.generation(asked, request[KEY], deadline) as generation:
         request[COUNTS] = generation.counts
@@ -177,12 +179,12 @@ async def _generate(request: web.Request, service: Service, asked: Asked) -> web
 async def _whole(
     service: Service,
     key: Key,
-    answer: Answer,
+    answer: ResponseBuilder,
     generation: Generation,
-    pieces: AsyncIterator[list[Piece]],
+    pieces: AsyncIterator[list[ChoiceDelta]],
 ) -> bytes:
     """Put together away from the event loop: with log probabilities it may have megabytes."""
-    parts: list[list[Piece]] = [[] for _ in generation.choices]
+    parts: list[list[ChoiceDelta]] = [[] for _ in generation.choices]
     async for some in pieces:
         for piece in some:
             parts[piece.index].append(piece)
@@ -195,17 +197,17 @@ async def _whole(
 
 async def _stream(
     writer: Writer,
-    asked: Asked,
-    answer: Answer,
+    asked: GenerationRequest,
+    answer: ResponseBuilder,
     generation: Generation,
-    pieces: AsyncIterator[list[Piece]],
+    pieces: AsyncIterator[list[ChoiceDelta]],
 ) -> web.StreamResponse:
     """Events as they come, then the usage if it was asked for; an error ends them as an event."""
     try:
         async for some in pieces:
             await writer.send([answer.chunk(p, with_usage=asked.include_usage) for p in some])
         last = [answer.usage_chunk(generation.usage)] if asked.include_usage else []
-    except (Problem, TimeoutError) as error:
+    except (ApiError, TimeoutError) as error:
         if not writer.has_begun:
             raise
         last = [problem_of(error).body]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.serve.disaggregated.engine import SeparatedEngine
-from rooflight.serve.disaggregated.separation import Separation
+from rooflight.serve.disaggregated.separation import PeerConfig
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
 from rooflight.serve.engine.run import Engine
@@ -23,7 +23,7 @@ from rooflight.serve.http.allocator import return_large_blocks
 from rooflight.serve.http.front import open_front, until_signal
 from rooflight.serve.http.logs import Log
 from rooflight.serve.http.routes import make_app
-from rooflight.serve.http.service import Service, Settings
+from rooflight.serve.http.service import ServerSettings, Service
 from rooflight.serve.http.waiting_limit import WaitingLimit
 
 _HANGS = 1  # as where requests had to be cut off
@@ -35,12 +35,12 @@ class Deployment:
 
     folder: Path
     config: EngineConfig
-    settings: Settings
+    settings: ServerSettings
     limit: WaitingLimit
     sock: socket.socket
     placement: Placement
     log: str | None  # a file; None for stderr
-    separation: Separation | None = None
+    separation: PeerConfig | None = None
 
 
 def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:

@@ -18,28 +18,28 @@ from typing import TypeVar
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.serve.disaggregated.borrower import Borrower
 from rooflight.serve.disaggregated.route import Lender
-from rooflight.serve.disaggregated.separation import Separation, make_side
-from rooflight.serve.engine.request import Allowed, Job, Sampling
+from rooflight.serve.disaggregated.separation import PeerConfig, make_side
+from rooflight.serve.engine.request import Allowed, EngineRequest, Sampling
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
-from rooflight.serve.http.asked import Asked, Kind
+from rooflight.serve.http.asked import Endpoint, GenerationRequest
 from rooflight.serve.http.body import Bodies
 from rooflight.serve.http.bounds import Bounds
 from rooflight.serve.http.chat_template import load_template
 from rooflight.serve.http.exchange import Exchange
 from rooflight.serve.http.fairness import FairQueue, Shares
 from rooflight.serve.http.front import until_ended
-from rooflight.serve.http.generation import Choice, Generation, Port
+from rooflight.serve.http.generation import GeneratedChoice, Generation, Port
 from rooflight.serve.http.grammar import Grammars
 from rooflight.serve.http.keys import NOBODY, Allowance, Key
 from rooflight.serve.http.logs import Log
-from rooflight.serve.http.metrics import Metrics
-from rooflight.serve.http.problem import Problem, invalid, overloaded, unavailable
+from rooflight.serve.http.metrics import ServerMetrics
+from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavailable
 from rooflight.serve.http.protocol import make_protocol
 from rooflight.serve.http.text import TextStream
 from rooflight.serve.http.tokens import load_tokenizer
 from rooflight.serve.http.waiting_limit import WaitingLimit
-from rooflight.serve.http.workers import Workers
+from rooflight.serve.http.workers import WorkerThreads
 
 # Liveness means progress, readiness means warm.
 
@@ -85,7 +85,7 @@ _MORE_OPEN = 64  # requests that may be read or tokenised beyond those the engin
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """Choices of the operator."""
 
     name: str  # of the model, as clients say it
@@ -104,10 +104,10 @@ class Service:
         self,
         folder: Path,
         engine: Engine,
-        settings: Settings,
+        settings: ServerSettings,
         limit: WaitingLimit,
         log: Log,
-        separation: Separation | None = None,
+        separation: PeerConfig | None = None,
     ) -> None:
         self.settings = settings
         self.log = log
@@ -126,7 +126,7 @@ class Service:
             self.lender = side if isinstance(side, Lender) else None
             self._borrower = side if isinstance(side, Borrower) else None
         self.health = Health(self.runner, limit.step_seconds, settings.patience_s)
-        self.metrics = Metrics(settings.name, self.runner.stats, self._gauges())
+        self.metrics = ServerMetrics(settings.name, self.runner.stats, self._gauges())
         self.bodies = Bodies()
         self.is_draining = False
         self.num_open = 0
@@ -141,7 +141,7 @@ class Service:
         self._open = Shares(self.max_open if is_shared else math.inf)
         self.ids = itertools.count(1)  # of jobs; clients never choose or see them
         threads = _WORKER_THREADS
-        self._workers = Workers("worker", threads=threads, a_key=1 if is_shared else threads)
+        self._workers = WorkerThreads("worker", threads=threads, a_key=1 if is_shared else threads)
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         """Of ours, read when they are scraped."""
@@ -218,7 +218,7 @@ class Service:
 
     @asynccontextmanager
     async def generation(
-        self, asked: Asked, key: Key, deadline: float
+        self, asked: GenerationRequest, key: Key, deadline: float
     ) -> AsyncGenerator[Generation]:
         """A request in the engine, while the block runs; whatever it leaves undone is cancelled."""
         async with asyncio.timeout_at(deadline):
@@ -262,19 +262,19 @@ class Service:
         finally:
             self._fairness.leave(key.name, prompt_tokens)
 
-    def _check_logprobs(self, asked: Asked, new_tokens: int) -> None:
+    def _check_logprobs(self, asked: GenerationRequest, new_tokens: int) -> None:
         """Each is a few words of the answer: all of them are held until the last is there."""
         most = self.protocol.bounds.max_logprob_entries
         if asked.logprobs is not None and new_tokens * (1 + asked.logprobs) > most:
             found = f"{new_tokens} new tokens with {asked.logprobs} alternatives each"
             raise invalid("logprobs", f"{found}, of at most {most} log probabilities in all")
 
-    async def _encode(self, asked: Asked, key: Key) -> list[Tokens]:
+    async def _encode(self, asked: GenerationRequest, key: Key) -> list[Tokens]:
         """The tokens of its prompts; text is tokenised in a worker thread."""
         most = self.protocol.bounds.max_characters
-        if asked.kind is Kind.CHAT:
+        if asked.kind is Endpoint.CHAT:
             if self.template is None:
-                raise Problem(400, "no_chat_template", "this model has no chat template")
+                raise ApiError(400, "no_chat_template", "this model has no chat template")
             render = partial(self.template.render, asked.messages, most=most)
             text = await self.in_worker(key, render)
             return [await self.encode(key, text, with_special=False)]
@@ -291,7 +291,7 @@ class Service:
         """Work that would hold up the event loop."""
         return await self._workers.run(key.name, work)
 
-    def _new_tokens(self, prompt: Tokens, asked: Asked) -> int:
+    def _new_tokens(self, prompt: Tokens, asked: GenerationRequest) -> int:
         """As many as asked for, or as fit; both numbers are said where they do not."""
         most = self.protocol.bounds.max_model_tokens
         wanted = asked.new_tokens(most - len(prompt))
@@ -302,17 +302,17 @@ class Service:
 
     def _choices(
         self,
-        asked: Asked,
+        asked: GenerationRequest,
         prompts: Sequence[Tokens],
         key: Key,
         guides: Sequence[Allowed | None],
-    ) -> list[Choice]:
+    ) -> list[GeneratedChoice]:
         stops = frozenset[int]() if asked.ignore_eos else self.tokenizer.stop_tokens
         seed = secrets.randbits(31) if asked.seed is None else asked.seed
-        choices: list[Choice] = []
+        choices: list[GeneratedChoice] = []
         for index, prompt in enumerate(p for p in prompts for _ in range(asked.n)):
             wanted = self._new_tokens(prompt, asked)
-            job = Job(
+            job = EngineRequest(
                 next(self.ids),
                 prompt,
                 wanted,
@@ -323,10 +323,12 @@ class Service:
                 priority=self._fairness.place(key.name, len(prompt) + wanted),
                 allowed=guides[index],
             )
-            choices.append(Choice(index, job, TextStream(self.tokenizer, asked.stops)))
+            choices.append(GeneratedChoice(index, job, TextStream(self.tokenizer, asked.stops)))
         return choices
 
-    async def _guides(self, asked: Asked, count: int, key: Key) -> Sequence[Allowed | None]:
+    async def _guides(
+        self, asked: GenerationRequest, count: int, key: Key
+    ) -> Sequence[Allowed | None]:
         if asked.schema is None:
             return [None] * count
         return await self._grammars.guides(asked.schema, count, key=key.name)

@@ -1,4 +1,4 @@
-"""`Workers`: threads for what would hold up the event loop, a turn at a time for each key.
+"""`WorkerThreads`: threads for what would hold up the event loop, a turn at a time for each key.
 
 Threads are few and take what comes first. So a key hands over one thing at a time: behind whatever
 a key floods with, another waits for a piece of work, not for the flood.
@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Workers:
+class WorkerThreads:
     """Threads, of which a key has so many at once."""
 
     def __init__(self, name: str, *, threads: int, a_key: int) -> None:

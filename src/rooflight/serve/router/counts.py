@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from rooflight.serve.router.fleet import Replica
+from rooflight.serve.router.fleet import ReplicaState
 
 _METRICS = {
     "requests_total": "answers by status",
@@ -17,7 +17,7 @@ _METRICS = {
 }
 
 
-class Counts:
+class Counters:
     """Counters by name and label, such as `status="200"`."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Counts:
     def add(self, name: str, label: str = "") -> None:
         self._counts[name, label] += 1
 
-    def text(self, replicas: Iterable[Replica]) -> str:
+    def text(self, replicas: Iterable[ReplicaState]) -> str:
         """The page that a scraper reads, metric by metric."""
         values = dict(self._counts)
         for replica in replicas:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from rooflight.serve.router.ring import Ring, load_bound
+from rooflight.serve.router.ring import HashRing, load_bound
 
 _PROBE_EVERY_S = 1.0
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
@@ -26,7 +26,7 @@ _WAITING = re.compile(
 
 
 @dataclass(slots=True)
-class Replica:
+class ReplicaState:
     """One server, as this front sees it."""
 
     url: str
@@ -41,7 +41,7 @@ class Replica:
         return self.in_flight + self.waiting
 
 
-class Fleet:
+class Replicas:
     """Replicas on a ring."""
 
     def __init__(
@@ -50,17 +50,17 @@ class Fleet:
         *,
         least_bound: int,
         probe_key: str | None,
-        changed: Callable[[Replica, str], None],
-        stuck: Callable[[Replica], None],
+        changed: Callable[[ReplicaState, str], None],
+        stuck: Callable[[ReplicaState], None],
     ) -> None:
-        self.replicas = {url: Replica(url) for url in urls}
-        self._ring = Ring(urls)
+        self.replicas = {url: ReplicaState(url) for url in urls}
+        self._ring = HashRing(urls)
         self._least = least_bound
         self._headers = {"Authorization": f"Bearer {probe_key}"} if probe_key else {}
         self._changed = changed  # is told of every replica that comes or goes, and why
         self._stuck = stuck  # and of one that will not end what it has
 
-    def pick(self, key: bytes, tried: set[str]) -> Replica | None:
+    def pick(self, key: bytes, tried: set[str]) -> ReplicaState | None:
         """The first replica on the way of the key that is up, has room and was not tried."""
         loads = {url: replica.load for url, replica in self.replicas.items() if replica.is_up}
         if not loads:
@@ -75,11 +75,11 @@ class Fleet:
         """Who would get it if nobody had anything to do."""
         return next((u for u in self._ring.order(key) if self.replicas[u].is_up), None)
 
-    def eject(self, replica: Replica, why: str) -> None:
+    def eject(self, replica: ReplicaState, why: str) -> None:
         """Gives it no more requests until a probe finds it ready."""
         self._turn(replica, is_up=False, why=why)
 
-    def _turn(self, replica: Replica, *, is_up: bool, why: str) -> None:
+    def _turn(self, replica: ReplicaState, *, is_up: bool, why: str) -> None:
         if replica.is_up != is_up:
             replica.is_up = is_up
             self._changed(replica, why)
@@ -93,7 +93,7 @@ class Fleet:
     async def probe(self, session: aiohttp.ClientSession) -> None:
         await asyncio.gather(*(self._probe(session, each) for each in self.replicas.values()))
 
-    async def _probe(self, session: aiohttp.ClientSession, replica: Replica) -> None:
+    async def _probe(self, session: aiohttp.ClientSession, replica: ReplicaState) -> None:
         try:
             status = await _status(session, f"{replica.url}/ready")
             if status == 404:  # not every server tells warm from alive

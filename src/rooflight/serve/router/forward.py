@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, cast  # Any: JSON of a client
 import aiohttp
 from aiohttp import hdrs, web
 
-from rooflight.serve.http.problem import Problem
+from rooflight.serve.http.problem import ApiError
 from rooflight.serve.http.writer import write_part, write_whole
-from rooflight.serve.router.counts import Counts
-from rooflight.serve.router.fleet import Fleet, Replica
+from rooflight.serve.router.counts import Counters
+from rooflight.serve.router.fleet import Replicas, ReplicaState
 
 # What requests share: a key from the beginning of a prompt or of a conversation.
 
@@ -89,7 +89,7 @@ _WRITE_S = 30.0  # that a client may take to make room
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ReplicaRefusal:
     """A replica that did not begin: a status, and what it said; 0 without a connection."""
 
     status: int
@@ -101,7 +101,7 @@ class Refusal:
         return str(self.status or "connect")
 
 
-class Whole(NamedTuple):
+class WholeResponse(NamedTuple):
     """An answer in one piece."""
 
     status: int
@@ -116,18 +116,18 @@ class ClientGone(Exception):
 class Forwarder:
     """Takes requests to the replicas of a fleet."""
 
-    def __init__(self, fleet: Fleet, session: aiohttp.ClientSession, counts: Counts) -> None:
+    def __init__(self, fleet: Replicas, session: aiohttp.ClientSession, counts: Counters) -> None:
         self._fleet, self._session, self._counts = fleet, session, counts
-        self._timers: dict[asyncio.Timeout, Replica] = {}
+        self._timers: dict[asyncio.Timeout, ReplicaState] = {}
 
-    def cut(self, replica: Replica | None = None) -> None:
+    def cut(self, replica: ReplicaState | None = None) -> None:
         """Ends all that is open, or all that one replica has; clients are told."""
         for timer, whose in self._timers.items():
             if replica is None or whose is replica:
                 timer.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def _cuttable(self, replica: Replica) -> AsyncGenerator[None]:
+    async def _cuttable(self, replica: ReplicaState) -> AsyncGenerator[None]:
         async with asyncio.timeout(None) as timer:
             self._timers[timer] = replica
             try:
@@ -139,7 +139,7 @@ class Forwarder:
         """The answer of the first replica that takes it."""
         key = prefix_key(body, request.headers.get(hdrs.AUTHORIZATION, ""))
         tried: set[str] = set()
-        refusals: list[Refusal] = []
+        refusals: list[ReplicaRefusal] = []
         while (replica := self._fleet.pick(key, tried)) is not None:
             if refusals:
                 self._counts.add("retries_total", f'reason="{refusals[-1].reason}"')
@@ -154,14 +154,14 @@ class Forwarder:
                 raise
             finally:
                 replica.in_flight -= 1
-            if not isinstance(answer, Refusal):
+            if not isinstance(answer, ReplicaRefusal):
                 return answer
             refusals.append(answer)
         return _refuse(refusals)
 
     async def _ask(
-        self, replica: Replica, request: web.Request, body: bytes
-    ) -> web.StreamResponse | Refusal:
+        self, replica: ReplicaState, request: web.Request, body: bytes
+    ) -> web.StreamResponse | ReplicaRefusal:
         try:
             async with self._cuttable(replica):
                 upstream = await self._session.request(
@@ -173,22 +173,22 @@ class Forwarder:
                 )
             async with upstream:
                 if upstream.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-                    raise Problem(502, "replica_encoding", "the replica compressed its answer")
+                    raise ApiError(502, "replica_encoding", "the replica compressed its answer")
                 if upstream.status == 200 and upstream.content_type == "text/event-stream":
                     return await self._stream(replica, request, upstream)
                 async with self._cuttable(replica):
                     answer = await _answer(upstream)
-                return await _send(request, answer) if isinstance(answer, Whole) else answer
+                return await _send(request, answer) if isinstance(answer, WholeResponse) else answer
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             self._fleet.eject(replica, "no connection")
-            return Refusal(0)
+            return ReplicaRefusal(0)
         except TimeoutError:  # it may be busy with others: the probe knows
-            raise Problem(504, "replica_timeout", "it took too long") from None
+            raise ApiError(504, "replica_timeout", "it took too long") from None
         except (aiohttp.ClientError, OSError):  # dead, or rid of this client: the next one sees
-            raise Problem(502, "replica_broke", "the replica broke off") from None
+            raise ApiError(502, "replica_broke", "the replica broke off") from None
 
     async def _stream(
-        self, replica: Replica, request: web.Request, upstream: aiohttp.ClientResponse
+        self, replica: ReplicaState, request: web.Request, upstream: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         """Whole events as they come; headers leave with the first."""
         headers = _kept(upstream.headers, _TO_CLIENT)
@@ -206,10 +206,10 @@ class Forwarder:
         except (aiohttp.ClientError, OSError):
             why = "the replica broke off"
         if not is_done and not response.prepared:
-            raise Problem(502, "replica_broke", why)
+            raise ApiError(502, "replica_broke", why)
         if not is_done:
             self._counts.add("broken_streams_total")
-            error = Problem(502, "replica_broke", f"{why}; what came is not the whole answer")
+            error = ApiError(502, "replica_broke", f"{why}; what came is not the whole answer")
             await _write(request, response, b"data: " + json.dumps(error.body).encode() + b"\n\n")
         await response.write_eof()
         return response
@@ -242,21 +242,21 @@ async def _whole(upstream: aiohttp.ClientResponse) -> bytes:
     async for part in upstream.content.iter_any():
         body += part
         if len(body) > _MOST_ANSWER:
-            raise Problem(502, "answer_too_large", f"an answer above {_MOST_ANSWER} bytes")
+            raise ApiError(502, "answer_too_large", f"an answer above {_MOST_ANSWER} bytes")
     return bytes(body)
 
 
-async def _answer(upstream: aiohttp.ClientResponse) -> Whole | Refusal:
+async def _answer(upstream: aiohttp.ClientResponse) -> WholeResponse | ReplicaRefusal:
     """In one piece, so that nothing has been sent if it breaks."""
     body = await _whole(upstream)
     if upstream.status in _NO_ROOM:
         word = upstream.headers.get(hdrs.RETRY_AFTER, "")
         wait_s = int(word) if word.isdecimal() and len(word) < 6 else _DEFAULT_RETRY_S
-        return Refusal(upstream.status, wait_s, body)
-    return Whole(upstream.status, _kept(upstream.headers, _TO_CLIENT), body)
+        return ReplicaRefusal(upstream.status, wait_s, body)
+    return WholeResponse(upstream.status, _kept(upstream.headers, _TO_CLIENT), body)
 
 
-async def _send(request: web.Request, answer: Whole) -> web.StreamResponse:
+async def _send(request: web.Request, answer: WholeResponse) -> web.StreamResponse:
     try:
         return await write_whole(
             request, answer.body, _WRITE_S, status=answer.status, headers=answer.headers
@@ -265,11 +265,11 @@ async def _send(request: web.Request, answer: Whole) -> web.StreamResponse:
         raise ClientGone from None
 
 
-def _refuse(refusals: list[Refusal]) -> web.Response:
+def _refuse(refusals: list[ReplicaRefusal]) -> web.Response:
     """All are full: 429 before 503, and the soonest that one will have room."""
     said = [r for r in refusals if r.status == 429] or [r for r in refusals if r.status]
     if not said:
-        raise Problem(503, "no_replica", "no replica is up", retry_after=_DEFAULT_RETRY_S)
+        raise ApiError(503, "no_replica", "no replica is up", retry_after=_DEFAULT_RETRY_S)
     soonest = min(said, key=lambda refusal: refusal.retry_after_s)
     return web.Response(
         body=soonest.body,

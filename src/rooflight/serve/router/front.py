@@ -11,9 +11,9 @@ from rooflight.serve.http.body import Bodies
 from rooflight.serve.http.fairness import Shares
 from rooflight.serve.http.keys import NOBODY, Key, find_key
 from rooflight.serve.http.logs import Log
-from rooflight.serve.http.problem import Problem
-from rooflight.serve.router.counts import Counts
-from rooflight.serve.router.fleet import Fleet, Replica
+from rooflight.serve.http.problem import ApiError
+from rooflight.serve.router.counts import Counters
+from rooflight.serve.router.fleet import Replicas, ReplicaState
 from rooflight.serve.router.forward import ClientGone, Forwarder
 
 _POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
@@ -27,7 +27,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RouterSettings:
     """What is routed where, and how."""
 
     urls: tuple[str, ...]
@@ -44,10 +44,10 @@ class Settings:
 class Front:
     """The handlers, and what they share."""
 
-    def __init__(self, settings: Settings, session: aiohttp.ClientSession, log: Log) -> None:
+    def __init__(self, settings: RouterSettings, session: aiohttp.ClientSession, log: Log) -> None:
         self.settings, self.log = settings, log
-        self.counts, self.is_draining, self.num_open = Counts(), False, 0
-        self.fleet = Fleet(
+        self.counts, self.is_draining, self.num_open = Counters(), False, 0
+        self.fleet = Replicas(
             settings.urls,
             least_bound=settings.least_bound,
             probe_key=settings.probe_key,
@@ -64,7 +64,7 @@ class Front:
         self.is_draining = True
         self._bodies.end()
 
-    def _changed(self, replica: Replica, why: str) -> None:
+    def _changed(self, replica: ReplicaState, why: str) -> None:
         self.log.event("replica", url=replica.url, up=replica.is_up, why=why)
 
     def app(self) -> web.Application:
@@ -87,15 +87,15 @@ class Front:
             keys = () if self._is_open(request.path) else self.settings.keys
             key = find_key(keys, authorization) if keys else NOBODY
             if key is None:
-                raise Problem(401, "invalid_api_key", "send Authorization: Bearer KEY")
+                raise ApiError(401, "invalid_api_key", "send Authorization: Bearer KEY")
             request[_KEY] = key.name
             response = await handler(request)
-        except Problem as problem:
+        except ApiError as problem:
             response = _answer(problem)
         except ClientGone:
             response = web.Response(status=499)  # nobody reads it; it is counted
         except web.HTTPException as error:
-            response = _answer(Problem(error.status, "bad_request", error.reason))
+            response = _answer(ApiError(error.status, "bad_request", error.reason))
         self.counts.add("requests_total", f'status="{response.status}"')
         return response
 
@@ -104,7 +104,7 @@ class Front:
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         if self.is_draining:
-            raise Problem(503, "draining", "this router is stopping", retry_after=5)
+            raise ApiError(503, "draining", "this router is stopping", retry_after=5)
         body = bytearray()
         self.num_open += 1
         try:
@@ -117,12 +117,12 @@ class Front:
 
     async def _read(self, request: web.Request, body: bytearray) -> None:
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-            raise Problem(415, "unsupported_encoding", "send the body uncompressed")
+            raise ApiError(415, "unsupported_encoding", "send the body uncompressed")
         async for part in request.content.iter_any():
             if len(body) + len(part) > _MOST_BODY:
-                raise Problem(413, "body_too_large", f"the body is above {_MOST_BODY} bytes")
+                raise ApiError(413, "body_too_large", f"the body is above {_MOST_BODY} bytes")
             if not self._held.may_enter(request[_KEY], len(part)):
-                raise Problem(429, "overloaded", "too much is on its way", retry_after=1)
+                raise ApiError(429, "overloaded", "too much is on its way", retry_after=1)
             body += part
             self._held.enter(request[_KEY], len(part))
 
@@ -132,12 +132,12 @@ class Front:
     async def _ready(self, request: web.Request) -> web.Response:
         up = sum(replica.is_up for replica in self.fleet.replicas.values())
         if self.is_draining or not up:
-            raise Problem(503, "not_ready", "stopping, or no replica is up", retry_after=1)
+            raise ApiError(503, "not_ready", "stopping, or no replica is up", retry_after=1)
         return web.json_response({"status": "ready", "replicas": up})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=self.counts.text(self.fleet.replicas.values()))
 
 
-def _answer(problem: Problem) -> web.Response:
+def _answer(problem: ApiError) -> web.Response:
     return web.json_response(problem.body, status=problem.status, headers=problem.headers)

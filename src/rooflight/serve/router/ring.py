@@ -17,7 +17,7 @@ POINTS = 128
 _SLACK = 1.25
 
 
-class Ring:
+class HashRing:
     """Points of all replicas on a circle."""
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -14,21 +14,21 @@ from rooflight.serve.http.address import bind, check_address, raise_file_limit
 from rooflight.serve.http.allocator import return_large_blocks
 from rooflight.serve.http.front import open_front, until_ended, until_signal
 from rooflight.serve.http.logs import Log
-from rooflight.serve.router.front import Front, Settings
+from rooflight.serve.router.front import Front, RouterSettings
 
 _PORT = 8080
 _CONNECT_S = 2.0
 _CUT_S = 2.0  # to tell the clients that are cut off
 
 
-def route(settings: Settings, log: Log, announce: Callable[[int], None]) -> bool:
+def route(settings: RouterSettings, log: Log, announce: Callable[[int], None]) -> bool:
     """Routes until a signal; false if requests had to be cut off."""
     check_address(settings.host, has_keys=bool(settings.keys))
     return_large_blocks()
     return asyncio.run(_route(settings, log, announce))
 
 
-async def _route(settings: Settings, log: Log, announce: Callable[[int], None]) -> bool:
+async def _route(settings: RouterSettings, log: Log, announce: Callable[[int], None]) -> bool:
     raise_file_limit()
     sock, stopping = bind(settings.host, settings.port, default=_PORT), until_signal()
     async with _session(settings) as session:
@@ -51,7 +51,7 @@ async def _route(settings: Settings, log: Log, announce: Callable[[int], None]) 
     return is_clean
 
 
-def _session(settings: Settings) -> aiohttp.ClientSession:
+def _session(settings: RouterSettings) -> aiohttp.ClientSession:
     """A connection a request: one that was kept may be dead, and a request lost on it is not
     known to be new to the replica, so it could not be tried again."""
     return aiohttp.ClientSession(

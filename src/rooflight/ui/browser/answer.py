@@ -78,7 +78,7 @@ def shown(value: Value, show: Show | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ViewLink:
     """Another question, of any view, or a place in the handbook of this view."""
 
     words: str
@@ -101,7 +101,7 @@ class Table:
     marked: int | None = None  # the row to point out
     is_folded: bool = False  # behind its caption until it is asked for
     is_first: bool = False  # above the pictures
-    links: tuple[Link, ...] = ()  # where the name of each row leads, if anywhere
+    links: tuple[ViewLink, ...] = ()  # where the name of each row leads, if anywhere
 
     def __post_init__(self) -> None:
         widths = {len(self.columns), *map(len, self.rows)}
@@ -165,6 +165,6 @@ class Answer:
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
     films: tuple[Film, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[ViewLink, ...] = ()
     figures: tuple[tuple[str, object], ...] = ()  # JSON beyond facts and tables
     command: str = ""  # prints the same numbers in a terminal

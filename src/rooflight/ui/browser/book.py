@@ -9,15 +9,13 @@ from dataclasses import asdict
 from rooflight.algebra.notation import parse_contraction, parse_tensor
 from rooflight.book.entry import Chapter, Entry, Problem
 from rooflight.book.read import chapters, find
-from rooflight.book.solve import Answer as BookAnswer
-from rooflight.book.solve import Solution, solve
+from rooflight.book.solve import BookAnswer, Solution, solve
 from rooflight.book.words import agreement, correction, show
 from rooflight.errors import UsageError
 from rooflight.models.presets import model_names
-from rooflight.ui.browser.answer import Answer, Column, Fact, Table, Value, show_count
-from rooflight.ui.browser.answer import Link as ViewLink
+from rooflight.ui.browser.answer import Answer, Column, Fact, Table, Value, ViewLink, show_count
 from rooflight.ui.browser.figures import FIGURES, MODEL, ON
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 
 _EVERYTHING = "everything"
 _ONLY = (_EVERYTHING, "worked problems", "errata", "measured", "figures")
@@ -48,7 +46,7 @@ _ANSWERS = (
 )
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """The numbers that match; of one, how it comes about."""
     text = question.text("entry")
     asked = find(text) if text else None
@@ -64,7 +62,7 @@ def _chapters(name: str) -> list[Chapter]:
     return [c for c in chapters() if name in ("all", c.name)]
 
 
-def _listed(chosen: Sequence[Chapter], question: Question) -> Answer:
+def _listed(chosen: Sequence[Chapter], question: ViewQuery) -> Answer:
     words = question.text("search").casefold().split()
     found = [
         (chapter, entry)
@@ -134,12 +132,12 @@ def _entry_link(entry: Entry) -> ViewLink:
     return ViewLink(entry.title, "book", (("entry", entry.id),))
 
 
-def _list_command(question: Question) -> str:
+def _list_command(question: ViewQuery) -> str:
     chapter = question.text("chapter")
     return "rooflight book" if chapter == "all" else f"rooflight book {chapter}"
 
 
-def _figures(question: Question) -> Answer:
+def _figures(question: ViewQuery) -> Answer:
     model, on = question.model("model").name, str(question.slice("on"))
     return Answer(
         sentences=(

@@ -8,10 +8,10 @@ from dataclasses import replace
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.catalog import chip_names
 from rooflight.hardware.chip import Chip
-from rooflight.ui.browser.answer import Answer, Column, Fact, Link, Picture, Table
+from rooflight.ui.browser.answer import Answer, Column, Fact, Picture, Table, ViewLink
 from rooflight.ui.browser.chip_stream import stream_answer
 from rooflight.ui.browser.chip_systolic import systolic_answer
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.chip import chip_svg
 from rooflight.units import format_si
 
@@ -27,7 +27,7 @@ _CHUNKS = tuple(str(n) for n in range(1, 17))
 _POWERS = tuple(str(2**n) for n in range(13))
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """The part of the chip that was asked for."""
     chip = question.slice("on").chip
     match question.text("show"):
@@ -86,16 +86,16 @@ def _fact_row(chip: Chip, name: str, value: float, unit: str) -> tuple[str | Non
     return (name, shown, source.title if source else None, source.checked if source else None)
 
 
-def _links(question: Question) -> tuple[Link, ...]:
+def _links(question: ViewQuery) -> tuple[ViewLink, ...]:
     kept = tuple((name, question.text(name)) for name in ("on", "b", "d", "f", "dtype"))
     others = [s for s in _SHOW if s != question.text("show")]
     return (
-        *(Link(f"Its {name}", "chip", (("show", name), *kept)) for name in others),
-        Link("The same matmul under the roof", "roofline", kept),
+        *(ViewLink(f"Its {name}", "chip", (("show", name), *kept)) for name in others),
+        ViewLink("The same matmul under the roof", "roofline", kept),
     )
 
 
-def _command(question: Question, chip: Chip) -> str:
+def _command(question: ViewQuery, chip: Chip) -> str:
     if question.text("show") == "parts":
         return f"rooflight chips {chip.name}"
     size = "x".join(question.text(name) for name in "bdf")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from rooflight.costs.roofline import OpTime, matmul_time, vector_time
-from rooflight.costs.streaming import Chunk, Span, stream
+from rooflight.costs.streaming import ChunkSpan, ChunkTime, stream
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip
 from rooflight.ui.browser.answer import (
@@ -17,8 +17,8 @@ from rooflight.ui.browser.answer import (
     show_seconds,
     show_share,
 )
-from rooflight.ui.browser.view import Question
-from rooflight.ui.svg.gantt import Bar, Gantt, Row, gantt_svg
+from rooflight.ui.browser.view import ViewQuery
+from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow, gantt_svg
 from rooflight.ui.svg.stream import StreamStill, stream_svg
 from rooflight.units import format_si
 
@@ -35,14 +35,14 @@ class _Op:
     out_bytes: int
 
 
-def stream_answer(question: Question, chip: Chip) -> Answer:
+def stream_answer(question: ViewQuery, chip: Chip) -> Answer:
     """When each chunk is loaded, worked on and stored; what the unit waits for."""
     op = _op(question, chip)
     count, buffers = question.count("chunks"), question.count("buffers")
     _check_vmem(chip, op, count, buffers)
     work, memory = op.time.roofs
     chunks = [
-        Chunk(
+        ChunkTime(
             load_s=(op.in_bytes / count + (0 if i else op.resident_bytes)) / memory.rate,
             work_s=work.seconds / count,
             store_s=op.out_bytes / count / memory.rate,
@@ -73,7 +73,7 @@ def stream_answer(question: Question, chip: Chip) -> Answer:
     )
 
 
-def _op(question: Question, chip: Chip) -> _Op:
+def _op(question: ViewQuery, chip: Chip) -> _Op:
     b, d, f = (question.count(name) for name in "bdf")
     dtype = question.dtype("dtype")
     if question.text("op") == "matmul":
@@ -102,7 +102,7 @@ def _check_vmem(chip: Chip, op: _Op, count: int, buffers: int) -> None:
     )
 
 
-def _gantt(op: _Op, spans: tuple[Span, ...], end: float) -> Picture:
+def _gantt(op: _Op, spans: tuple[ChunkSpan, ...], end: float) -> Picture:
     kinds = {"load": "L", "work": "W", "store": "S"}
     rows = [
         (name, [s for s in spans if (s.work == "work") is is_unit])
@@ -112,7 +112,7 @@ def _gantt(op: _Op, spans: tuple[Span, ...], end: float) -> Picture:
         title=f"{op.name}, chunk by chunk",
         caption=f"{show_seconds(end)}; the roofline allows {show_seconds(op.time.lower_s)}",
         rows=tuple(
-            Row(
+            GanttRow(
                 name,
                 tuple(
                     Bar(
@@ -139,7 +139,7 @@ def _gantt(op: _Op, spans: tuple[Span, ...], end: float) -> Picture:
     )
 
 
-def _film(op: _Op, spans: tuple[Span, ...], chip: Chip, count: int, buffers: int) -> Film:
+def _film(op: _Op, spans: tuple[ChunkSpan, ...], chip: Chip, count: int, buffers: int) -> Film:
     times = sorted({t for s in spans for t in (s.start_s, s.end_s)})
     memory = {"tpu": "VMEM", "gpu": "shared memory"}.get(chip.kind, "on-chip memory")
     names = {
@@ -158,7 +158,7 @@ def _film(op: _Op, spans: tuple[Span, ...], chip: Chip, count: int, buffers: int
 
 def _frame(
     op: _Op,
-    spans: tuple[Span, ...],
+    spans: tuple[ChunkSpan, ...],
     names: dict[str, str],
     count: int,
     buffers: int,

@@ -15,7 +15,7 @@ from rooflight.ui.browser.answer import (
     show_seconds,
     show_share,
 )
-from rooflight.ui.browser.view import Question
+from rooflight.ui.browser.view import ViewQuery
 from rooflight.ui.svg.systolic import CellView, Number, SystolicStill, systolic_svg
 
 _MOST_CYCLES = 64
@@ -32,7 +32,7 @@ _COLUMNS = (
 )
 
 
-def systolic_answer(question: Question, chip: Chip) -> Answer:
+def systolic_answer(question: ViewQuery, chip: Chip) -> Answer:
     """The small array that is drawn, and the chip's own by the same formula."""
     rows, cols, m, k, n = (question.count(name) for name in ("rows", "cols", "m", "k", "n"))
     double = question.text("registers") == "2"
@@ -62,7 +62,7 @@ def systolic_answer(question: Question, chip: Chip) -> Answer:
     )
 
 
-def _table(question: Question, chip: Chip, small: Cycles, *, double: bool) -> Table:
+def _table(question: ViewQuery, chip: Chip, small: Cycles, *, double: bool) -> Table:
     rows, cols, m, k, n = (question.text(name) for name in ("rows", "cols", "m", "k", "n"))
     found = [_row(f"drawn: {rows} x {cols}", f"[{m},{k}] x [{k},{n}]", small, None)]
     unit = chip.matrix_unit

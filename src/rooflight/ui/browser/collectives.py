@@ -23,7 +23,7 @@ from rooflight.ui.browser.answer import (
     show_share,
 )
 from rooflight.ui.browser.hops import (
-    Run,
+    HopsResult,
     effort,
     elsewhere,
     hops_film,
@@ -32,7 +32,7 @@ from rooflight.ui.browser.hops import (
     too_many,
     where,
 )
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.units import format_si
 
 _MOST_CHIPS = 1_000_000  # of the formula
@@ -50,7 +50,7 @@ _TIMES = (
 )
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """The time of a collective, and its hops where they can be watched."""
     on = question.slice("on")
     if on.num_chips > _MOST_CHIPS:
@@ -63,7 +63,7 @@ def answer(question: Question) -> Answer:
     return _answer(run)
 
 
-def _answer(run: Run) -> Answer:
+def _answer(run: HopsResult) -> Answer:
     time, seen = run.time, run.seen
     facts = [
         Fact("expected_s", "time", time.expected_s, show_seconds, "bandwidth and latency"),
@@ -89,7 +89,7 @@ def _answer(run: Run) -> Answer:
     )
 
 
-def _sentence(run: Run) -> str:
+def _sentence(run: HopsResult) -> str:
     time = run.time
     return (
         f"{run.name} of {format_si(time.nbytes, 'B')} over {run.chips} chips:"
@@ -97,7 +97,7 @@ def _sentence(run: Run) -> str:
     )
 
 
-def _times(run: Run) -> Table:
+def _times(run: HopsResult) -> Table:
     time = run.time
     rows: list[tuple[str, float, str]] = [
         ("expected", time.expected_s, "bandwidth and latency"),
@@ -175,7 +175,7 @@ _WAYS = (
 )
 
 
-def dispatch_answer(question: Question, mesh: Mesh, axes: Sequence[str]) -> Answer:
+def dispatch_answer(question: ViewQuery, mesh: Mesh, axes: Sequence[str]) -> Answer:
     """Tokens of all chips to the chips of their experts: to each that wants them, or to all.
 
     Of k even choices among n chips n (1 - (1 - 1/n)^k) differ, and a copy goes to each of those.
@@ -225,7 +225,7 @@ def dispatch_answer(question: Question, mesh: Mesh, axes: Sequence[str]) -> Answ
 _Row = tuple[str, float, float, float, float, float | None, float, str]
 
 
-def _way(name: str, run: Run, *, sent: float, kept: float) -> _Row:
+def _way(name: str, run: HopsResult, *, sent: float, kept: float) -> _Row:
     time = run.time
     return (
         *(name, time.nbytes, sent, kept, time.expected_s, run.simulated_s),

@@ -6,7 +6,7 @@ edition's. `question` may name {model} and {on}, which *Book* fills with what wa
 
 from dataclasses import dataclass
 
-from rooflight.ui.browser.answer import Link
+from rooflight.ui.browser.answer import ViewLink
 
 MODEL, ON = "llama3-70b", "v5p:4x4x4"
 
@@ -21,13 +21,13 @@ class Figure:
     picture: str  # key of a picture or film of the answer
     question: tuple[tuple[str, str], ...] = ()
 
-    def link(self, model: str = MODEL, on: str = ON) -> Link:
+    def link(self, model: str = MODEL, on: str = ON) -> ViewLink:
         """The question, filled in."""
         filled = tuple(
             (name, value.replace("{model}", model).replace("{on}", on))
             for name, value in self.question
         )
-        return Link(self.shows, self.view, filled)
+        return ViewLink(self.shows, self.view, filled)
 
 
 def _shard(where: str, shows: str, arrays: str, **more: str) -> Figure:

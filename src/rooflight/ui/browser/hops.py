@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rooflight.costs.netsim.watch import Moment, Watched, watch
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.hardware.mesh import Mesh
-from rooflight.ui.browser.answer import Film, Frame, Link, show_seconds
+from rooflight.ui.browser.answer import Film, Frame, ViewLink, show_seconds
 from rooflight.ui.svg.hops import Arrow, HopsStill, hops_svg
 from rooflight.ui.svg.network import network_layout
 from rooflight.units import format_si
@@ -18,7 +18,7 @@ _MESSAGES = 20_000  # of a larger one
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class HopsResult:
     """One collective on a group: the formula, and the simulation where it is small enough."""
 
     mesh: Mesh
@@ -39,10 +39,10 @@ class Run:
         return self.seen.result.seconds if self.seen else None
 
 
-def priced_run(kind: CollectiveKind, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> Run:
+def priced_run(kind: CollectiveKind, nbytes: float, mesh: Mesh, axes: Sequence[str]) -> HopsResult:
     """Prices it, and simulates it if it can be drawn."""
     time = collective_time(kind, nbytes, mesh.group(axes))
-    return Run(mesh, tuple(axes), time, _watched(kind, nbytes, mesh, axes))
+    return HopsResult(mesh, tuple(axes), time, _watched(kind, nbytes, mesh, axes))
 
 
 def _watched(
@@ -58,19 +58,19 @@ def _watched(
     return watch(kind, nbytes, mesh, axes, most=12, messages=_MESSAGES)
 
 
-def effort(run: Run) -> str:
+def effort(run: HopsResult) -> str:
     """How thoroughly it was simulated."""
     is_full = run.mesh.slice.num_chips <= _MOST_IN_FULL
     return "every hop" if is_full else f"every hop, cut into at most {_MESSAGES:,} messages"
 
 
-def where(run: Run) -> str:
+def where(run: HopsResult) -> str:
     """Axes, mesh and slice in a sentence."""
     layout = "" if not run.seen else f", drawn as a {network_layout(run.mesh.slice).shape}"
     return f"Over {', '.join(run.axes)} of mesh {run.mesh} on {run.mesh.slice}{layout}."
 
 
-def too_many(run: Run) -> list[str]:
+def too_many(run: HopsResult) -> list[str]:
     """Why there is no film, where there is none."""
     if run.seen:
         return []
@@ -80,7 +80,7 @@ def too_many(run: Run) -> list[str]:
     ]
 
 
-def hops_film(run: Run, key: str = "hops") -> Film:
+def hops_film(run: HopsResult, key: str = "hops") -> Film:
     """The hops, moment by moment."""
     assert run.seen, "only a simulated run can be watched"
     layout, seen = network_layout(run.mesh.slice), run.seen
@@ -109,7 +109,7 @@ def _still(moment: Moment, title: str, seen: Watched) -> HopsStill:
     return HopsStill(title, moment.end_s, seen.result.seconds, moment.cells, arrows)
 
 
-def _words(moment: Moment, run: Run) -> str:
+def _words(moment: Moment, run: HopsResult) -> str:
     state = _state(moment.cells[0], run)
     if not moment.moves:
         return f"At the start chip 0 {state}."
@@ -120,7 +120,7 @@ def _words(moment: Moment, run: Run) -> str:
     )
 
 
-def _state(cells: Sequence[float], run: Run) -> str:
+def _state(cells: Sequence[float], run: HopsResult) -> str:
     """What the first chip has by then; it owns the first block of its group."""
     count, kind = len(cells), run.time.kind
     is_summing = kind == "reduce_scatter" or (kind == "all_reduce" and cells[0] < 1 - 1e-6)
@@ -131,7 +131,7 @@ def _state(cells: Sequence[float], run: Run) -> str:
     return f"holds {sum(cells):.3g} of {count} {'shards' if kind == 'all_gather' else 'sums'}"
 
 
-def elsewhere(run: Run) -> tuple[Link, ...]:
+def elsewhere(run: HopsResult) -> tuple[ViewLink, ...]:
     """The same bytes on the other kinds of network."""
     kind, nbytes = run.name, str(round(run.time.nbytes))
     places = (
@@ -143,7 +143,7 @@ def elsewhere(run: Run) -> tuple[Link, ...]:
         ("two nodes", "h100:4x2"),
     )
     return tuple(
-        Link(
+        ViewLink(
             f"The same on {what}: {on}",
             "collectives",
             (("kind", kind), ("bytes", nbytes), ("on", on)),
@@ -153,7 +153,7 @@ def elsewhere(run: Run) -> tuple[Link, ...]:
     )
 
 
-def run_command(run: Run) -> str:
+def run_command(run: HopsResult) -> str:
     """What prints the same times."""
     trace = " --trace hops.json" if run.seen else ""
     return (

@@ -22,7 +22,7 @@ _LARGEST = 256_000_000  # bytes of one file
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Artifact:
     """Something that a view understands."""
 
     kind: Kind
@@ -30,13 +30,13 @@ class Found:
     name: str  # as a question names it
 
 
-def list_files(files: Files, *kinds: Kind) -> list[Found]:
+def list_files(files: Files, *kinds: Kind) -> list[Artifact]:
     """What was opened by name, then what lies in the folder; at most a hundred."""
-    found: list[Found] = []
+    found: list[Artifact] = []
     for path, name in _candidates(files):
         kind = kind_of(path)
         if kind in kinds:
-            found.append(Found(kind, path, name))
+            found.append(Artifact(kind, path, name))
         if len(found) == _MOST_LISTED:
             break
     return found

@@ -9,7 +9,7 @@ from html import escape
 from urllib.parse import urlencode
 
 from rooflight.errors import RooflightError
-from rooflight.ui.browser.answer import Answer, Fact, Film, Link, Picture, Table
+from rooflight.ui.browser.answer import Answer, Fact, Film, Picture, Table, ViewLink
 from rooflight.ui.browser.view import Field, View
 from rooflight.ui.html.page import scrolling
 from rooflight.units import parse_count
@@ -247,7 +247,7 @@ def _side(table: Table, index: int) -> str:
     return ' class="number"' if is_number else ""
 
 
-def _links(links: Sequence[Link]) -> list[str]:
+def _links(links: Sequence[ViewLink]) -> list[str]:
     if not links:
         return []
     items = "".join(f'<li><a href="{escape(x.url)}">{escape(x.words)}</a></li>' for x in links)

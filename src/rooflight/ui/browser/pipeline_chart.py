@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from rooflight.models.layout.slots import Schedule
 from rooflight.plan.training.time.pipeline import PipelineRun, TimedGroup
-from rooflight.ui.svg.gantt import Bar, Gantt, Row
+from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow
 
 _WORDS = {
     "F": "forward",
@@ -47,7 +47,7 @@ def chart_of(found: PipelineRun) -> Gantt:
     size = f"{_plural(schedule.stages, 'stage')}, {_plural(schedule.microbatches, 'microbatch')}"
     virtual = f", {schedule.virtual} virtual stages a device" if schedule.virtual > 1 else ""
     rows = tuple(
-        Row(
+        GanttRow(
             str(device),
             tuple(bar for group in groups for bar in _bars(found, device, group)),
             f"holds {amount(peak)}",

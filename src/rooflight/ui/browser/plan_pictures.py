@@ -7,8 +7,8 @@ report of `rooflight plan --html` draw the same ones.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rooflight.plan.training.questions.curves import Curve
-from rooflight.plan.training.questions.scaling import BENDS, Point, Scaling
+from rooflight.plan.training.questions.curves import SchemeCurve
+from rooflight.plan.training.questions.scaling import BENDS, Scaling, ScalingPoint
 from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.time.candidate_pipeline import run_pipeline
 from rooflight.plan.training.time.pipeline import PipelineRun
@@ -23,7 +23,7 @@ _MOST_STACKS = 5
 _DRAWN = 4  # microbatches for each stage: filling, the steady state and draining all show
 
 
-def time_plot(question: Question, curves: Sequence[Curve]) -> TimePlot:
+def time_plot(question: Question, curves: Sequence[SchemeCurve]) -> TimePlot:
     """Seconds of products, and of the collectives of each scheme, the plan's own last."""
     lines = [TimeLine("products (compute)", least_products(curves), "products")]
     for curve in curves:
@@ -33,7 +33,7 @@ def time_plot(question: Question, curves: Sequence[Curve]) -> TimePlot:
     return TimePlot("Seconds of collectives and of products", tuple(lines), asked)
 
 
-def least_products(curves: Sequence[Curve]) -> tuple[tuple[int, float], ...]:
+def least_products(curves: Sequence[SchemeCurve]) -> tuple[tuple[int, float], ...]:
     """At each batch, the scheme whose products take least."""
     found: dict[int, float] = {}
     for point in (p for curve in curves for p in curve.points):
@@ -92,6 +92,6 @@ def scaling_picture(title: str, curve: Scaling) -> str:
     return scaling_svg(marks, title=f"{title}: {curve.kind} scaling", bend=at, threshold=BENDS)
 
 
-def lost(point: Point) -> str:
+def lost(point: ScalingPoint) -> str:
     """What costs a slice most beside the model's own FLOPs."""
     return f"{point.lost_to[0]}, {point.lost_to[1]:.0%}" if point.lost_to else ""

@@ -35,7 +35,7 @@ from rooflight.ui.browser.answer import (
     show_seconds,
     show_share,
 )
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg
 from rooflight.units import format_si
 
@@ -86,7 +86,7 @@ _COLUMNS = (
 )
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """Where the op lies, what binds it, how long it takes."""
     chip = parse_slice(question.text("on")).chip
     if not chip.flops:
@@ -152,7 +152,7 @@ def _about(chip: Chip, dtype: Dtype, compute: str) -> str:
     return f"One {chip.title}, stored in {dtype.name}{upcast}; unsharded, each operand read once."
 
 
-def _placed(question: Question, chip: Chip, dtype: Dtype, memory: Memory) -> Iterator[_Placed]:
+def _placed(question: ViewQuery, chip: Chip, dtype: Dtype, memory: Memory) -> Iterator[_Placed]:
     if question.text("model"):
         yield from _ops(question, chip, dtype, memory)
         return
@@ -172,7 +172,7 @@ def _placed(question: Question, chip: Chip, dtype: Dtype, memory: Memory) -> Ite
     yield _Placed(f"{m}x{k}x{n}", flops, flops / time.intensity, time)
 
 
-def _ops(question: Question, chip: Chip, dtype: Dtype, memory: Memory) -> Iterator[_Placed]:
+def _ops(question: ViewQuery, chip: Chip, dtype: Dtype, memory: Memory) -> Iterator[_Placed]:
     """The contractions of one layer and of the head, each once, on one chip."""
     graph = model_graph(question.model("model"))
     seq = question.length("seq")
@@ -198,7 +198,7 @@ def _op_bytes(op: Op, sizes: Mapping[str, int], dtype: Dtype) -> int:
     return sum(dtype.nbytes(elements(tensor, sizes)) for tensor in tensors)
 
 
-def _command(question: Question) -> str:
+def _command(question: ViewQuery) -> str:
     text = question.text
     chip = parse_slice(text("on")).chip.name
     shared = f"rooflight roofline --on {chip} --dtype {text('dtype')} --memory {text('memory')}"

@@ -23,16 +23,16 @@ from rooflight.ui.browser.answer import (
     Answer,
     Column,
     Fact,
-    Link,
     Picture,
     Table,
+    ViewLink,
     show_count,
     show_seconds,
     show_share,
 )
 from rooflight.ui.browser.opened import kind_of, list_files, require_small
 from rooflight.ui.browser.run_gap_picture import gap_picture, merged
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.run import RunPlot, run_svg
 from rooflight.units import format_count, format_seconds
 
@@ -41,7 +41,7 @@ _SCOPES = 12
 _PLACES = (("seconds", "took"), ("roof_s", "at the roof"))
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """How the run went; without a folder, which could be opened."""
     if not question.text("file"):
         return _listed(question)
@@ -83,7 +83,7 @@ def answer(question: Question) -> Answer:
     )
 
 
-def _listed(question: Question) -> Answer:
+def _listed(question: ViewQuery) -> Answer:
     found = list_files(question.files, "run")
     words = (
         f"{len(found)} run{'s' * (len(found) != 1)} can be opened."
@@ -91,11 +91,11 @@ def _listed(question: Question) -> Answer:
         else "No run lies in this folder: `rooflight train PLAN --data TOKENS --out RUN` makes one,"
         " `rooflight explore --open RUN` opens it."
     )
-    links = tuple(Link(f"run: {one.name}", "run", (("file", one.name),)) for one in found)
+    links = tuple(ViewLink(f"run: {one.name}", "run", (("file", one.name),)) for one in found)
     return Answer((words,), links=links, command="rooflight train --help")
 
 
-def _folder(question: Question) -> Path:
+def _folder(question: ViewQuery) -> Path:
     path = question.files.path(question.text("file"))
     if kind_of(path) != "run":
         raise UsageError(
@@ -220,7 +220,7 @@ def _events(events: Sequence[Event]) -> Iterator[Table]:
     )
 
 
-def more(question: Question) -> Answer:
+def more(question: ViewQuery) -> Answer:
     """Planned, compiled, measured, and every cause between them."""
     if not question.text("file"):
         return Answer(("Open a run to see the gap between its plan and its measurement.",))
@@ -272,7 +272,7 @@ def more(question: Question) -> Answer:
     )
 
 
-def _command(question: Question) -> str:
+def _command(question: ViewQuery) -> str:
     return f"rooflight reconcile {shlex.quote(question.text('file'))}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rooflight.measure.reconcile.gap import Cause, Gap, Witness
 from rooflight.measure.reconcile.run import Reconciled
-from rooflight.ui.svg.waterfall import Change, Waterfall, waterfall_svg
+from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
 
 _SMALL = 0.005  # of a gap; smaller causes are one line
 
@@ -25,13 +25,13 @@ def merged(gap: Gap) -> Iterator[Cause]:
 def gap_picture(found: Reconciled) -> str:
     """Both totals, and every change between them."""
     gap = found.gap
-    changes = [Change(cause.name, cause.seconds, cause.witness) for cause in merged(gap)]
+    changes = [WaterfallBar(cause.name, cause.seconds, cause.witness) for cause in merged(gap)]
     return waterfall_svg(
         Waterfall(
             f"{found.plan.model.title}, {found.plan.layout}: a step, planned to measured",
             "planned",
             gap.planned_s,
-            (*changes, Change("unattributed", gap.unattributed_s, "")),
+            (*changes, WaterfallBar("unattributed", gap.unattributed_s, "")),
             "measured",
             gap.measured_s,
         )

@@ -27,8 +27,8 @@ from rooflight.ui.browser.answer import (
     show_dollars,
     show_seconds,
 )
-from rooflight.ui.browser.view import Field, Question
-from rooflight.ui.svg.frontier import FrontierLine, Parts, frontier_svg, parts_svg
+from rooflight.ui.browser.view import Field, ViewQuery
+from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg, parts_svg
 from rooflight.units import format_seconds, format_si
 
 _LINES = 6  # a plot of more lines is not read
@@ -78,7 +78,7 @@ FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServeInputs:
     """The question, understood."""
 
     model: ModelSpec
@@ -88,7 +88,7 @@ class Asked:
     price: float | None
 
 
-def ask(question: Question) -> Asked:
+def ask(question: ViewQuery) -> ServeInputs:
     words = question.text("on").split(",")
     if len(words) > _MOST_SLICES:
         raise UsageError(
@@ -103,10 +103,10 @@ def ask(question: Question) -> Asked:
     text = question.text("bound")
     bound: Bound = next(name for name in BOUNDS if name == text)
     price = question.number("price") if question.text("price") else None
-    return Asked(question.model("model"), slices, question.length("context"), bound, price)
+    return ServeInputs(question.model("model"), slices, question.length("context"), bound, price)
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """The frontier, and what the step of one batch is spent on."""
     asked = ask(question)
     layout = question.text("layout")
@@ -174,7 +174,7 @@ def _row(point: Point, price: float | None) -> tuple[Value, ...]:
     )
 
 
-def _kept(question: Question, best: tuple[Point, ...]) -> int | None:
+def _kept(question: ViewQuery, best: tuple[Point, ...]) -> int | None:
     """The cheapest point that keeps the promise: the last that is fast enough."""
     if not question.text("tpot"):
         return None
@@ -189,7 +189,7 @@ def _kept(question: Question, best: tuple[Point, ...]) -> int | None:
 
 
 def _sentences(
-    question: Question, asked: Asked, best: tuple[Point, ...], kept: int | None
+    question: ViewQuery, asked: ServeInputs, best: tuple[Point, ...], kept: int | None
 ) -> tuple[str, ...]:
     fast, cheap = best[0], best[-1]
     rate = format_si(cheap.tokens_per_s_per_chip, "tokens/s")
@@ -227,7 +227,7 @@ def _facts(point: Point, curve: Curve, price: float | None) -> tuple[Fact, ...]:
 
 
 def _frontier_picture(
-    asked: Asked, found: tuple[Curve, ...], best: tuple[Point, ...], curve: Curve
+    asked: ServeInputs, found: tuple[Curve, ...], best: tuple[Point, ...], curve: Curve
 ) -> str:
     """Curves that reach the frontier, and the parts of one of them by batch."""
     reached = {str(p.config) for p in best}
@@ -239,7 +239,7 @@ def _frontier_picture(
     names = [n for n in curve.points[0].parts if any(p.parts[n] for p in curve.points)]
     parts = tuple((n, tuple((float(p.batch), p.parts[n]) for p in curve.points)) for n in names)
     title = f"{asked.model.title}: {asked.bound} time of a step"
-    return frontier_svg(title, lines, Parts(str(curve.config), parts))
+    return frontier_svg(title, lines, StepBreakdown(str(curve.config), parts))
 
 
 def _caption(curve: Curve) -> str:
@@ -254,7 +254,7 @@ def _caption(curve: Curve) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Split:
+class _ContextSplit:
     """What a step of one batch is spent on, context by context."""
 
     label: str
@@ -266,7 +266,7 @@ class _Split:
         return [n for n in self.rows[0][1] if any(parts[n] for _, parts in self.rows)]
 
 
-def _parts_by_context(model: ModelSpec, point: Point, batch: int) -> _Split | None:
+def _parts_by_context(model: ModelSpec, point: Point, batch: int) -> _ContextSplit | None:
     """At every context that the chosen way still holds; None where it holds none."""
     config = point.config
     memory = ServingMemory(model, config.on, config.layout, config.precision)
@@ -277,10 +277,10 @@ def _parts_by_context(model: ModelSpec, point: Point, batch: int) -> _Split | No
         if memory.most_sequences(context) >= batch
     )
     label = f"{config.on} {config.layout} {config.precision}, batch {batch:,}"
-    return _Split(label, batch, rows) if rows else None
+    return _ContextSplit(label, batch, rows) if rows else None
 
 
-def _context_picture(split: _Split | None, question: Question) -> tuple[Picture, ...]:
+def _context_picture(split: _ContextSplit | None, question: ViewQuery) -> tuple[Picture, ...]:
     if split is None or len(split.rows) < 2:
         return ()
     lines = tuple(
@@ -288,7 +288,7 @@ def _context_picture(split: _Split | None, question: Question) -> tuple[Picture,
     )
     picture = parts_svg(
         "Weights, KV cache and FLOPs against the context",
-        Parts(split.label, lines),
+        StepBreakdown(split.label, lines),
         across="positions of a sequence",
     )
     caption = (
@@ -298,7 +298,7 @@ def _context_picture(split: _Split | None, question: Question) -> tuple[Picture,
     return (Picture("context", picture, caption),)
 
 
-def _split_tables(curve: Curve, split: _Split | None) -> Iterator[Table]:
+def _split_tables(curve: Curve, split: _ContextSplit | None) -> Iterator[Table]:
     names = [n for n in curve.points[0].parts if any(p.parts[n] for p in curve.points)]
     rows = tuple((p.batch, {n: p.parts[n] for n in names}) for p in curve.points)
     caption = f"Parts of a step by batch, {curve.config}"
@@ -317,7 +317,7 @@ def _split_table(
     return Table(key, caption, columns, cells, is_folded=True)
 
 
-def _command(question: Question) -> str:
+def _command(question: ViewQuery) -> str:
     text = question.text
     given = {"layout": "--layout", "price": "--price"}
     rest = "".join(f" {flag} {text(name)}" for name, flag in given.items() if text(name))

@@ -8,20 +8,20 @@ from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, cheapest_fleet
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
-from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.browser.answer import Answer, Column, Fact, Table, show_dollars, show_seconds
-from rooflight.ui.browser.serve import FIELDS, Asked, answer, ask
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.serve import FIELDS, ServeInputs, answer, ask
+from rooflight.ui.browser.view import Field, View, ViewQuery
 
 _REQUESTS = 1000  # simulated at a time: a page waits for them
 _SPARE = 1
 _LONGEST = 200_000  # tokens of a prompt or of an answer
 
 
-def more(question: Question) -> Answer:
+def more(question: ViewQuery) -> Answer:
     """The fleet, or a word that none was asked for."""
     if not question.text("rate"):
         return Answer(("Give a rate of requests to see the cheapest fleet that serves it.",))
@@ -63,7 +63,7 @@ def more(question: Question) -> Answer:
     )
 
 
-def _demand(question: Question) -> Demand:
+def _demand(question: ViewQuery) -> Demand:
     lengths = {name: parse_lengths(question.text(name), what=name) for name in ("isl", "osl")}
     if max(one.mean for one in lengths.values()) > _LONGEST:
         raise UsageError(
@@ -80,7 +80,7 @@ def _demand(question: Question) -> Demand:
     )
 
 
-def _search(question: Question, asked: Asked, demand: Demand) -> FleetSearch:
+def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetSearch:
     layout = question.text("layout")
     prices = {} if asked.price is None else {on.chip.name: asked.price for on in asked.slices}
     ways = ways_to_serve(
@@ -92,7 +92,7 @@ def _search(question: Question, asked: Asked, demand: Demand) -> FleetSearch:
         policies=FLEET_POLICIES,
         layouts=[parse_serving_layout(layout)] if layout else (),
         engine=ANY,
-        sizes=Sizes(),
+        sizes=SchedulerLimits(),
     )
     if not ways:
         raise UsageError(
@@ -121,7 +121,7 @@ def _latencies(fleet: Fleet) -> Table:
     return Table("latencies", "Simulated latencies of requests", columns, rows)
 
 
-def _command(question: Question) -> str:
+def _command(question: ViewQuery) -> str:
     text = question.text
     flags = {"ttft": "--ttft", "tpot": "--tpot", "layout": "--layout"}
     rest = "".join(f" {flag} {text(name)}" for name, flag in flags.items() if text(name))

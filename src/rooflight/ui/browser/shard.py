@@ -22,14 +22,14 @@ from rooflight.ui.browser.answer import (
     Fact,
     Film,
     Frame,
-    Link,
     Picture,
     Table,
+    ViewLink,
     show_bytes,
     show_count,
     show_seconds,
 )
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.shard import ShardPicture, shards_svg
 from rooflight.units import format_count, format_si, parse_sizes
 
@@ -61,7 +61,7 @@ _LOSERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ShardInputs:
     """Arrays or a product of them, on a mesh."""
 
     tensors: tuple[Tensor, ...]
@@ -71,7 +71,7 @@ class _Asked:
     dtype: Dtype
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """Who holds what; for a product also which collectives it needs and how long they take."""
     asked = _asked(question)
     if asked.product is None:
@@ -92,7 +92,7 @@ def answer(question: Question) -> Answer:
     return _product(asked, choices, question)
 
 
-def _asked(question: Question) -> _Asked:
+def _asked(question: ViewQuery) -> _ShardInputs:
     on = question.slice("on")
     if on.num_chips > _MOST_CHIPS:
         raise UsageError(
@@ -106,7 +106,7 @@ def _asked(question: Question) -> _Asked:
     tensors = (*product.operands, product.result) if product else (parse_tensor(text),)
     _check_size(tensors)
     dims = parse_sizes(question.text("dims"))
-    return _Asked(tensors, product, mesh, dims, question.dtype("dtype"))
+    return _ShardInputs(tensors, product, mesh, dims, question.dtype("dtype"))
 
 
 def _check_size(tensors: Sequence[Tensor]) -> None:
@@ -121,7 +121,7 @@ def _check_size(tensors: Sequence[Tensor]) -> None:
         )
 
 
-def _arrays(asked: _Asked, question: Question) -> Answer:
+def _arrays(asked: _ShardInputs, question: ViewQuery) -> Answer:
     tensor, mesh = asked.tensors[0], asked.mesh
     each = device_bytes(tensor, asked.dims, mesh.axes, asked.dtype)
     sentence = (
@@ -137,7 +137,7 @@ def _arrays(asked: _Asked, question: Question) -> Answer:
     )
 
 
-def _product(asked: _Asked, choices: Sequence[Choice], question: Question) -> Answer:
+def _product(asked: _ShardInputs, choices: Sequence[Choice], question: ViewQuery) -> Answer:
     best = choices[0].best
     all_s = sum(c.best.expected_s for c in choices)
     facts = [
@@ -185,11 +185,11 @@ def _unreduced(tensors: Sequence[Tensor]) -> list[str]:
     ]
 
 
-def _shape(tensor: Tensor, asked: _Asked) -> str:
+def _shape(tensor: Tensor, asked: _ShardInputs) -> str:
     return ",".join(map(str, local_shape(tensor, asked.dims, asked.mesh.axes)))
 
 
-def _tensor_table(asked: _Asked) -> Table:
+def _tensor_table(asked: _ShardInputs) -> Table:
     axes = asked.mesh.axes
     rows = [
         (
@@ -234,7 +234,7 @@ def _picture(tensor: Tensor, mesh: Mesh) -> ShardPicture:
     return ShardPicture(str(tensor), tensor.dims, counts, named)
 
 
-def _pictures(asked: _Asked) -> list[Picture]:
+def _pictures(asked: _ShardInputs) -> list[Picture]:
     drawn = [_picture(tensor, asked.mesh) for tensor in asked.tensors]
     caption = "; ".join(f"{picture.title}: {picture.caption}" for picture in drawn)
     return [
@@ -247,7 +247,7 @@ def _pictures(asked: _Asked) -> list[Picture]:
     ]
 
 
-def _film(asked: _Asked, best: Price) -> Film:
+def _film(asked: _ShardInputs, best: Price) -> Film:
     """What lies where before the first step and after each."""
     live = {tensor.name: tensor for tensor in asked.tensors[:-1]}
     frames = [Frame(_still(live, asked.mesh), "Before the first step")]
@@ -266,9 +266,9 @@ def _still(live: Mapping[str, Tensor], mesh: Mesh) -> str:
     return shards_svg(drawn, title=" and ".join(p.title for p in drawn), width=_STILL)
 
 
-def _links(best: Price, asked: _Asked) -> list[Link]:
+def _links(best: Price, asked: _ShardInputs) -> list[ViewLink]:
     """The collectives of the best strategy, to be watched hop by hop."""
-    found: list[Link] = []
+    found: list[ViewLink] = []
     for part in best.steps:
         if part.network and part.step.op != "permute":
             question = (
@@ -278,11 +278,11 @@ def _links(best: Price, asked: _Asked) -> list[Link]:
                 ("mesh", str(asked.mesh)),
                 ("axes", ",".join(part.step.axes)),
             )
-            found.append(Link(f"Watch {part.step}", "collectives", question))
+            found.append(ViewLink(f"Watch {part.step}", "collectives", question))
     return found
 
 
-def _command(verb: str, question: Question) -> str:
+def _command(verb: str, question: ViewQuery) -> str:
     text = question.text
     mesh = f" --mesh {text('mesh')}" if text("mesh") else ""
     grad = " --backward" if verb == "matmul" and question.is_on("backward") else ""

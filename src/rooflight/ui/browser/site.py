@@ -24,13 +24,13 @@ from rooflight.errors import ModelError, RooflightError, UnknownNameError, Usage
 from rooflight.ui.browser.answer import Answer, Table, Value
 from rooflight.ui.browser.openapi import openapi
 from rooflight.ui.browser.page import answer_markup, error_markup, home_page, view_page
-from rooflight.ui.browser.view import Files, Question, View
+from rooflight.ui.browser.view import Files, View, ViewQuery
 from rooflight.ui.html.style import STYLE
 
 # An answer as JSON and CSV: the numbers of the library, unrounded.
 
 
-def answer_document(view: View, question: Question, answer: Answer) -> dict[str, object]:
+def answer_document(view: View, question: ViewQuery, answer: Answer) -> dict[str, object]:
     """What `/api/VIEW` sends."""
     facts = {fact.key: plain(fact.value) for fact in answer.facts}
     return {
@@ -59,7 +59,7 @@ def plain(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def answer_json(view: View, question: Question, answer: Answer) -> str:
+def answer_json(view: View, question: ViewQuery, answer: Answer) -> str:
     return json.dumps(answer_document(view, question, answer), allow_nan=False)
 
 
@@ -96,7 +96,7 @@ def answer_svg(answer: Answer, key: str) -> str:
 _MOST = 64
 
 
-class Kept:
+class AnswerCache:
     """A bounded memory of answers; one question of a view is worked out at a time.
 
     Python runs one thread at a time anyway, so two answers at once would only both be late. What
@@ -108,7 +108,7 @@ class Kept:
         self._turns: dict[tuple[str, str], Lock] = {}
         self._changing = Lock()
 
-    def answer(self, view: View, question: Question, part: str) -> Answer:
+    def answer(self, view: View, question: ViewQuery, part: str) -> Answer:
         ask = view.more if part == "more" and view.more else view.answer
         if not view.is_pure:
             return ask(question)
@@ -146,7 +146,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ViewPath:
     """A path of a view, taken apart."""
 
     view: View
@@ -166,7 +166,7 @@ class Site:
     def __init__(self, views: Sequence[View], allowed: Files) -> None:
         self.views = tuple(views)
         self._files = allowed
-        self._kept = Kept()
+        self._kept = AnswerCache()
         self._assets = _assets()
 
     def warm(self) -> None:
@@ -200,7 +200,7 @@ class Site:
             return self._not_found(f"/assets/{name}")
         return _response(f".{name.rpartition('.')[2]}", self._assets[name])
 
-    def _find(self, path: str) -> tuple[str, _Asked | None]:
+    def _find(self, path: str) -> tuple[str, _ViewPath | None]:
         """The kind of a path (page, part, api) and what of which view it names."""
         words = path.removeprefix("/").split("/")
         kind = words.pop(0) if words[0] in ("part", "api") else "page"
@@ -214,9 +214,9 @@ class Site:
         is_known = rest == [] or (rest == ["more"] and has_more)
         if view is None or not is_known or form not in (".html", ".json", *_SELECTORS):
             return kind, None
-        return kind, _Asked(view, rest[0] if rest else "answer", form)
+        return kind, _ViewPath(view, rest[0] if rest else "answer", form)
 
-    def _answer(self, kind: str, asked: _Asked, given: dict[str, str]) -> Response:
+    def _answer(self, kind: str, asked: _ViewPath, given: dict[str, str]) -> Response:
         view = asked.view
         if kind == "page":
             return self._page(view, given)
@@ -242,12 +242,12 @@ class Site:
         ready = {part: self._markup(view, question, part) for part in parts}
         return _response(".html", view_page(self.views, view, dict(question.values), ready))
 
-    def _markup(self, view: View, question: Question, part: str) -> str:
+    def _markup(self, view: View, question: ViewQuery, part: str) -> str:
         answer = self._kept.answer(view, question, part)
         return answer_markup(view, answer, question.query, part=part)
 
     def _refuse(
-        self, kind: str, asked: _Asked, given: Mapping[str, str], error: RooflightError
+        self, kind: str, asked: _ViewPath, given: Mapping[str, str], error: RooflightError
     ) -> Response:
         status = HTTPStatus.UNPROCESSABLE_ENTITY
         if kind == "api":

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rooflight.compile.time.step import MEMORY_LANE, CompiledTime, Span
-from rooflight.ui.svg.gantt import Bar, Gantt, Row
+from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow
 from rooflight.units import format_count, format_seconds
 
 _MOST_LOOPS = 4
@@ -62,7 +62,7 @@ def _chart(title: str, caption: str, spans: tuple[Span, ...]) -> Gantt:
     return Gantt(
         title=title,
         caption=caption,
-        rows=tuple(Row(name, tuple(rows[name])) for name in ordered),
+        rows=tuple(GanttRow(name, tuple(rows[name])) for name in ordered),
         legend=_LEGEND,
         number="",
     )

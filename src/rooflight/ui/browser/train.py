@@ -10,8 +10,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.memory.recipe import RECIPES
-from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidate
-from rooflight.plan.training.search.candidate import Question as Asked
+from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidate, Question
 from rooflight.plan.training.search.plan import (
     plan_training,
     rounded_batch,
@@ -33,7 +32,7 @@ from rooflight.ui.browser.answer import (
     show_share,
 )
 from rooflight.ui.browser.plan_pictures import memory_stacks
-from rooflight.ui.browser.view import Field, Question
+from rooflight.ui.browser.view import Field, ViewQuery
 from rooflight.ui.svg.memory import memory_svg
 from rooflight.units import format_count, format_seconds, format_si
 
@@ -109,11 +108,11 @@ FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class TrainAnswer:
     """A question of the page, understood, with its answer."""
 
     model: ModelSpec
-    asked: Asked
+    asked: Question
     is_moved: bool  # the batch is not the one that was written
     found: Search
 
@@ -122,7 +121,7 @@ class Planned:
         return self.found.candidates[0]
 
 
-def ask(question: Question, *, count: int = SHOWN) -> Planned:
+def ask(question: ViewQuery, *, count: int = SHOWN) -> TrainAnswer:
     """Plans; a batch of broken sequences becomes the nearest one that suits the slice."""
     model, on = question.model("model"), question.slice("on")
     graph = model_graph(model)
@@ -151,10 +150,10 @@ def ask(question: Question, *, count: int = SHOWN) -> Planned:
     )
     is_moved = asked.batch * seq != tokens
     asked = replace(asked, batch=rounded_batch(asked, tokens)) if is_moved else asked
-    return Planned(model, asked, is_moved, plan_training(asked, count=count))
+    return TrainAnswer(model, asked, is_moved, plan_training(asked, count=count))
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """The ranked layouts, and what a chip of them holds."""
     planned = ask(question)
     found, best, asked = planned.found, planned.best, planned.asked
@@ -201,7 +200,7 @@ def answer(question: Question) -> Answer:
     )
 
 
-def _sentences(question: Question, planned: Planned) -> tuple[str, ...]:
+def _sentences(question: ViewQuery, planned: TrainAnswer) -> tuple[str, ...]:
     asked, best = planned.asked, planned.best
     pieces = schedule_text(best)
     gaps = "; ".join(planned.model.not_understood)
@@ -234,7 +233,7 @@ def _why(best: Candidate) -> str:
     )
 
 
-def _facts(planned: Planned) -> tuple[Fact, ...]:
+def _facts(planned: TrainAnswer) -> tuple[Fact, ...]:
     asked, best = planned.asked, planned.best
     held, said = best.memory, best.forecast
     expected = "the roofline bound"
@@ -254,7 +253,7 @@ def _facts(planned: Planned) -> tuple[Fact, ...]:
     )
 
 
-def candidate_row(rank: int, candidate: Candidate, asked: Asked) -> tuple[Value, ...]:
+def candidate_row(rank: int, candidate: Candidate, asked: Question) -> tuple[Value, ...]:
     """A layout as a row of the table."""
     time, overlap = candidate.time, asked.overlap
     return (
@@ -272,7 +271,7 @@ def candidate_row(rank: int, candidate: Candidate, asked: Asked) -> tuple[Value,
     )
 
 
-def command(question: Question) -> str:
+def command(question: ViewQuery) -> str:
     """What prints the same table."""
     text = question.text
     defaults = {

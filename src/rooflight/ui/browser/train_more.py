@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.plan.training.derive.products import products_of
-from rooflight.plan.training.questions.curves import Curve, time_by_batch
+from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.questions.flips import Flip, Side, flips
 from rooflight.plan.training.questions.scaling import Scaling, scale
 from rooflight.plan.training.questions.why_not import WhyNot, why_not
@@ -25,8 +25,8 @@ from rooflight.ui.browser.plan_pictures import (
     scaling_picture,
     time_plot,
 )
-from rooflight.ui.browser.train import FIELDS, Planned, answer, ask, command
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.train import FIELDS, TrainAnswer, answer, ask, command
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.gantt import gantt_svg
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg
 from rooflight.ui.svg.time import time_svg
@@ -36,7 +36,7 @@ _MOST_PRODUCTS = 6
 _MOST_DRAWN = 64  # devices of a pipeline
 
 
-def more(question: Question) -> Answer:
+def more(question: ViewQuery) -> Answer:
     """The look that was chosen, the pipeline if there is one, and the layout that was asked for."""
     planned = ask(question, count=1)
     parts = [_LOOKS[question.text("look")](question, planned), *_pipeline(planned)]
@@ -50,7 +50,7 @@ def more(question: Question) -> Answer:
     )
 
 
-def _time(question: Question, planned: Planned) -> Answer:
+def _time(question: ViewQuery, planned: TrainAnswer) -> Answer:
     asked = planned.asked
     curves = time_by_batch(asked, planned.best)
     plot = time_plot(asked, curves)
@@ -86,7 +86,7 @@ def _time(question: Question, planned: Planned) -> Answer:
     )
 
 
-def _binding(planned: Planned, own: Curve) -> str:
+def _binding(planned: TrainAnswer, own: SchemeCurve) -> str:
     bind = own.products_bind_from(planned.asked.overlap)
     if bind is None:
         return "At no batch here do the collectives of this plan hide behind its products."
@@ -95,7 +95,7 @@ def _binding(planned: Planned, own: Curve) -> str:
     )
 
 
-def _roofline(question: Question, planned: Planned) -> Answer:
+def _roofline(question: ViewQuery, planned: TrainAnswer) -> Answer:
     chip = planned.asked.on.chip
     compute = chip.matmul_dtype(planned.asked.dtype.name)
     products = products_of(planned.asked, planned.best)
@@ -130,7 +130,7 @@ def _roofline(question: Question, planned: Planned) -> Answer:
     )
 
 
-def _scaling(question: Question, planned: Planned) -> Answer:
+def _scaling(question: ViewQuery, planned: TrainAnswer) -> Answer:
     curve = scale(planned.asked, "strong")
     rows = tuple(
         (
@@ -171,7 +171,7 @@ def _bend(curve: Scaling) -> str:
     return f"Strong scaling bends at {bend.on}: {part} of its best, bound by {bend.binds}."
 
 
-def _flips(question: Question, planned: Planned) -> Answer:
+def _flips(question: ViewQuery, planned: TrainAnswer) -> Answer:
     found = flips(planned.asked, planned.best)
     columns = (
         Column("tokens", "tokens a step", show_count),
@@ -204,7 +204,7 @@ def _why(flip: Flip) -> str:
     return "the old one is slower" if flip.ratio is not None else f"the old one {flip.verdict}"
 
 
-def _pipeline(planned: Planned) -> Iterator[Answer]:
+def _pipeline(planned: TrainAnswer) -> Iterator[Answer]:
     run = drawn_pipeline(planned.asked, planned.best)
     if run is None or run.schedule.stages > _MOST_DRAWN:
         return
@@ -215,7 +215,7 @@ def _pipeline(planned: Planned) -> Iterator[Answer]:
     yield Answer((), pictures=(Picture("pipeline", gantt_svg(chart), caption, least=900),))
 
 
-def _why_not(question: Question, planned: Planned) -> Answer:
+def _why_not(question: ViewQuery, planned: TrainAnswer) -> Answer:
     wanted = parse_wanted(question.text("why_not"), planned.asked.graph)
     found = why_not(planned.asked, wanted, planned.best)
     columns = (
@@ -247,7 +247,7 @@ _VERDICTS = {
     "does not fit": "does not fit",
     "does not divide": "does not divide",
 }
-_LOOKS: Mapping[str, Callable[[Question, Planned], Answer]] = {
+_LOOKS: Mapping[str, Callable[[ViewQuery, TrainAnswer], Answer]] = {
     "time against batch": _time,
     "products under the roof": _roofline,
     "strong scaling": _scaling,

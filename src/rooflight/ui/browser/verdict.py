@@ -18,9 +18,9 @@ from rooflight.ui.browser.answer import (
     Answer,
     Column,
     Fact,
-    Link,
     Table,
     Value,
+    ViewLink,
     show_bytes,
     show_count,
     show_seconds,
@@ -28,14 +28,14 @@ from rooflight.ui.browser.answer import (
 )
 from rooflight.ui.browser.compiled import MOST_ROWS, collective_table, dump_answer
 from rooflight.ui.browser.opened import kind_of, list_files, require_small
-from rooflight.ui.browser.view import Field, Question, View
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.units import format_si
 
 _EXAMPLE_MESH = "X=16,Y=4"
 Document = Mapping[str, Any]  # a verdict as JSON: its values are of any JSON type until read
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ViewQuery) -> Answer:
     """The file that is named; without one, what could be, and a small example."""
     name = question.text("file")
     mesh, on = question.text("mesh"), question.text("on")
@@ -58,7 +58,7 @@ def answer(question: Question) -> Answer:
             )
 
 
-def _example(question: Question) -> Answer:
+def _example(question: ViewQuery) -> Answer:
     found = list_files(question.files, "verdict", "plan", "dump")
     command = f"rooflight hlo --mesh {_EXAMPLE_MESH}"
     shown = dump_answer(EXAMPLE, mesh=_EXAMPLE_MESH, on="", command=command)
@@ -69,7 +69,7 @@ def _example(question: Question) -> Answer:
         " verdict.json` makes a verdict, `rooflight explore --open FILE` opens one."
     )
     links = tuple(
-        Link(f"{one.kind}: {one.name}", "verdict", (("file", one.name),)) for one in found
+        ViewLink(f"{one.kind}: {one.name}", "verdict", (("file", one.name),)) for one in found
     )
     return Answer(
         sentences=(listed, *shown.sentences[:1]),

@@ -1,6 +1,6 @@
 """`View`: a question that can be asked in the browser, and the contract every view follows.
 
-A module of this folder has one `VIEW`. Its `Field`s say what may be asked; a `Question` holds the
+A module of this folder has one `VIEW`. Its `Field`s say what may be asked; a `ViewQuery` holds the
 text of every field, checked; `answer` asks the library. Errors of `rooflight.errors` become words.
 """
 
@@ -114,7 +114,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ViewQuery:
     """The text of every field of a view, checked; read as the command line reads it."""
 
     values: tuple[tuple[str, str], ...]
@@ -170,16 +170,16 @@ class View:
     title: str
     about: str  # one sentence, on the list of views
     fields: tuple[Field, ...]
-    answer: Callable[[Question], Answer]
-    more: Callable[[Question], Answer] | None = None
+    answer: Callable[[ViewQuery], Answer]
+    more: Callable[[ViewQuery], Answer] | None = None
     is_pure: bool = True  # the same question has the same answer: it may be kept
 
-    def ask(self, given: Mapping[str, str], files: Files) -> Question:
+    def ask(self, given: Mapping[str, str], files: Files) -> ViewQuery:
         """Checks what was given; what was not is as by default."""
         known = {field.name for field in self.fields}
         for name in given:
             if name not in known:
                 raise UnknownNameError(f"field of {self.title}", name, known)
-        return Question(
+        return ViewQuery(
             tuple((f.name, f.check(given.get(f.name, f.default))) for f in self.fields), files
         )

@@ -28,7 +28,7 @@ from rooflight.units import format_si
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PlanFact:
     """A number with its unit, and where it comes from."""
 
     name: str
@@ -91,7 +91,7 @@ class PlanPage:
     kicker: str
     answer: str
     why: str
-    facts: tuple[Fact, ...]
+    facts: tuple[PlanFact, ...]
     candidates: Grid
     candidates_note: str
     times: TimeView
@@ -169,7 +169,7 @@ def _pipeline_section(view: PipelineView) -> Section:
     return Section("pipeline", "Pipeline", (shown,))
 
 
-def _facts(facts: Sequence[Fact]) -> str:
+def _facts(facts: Sequence[PlanFact]) -> str:
     cards = [
         f"<div><dt>{escape(f.name)}</dt>"
         f"<dd>{escape(f.value)}<small>{escape(f.source)}</small></dd></div>"

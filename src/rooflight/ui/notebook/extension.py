@@ -41,7 +41,7 @@ from rooflight.ui.notebook.products import (
     price_html,
     strategy_html,
 )
-from rooflight.ui.svg.waterfall import Change, Waterfall, waterfall_svg
+from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
 from rooflight.units import format_seconds, format_si
 
 # Steps that were compiled or measured as HTML: verdicts with their findings, tables of traces.
@@ -102,8 +102,8 @@ def _judged(heading: str, words: Sequence[str], collectives: Sequence[Collective
 def gap_html(gap: Gap) -> str:
     """From the planned step to the measured one."""
     planned, measured = format_seconds(gap.planned_s), format_seconds(gap.measured_s)
-    changes = tuple(Change(one.name, one.seconds, one.witness) for one in gap.causes)
-    rest = Change("unattributed", gap.unattributed_s, "")
+    changes = tuple(WaterfallBar(one.name, one.seconds, one.witness) for one in gap.causes)
+    rest = WaterfallBar("unattributed", gap.unattributed_s, "")
     title = "A step, planned to measured"
     picture = waterfall_svg(
         Waterfall(title, "planned", gap.planned_s, (*changes, rest), "measured", gap.measured_s)
@@ -145,7 +145,7 @@ RENDERERS: Mapping[type, Render] = {
 }
 
 
-class _Formatter(Protocol):
+class _TypeFormatter(Protocol):
     """What IPython has for each kind of output."""
 
     def for_type(self, typ: type, func: Render) -> object: ...
@@ -154,7 +154,7 @@ class _Formatter(Protocol):
 
 class _DisplayFormatter(Protocol):
     @property
-    def formatters(self) -> Mapping[str, _Formatter]: ...
+    def formatters(self) -> Mapping[str, _TypeFormatter]: ...
 
 
 class _Shell(Protocol):

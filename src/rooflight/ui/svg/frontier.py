@@ -26,7 +26,7 @@ class FrontierLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StepBreakdown:
     """What the steps of one way to serve are spent on: by name, (batch, seconds)."""
 
     label: str
@@ -34,7 +34,7 @@ class Parts:
 
 
 def frontier_svg(
-    title: str, lines: Sequence[FrontierLine], parts: Parts, *, width: int = 900
+    title: str, lines: Sequence[FrontierLine], parts: StepBreakdown, *, width: int = 900
 ) -> str:
     """Both panels, one above the other."""
     upper = [(line.label, line.points) for line in lines]
@@ -55,7 +55,7 @@ def frontier_svg(
     return svg.document(_LEFT + inner + names, height, title=title, body=body)
 
 
-def parts_svg(title: str, parts: Parts, *, across: str, width: int = 900) -> str:
+def parts_svg(title: str, parts: StepBreakdown, *, across: str, width: int = 900) -> str:
     """What a step is spent on, against anything: its batch, or its context."""
     lines = [(name, tuple(p for p in points if p[1] > 0)) for name, points in parts.lines]
     lines = [(name, points) for name, points in lines if points]

@@ -36,7 +36,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GanttRow:
     """What one device does; `note` stands at the end of its line."""
 
     label: str
@@ -50,7 +50,7 @@ class Gantt:
 
     title: str
     caption: str
-    rows: tuple[Row, ...]
+    rows: tuple[GanttRow, ...]
     legend: Mapping[str, str]
     number: str  # what the number of a label is
     row: str = ""  # what a row is
@@ -78,7 +78,7 @@ class Gantt:
 def gantt_text(chart: Gantt, *, width: int = 100) -> str:
     """One line a row, at most `width` wide; labels if they all fit, else letters of the kind.
 
-    >>> rows = (Row("0", (Bar("F", "F0", 0, 1), Bar("B", "B0", 3, 5))),)
+    >>> rows = (GanttRow("0", (Bar("F", "F0", 0, 1), Bar("B", "B0", 3, 5))),)
     >>> legend = {"F": "forward", "B": "backward"}
     >>> print(gantt_text(Gantt("", "", rows, legend, number="microbatch"), width=18))
     0 F0 ......B0---
@@ -139,7 +139,7 @@ def _columns(bar: Bar, scale: float) -> tuple[int, int]:
     return round(start * scale), round((start + _share(bar)) * scale)
 
 
-def _line(row: Row, scale: float, columns: int, has_labels: bool) -> str:
+def _line(row: GanttRow, scale: float, columns: int, has_labels: bool) -> str:
     cells = [_IDLE] * columns
     for bar in row.bars:
         start, end = _columns(bar, scale)
@@ -224,7 +224,7 @@ def _time(chart: Gantt, value: float) -> str:
     return format_seconds(value) if chart.is_in_seconds else f"{value:g}"
 
 
-def _row_svg(chart: Gantt, row: Row, corner: tuple[float, float], scale: float) -> list[str]:
+def _row_svg(chart: Gantt, row: GanttRow, corner: tuple[float, float], scale: float) -> list[str]:
     (x, y), height = corner, _ROW - _GAP
     middle = y + height / 2 + 4
     parts = [

@@ -1,6 +1,6 @@
 """One moment of a collective as a picture: boxes for chips, what each holds, arrows that move it.
 
-In: a `Layout`, the cells of every chip and the arrows of a `HopsStill`. Out: SVG. A cell is one
+In: a `NetworkMap`, the cells of every chip and the arrows of a `HopsStill`. Out: SVG. A cell is one
 part of the array: filled as far as it is here, with its number when it is whole.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.network import Layout, Point
+from rooflight.ui.svg.network import NetworkMap, Point
 from rooflight.units import format_seconds
 
 _CELL = 15.0
@@ -45,7 +45,7 @@ class HopsStill:
     arrows: tuple[Arrow, ...]
 
 
-def hops_svg(still: HopsStill, layout: Layout) -> str:
+def hops_svg(still: HopsStill, layout: NetworkMap) -> str:
     """The picture; every still of a film has the same size, so that nothing jumps."""
     frame = _frame(still, layout)
     body = [
@@ -65,7 +65,7 @@ def hops_svg(still: HopsStill, layout: Layout) -> str:
 class _Frame:
     """Pixels: the size of a box, of a unit of the layout, and of the whole picture."""
 
-    layout: Layout
+    layout: NetworkMap
     columns: int
     box: Point
     unit: Point
@@ -84,7 +84,7 @@ class _Frame:
         return 34.0, 13.0
 
 
-def _frame(still: HopsStill, layout: Layout) -> _Frame:
+def _frame(still: HopsStill, layout: NetworkMap) -> _Frame:
     count = len(still.cells[0])
     columns = min(count, 4)
     rows = math.ceil(count / columns) if count <= _MOST_CELLS else 1

@@ -1,6 +1,6 @@
 """Where the chips and switches of a slice stand in a picture: ring, line, grid, planes or tree.
 
-In: a `Slice`. Out: `Layout`: a place for each number, chips first, then switches, and the links.
+In: a `Slice`. Out: a `NetworkMap`: a place for each number, chips before switches, and links.
 """
 
 import math
@@ -18,7 +18,7 @@ Shape = Literal["ring", "line", "torus", "mesh", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NetworkMap:
     """Places in units of a box: a neighbour is one unit away, unless its link goes round an end."""
 
     shape: Shape
@@ -40,7 +40,7 @@ class Layout:
         return all(abs(by - round(by)) < 1e-6 for by in (x2 - x1, y2 - y1))
 
 
-def network_layout(on: Slice) -> Layout:
+def network_layout(on: Slice) -> NetworkMap:
     """The picture of a slice that lies on one kind of network.
 
     >>> from rooflight.hardware.slice import parse_slice
@@ -57,9 +57,9 @@ def network_layout(on: Slice) -> Layout:
     if len(long) < 2:
         ring = bool(long) and long[0].wraps and chips > 2
         places = _circle(chips) if ring else tuple((float(i), 0.0) for i in range(chips))
-        return Layout("ring" if ring else "line", places, names, chips, links)
+        return NetworkMap("ring" if ring else "line", places, names, chips, links)
     shape = "torus" if all(d.wraps for d in long) else "mesh"
-    return Layout(shape, _planes([d.size for d in long]), names, chips, links)
+    return NetworkMap(shape, _planes([d.size for d in long]), names, chips, links)
 
 
 def _circle(count: int) -> tuple[Point, ...]:
@@ -92,7 +92,7 @@ def _torus_links(dims: Sequence[TorusDim]) -> list[tuple[int, int]]:
     return links
 
 
-def _tree(tiers: Sequence[SwitchDim]) -> Layout:
+def _tree(tiers: Sequence[SwitchDim]) -> NetworkMap:
     """Chips in a row at the foot, a row of switches above for each tier, inner ones first."""
     inner = [d for d in reversed(tiers) if d.size > 1] or list(tiers[-1:])
     chips = inner[-1].size * inner[-1].unit_chips
@@ -107,4 +107,4 @@ def _tree(tiers: Sequence[SwitchDim]) -> Layout:
             links += [(chip, len(places)) for chip in range(first, first + width)]
             places.append((middle, -1.35 * height))
             names.append(tier.name)
-    return Layout("tree", tuple(places), tuple(names), chips, tuple(links))
+    return NetworkMap("tree", tuple(places), tuple(names), chips, tuple(links))

@@ -41,8 +41,8 @@ def scaling_svg(
     """The two panels; the bend, if there is one, is marked and named in both."""
     height = _TOP + _UPPER + _BETWEEN + _LOWER + _FOOT
     inner = width - _LEFT - _RIGHT
-    upper = _Panel(Box(_LEFT, _TOP, inner, _UPPER), _chips(marks))
-    lower = _Panel(Box(_LEFT, _TOP + _UPPER + _BETWEEN, inner, _LOWER), _chips(marks))
+    upper = _ScalingPanel(Box(_LEFT, _TOP, inner, _UPPER), _chips(marks))
+    lower = _ScalingPanel(Box(_LEFT, _TOP + _UPPER + _BETWEEN, inner, _LOWER), _chips(marks))
     body = [
         svg.text(24, 32, title, size=17, weight="bold"),
         *_throughput(upper, marks, bend),
@@ -58,7 +58,7 @@ def _chips(marks: Sequence[Mark]) -> LogAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class _Panel:
+class _ScalingPanel:
     """A framed area over the axis of chips; heights are parts of it, 1 at the top."""
 
     frame: Box
@@ -88,7 +88,7 @@ class _Panel:
         )
 
 
-def _throughput(panel: _Panel, marks: Sequence[Mark], bend: Mark | None) -> list[str]:
+def _throughput(panel: _ScalingPanel, marks: Sequence[Mark], bend: Mark | None) -> list[str]:
     """Tokens a second, and what all chips would do if each did as well as the best."""
     best = max(m.tokens_per_s / m.num_chips for m in marks)
     ideal = [best * m.num_chips for m in marks]
@@ -105,7 +105,7 @@ def _throughput(panel: _Panel, marks: Sequence[Mark], bend: Mark | None) -> list
     return [*parts, panel.base()]
 
 
-def _named(panel: _Panel, bend: Mark, up: float) -> list[str]:
+def _named(panel: _ScalingPanel, bend: Mark, up: float) -> list[str]:
     """The words of the bend well below its dot, where a rising curve leaves room."""
     x, y = panel.at(bend.num_chips, up)
     words = f"bends: {bend.because}"
@@ -118,7 +118,7 @@ def _named(panel: _Panel, bend: Mark, up: float) -> list[str]:
 
 
 def _efficiencies(
-    panel: _Panel, marks: Sequence[Mark], bend: Mark | None, threshold: float
+    panel: _ScalingPanel, marks: Sequence[Mark], bend: Mark | None, threshold: float
 ) -> list[str]:
     parts = [part for up in (0.0, 0.5, 1.0) for part in panel.rule(up, f"{up:.0%}")]
     y = panel.frame.at(0, threshold)[1]
@@ -129,7 +129,7 @@ def _efficiencies(
     return [*parts, panel.base()]
 
 
-def _slices(panel: _Panel, marks: Sequence[Mark]) -> list[str]:
+def _slices(panel: _ScalingPanel, marks: Sequence[Mark]) -> list[str]:
     """Chips below each mark, and the name of its slice where there is room."""
     parts: list[str] = []
     free = 0.0

@@ -40,7 +40,7 @@ class ShardPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class _Panel:
+class _BlockGrid:
     """A grid of blocks: None where rows or columns are left out."""
 
     name: str
@@ -63,21 +63,21 @@ def _shown(count: int, limit: int) -> list[int | None]:
     return [*range(count)] if count <= limit else [*range(max(1, limit - 2)), None, count - 1]
 
 
-def _panels(picture: ShardPicture, *, max_cols: int) -> list[_Panel]:
+def _panels(picture: ShardPicture, *, max_cols: int) -> list[_BlockGrid]:
     """The last two dims as grids, one for each block of the dims before; a vector is one row."""
     rank = len(picture.dims)
     counts = (1, 1, *picture.block_counts)
     rows, cols = _shown(counts[-2], _MAX_BLOCKS), _shown(counts[-1], max_cols)
     leading = list(product(*(range(n) for n in picture.block_counts[:-2])))
-    panels: list[_Panel] = []
+    panels: list[_BlockGrid] = []
     for number in _shown(len(leading), _MAX_PANELS):
         if number is None:
-            panels.append(_Panel("..", (), (), {}))
+            panels.append(_BlockGrid("..", (), (), {}))
             continue
         lead = leading[number]
         cells = product((r for r in rows if r is not None), (c for c in cols if c is not None))
         grid = {rc: picture.holders[(*lead, *rc)[len(lead) + 2 - rank :]] for rc in cells}
-        panels.append(_Panel(_panel_name(picture, lead), rows, cols, grid))
+        panels.append(_BlockGrid(_panel_name(picture, lead), rows, cols, grid))
     return panels
 
 
@@ -113,7 +113,7 @@ def shard_text(picture: ShardPicture, *, width: int = 100) -> str:
     return "\n".join(lines)
 
 
-def _panel_lines(panel: _Panel, across: str, down: str, gutter: int, cell: int) -> list[str]:
+def _panel_lines(panel: _BlockGrid, across: str, down: str, gutter: int, cell: int) -> list[str]:
     pad = " " * gutter
     rule = pad + "+" + "+".join("-" * (cell + 2) for _ in panel.cols) + "+"
     lines = [f"{pad}  {across}"] if across else []
@@ -127,11 +127,11 @@ def _panel_lines(panel: _Panel, across: str, down: str, gutter: int, cell: int) 
     return lines
 
 
-def _cells(panel: _Panel, row: int | None, cell: int) -> str:
+def _cells(panel: _BlockGrid, row: int | None, cell: int) -> str:
     return "|".join(f" {_cell(panel, row, col):<{cell}} " for col in panel.cols)
 
 
-def _cell(panel: _Panel, row: int | None, col: int | None) -> str:
+def _cell(panel: _BlockGrid, row: int | None, col: int | None) -> str:
     return ".." if row is None or col is None else name_holders(panel.holders[row, col])
 
 
@@ -182,7 +182,7 @@ def _readable_cols(picture: ShardPicture, room: float) -> int:
     return max(3, min(_MAX_BLOCKS, int(room / (svg.text_width(longest, 10) + 6))))
 
 
-def _cell_size(panel: _Panel, room: float, *, is_vector: bool) -> tuple[float, float]:
+def _cell_size(panel: _BlockGrid, room: float, *, is_vector: bool) -> tuple[float, float]:
     """Blocks of one outline however it is cut, growing only where they would get too small."""
     outline = min(room, 480.0)
     width = max(outline / len(panel.cols), min(120.0, room / len(panel.cols)))
@@ -201,7 +201,7 @@ def _pale(hue: float) -> str:
 
 
 def _panel_svg(
-    panel: _Panel,
+    panel: _BlockGrid,
     x: float,
     y: float,
     dims: tuple[str, str],

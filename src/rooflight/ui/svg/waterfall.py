@@ -23,7 +23,7 @@ _HATCH = (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WaterfallBar:
     """Seconds more, or less, and who says so; nobody does of what is left over."""
 
     name: str
@@ -38,7 +38,7 @@ class Waterfall:
     title: str
     before: str
     before_s: float
-    changes: tuple[Change, ...]
+    changes: tuple[WaterfallBar, ...]
     after: str
     after_s: float
 
@@ -79,7 +79,7 @@ def _total(name: str, seconds: float, y: float, low: float, scale: float) -> lis
 
 
 def _change(
-    change: Change, start: float, stop: float, y: float, low: float, scale: float
+    change: WaterfallBar, start: float, stop: float, y: float, low: float, scale: float
 ) -> list[str]:
     left, right = (_place(at, low, scale) for at in sorted((start, stop)))
     sign = "+" if change.seconds >= 0 else "-"

@@ -20,7 +20,7 @@ from rooflight.plan.serving.step.cost import StepCost
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RequestWork:
     """Of a mean request: what its prompt and its tokens ask of a step model."""
 
     input_tokens: float
@@ -35,7 +35,7 @@ class Work:
     late_share: float  # of all row-steps, those of the requests that may miss the promise
 
 
-def work_of(arrivals: Iterable[Arrival], *, kept: float) -> Work:
+def work_of(arrivals: Iterable[Arrival], *, kept: float) -> RequestWork:
     """The means over a stream of which the share `kept` must be served as promised."""
     requests = list(arrivals)
     count, steps = len(requests), sorted(a.output_tokens - 1 for a in requests)
@@ -44,7 +44,7 @@ def work_of(arrivals: Iterable[Arrival], *, kept: float) -> Work:
     reads = [_positions(a) for a in requests]
     shared = [(a.output_tokens - 1) * c for a, c in zip(requests, cached, strict=True)]
     prompts = [(a.input_tokens, c) for a, c in zip(requests, cached, strict=True)]
-    return Work(
+    return RequestWork(
         input_tokens=sum(a.input_tokens for a in requests) / count,
         output_tokens=sum(a.output_tokens for a in requests) / count,
         prompt_tokens=sum(n - c for n, c in prompts) / count,
@@ -79,7 +79,7 @@ class Bound:
 def least_seconds(
     cost: StepCost,
     limits: Limits,
-    work: Work,
+    work: RequestWork,
     *,
     tpot_s: float,
     unit: int,
@@ -105,7 +105,7 @@ class MeanSteps:
 
     cost: StepCost
     limits: Limits
-    work: Work
+    work: RequestWork
     unit: int
 
     def room(self) -> tuple[float, str]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rooflight.errors import UsageError
-from rooflight.plan.serving.fleet.bound import Work, work_of
-from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, Traffic
+from rooflight.plan.serving.fleet.bound import RequestWork, work_of
+from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, RandomTraffic
 from rooflight.plan.serving.simulate.tally import Slo
 
 _LEAST_REQUESTS = 1000
@@ -73,7 +73,7 @@ class Demand:
         drawn = self._drawn(self.rate, self.requests(self.rate))
         return (arrival._replace(time_s=i * _APART_S) for i, arrival in enumerate(drawn))
 
-    def work(self) -> Work:
+    def work(self) -> RequestWork:
         """The mean request."""
         return _work(self._traffic(self.rate, self.requests(self.rate)), self.hit_rate, self.kept)
 
@@ -85,8 +85,8 @@ class Demand:
     def _drawn(self, rate: float, count: int) -> tuple[Arrival, ...]:
         return _drawn(self._traffic(rate, count), self.hit_rate)
 
-    def _traffic(self, rate: float, count: int) -> Traffic:
-        return Traffic(
+    def _traffic(self, rate: float, count: int) -> RandomTraffic:
+        return RandomTraffic(
             rate, self.input, self.output, count, burstiness=self.burstiness, seed=self.seed
         )
 
@@ -95,14 +95,14 @@ _LENGTHS = ("input", "output")
 
 
 @lru_cache(maxsize=8)
-def _drawn(traffic: Traffic, hit_rate: float) -> tuple[Arrival, ...]:
+def _drawn(traffic: RandomTraffic, hit_rate: float) -> tuple[Arrival, ...]:
     if not hit_rate:
         return tuple(traffic.arrivals())
     return tuple(_sharing(arrival, hit_rate) for arrival in traffic.arrivals())
 
 
 @lru_cache(maxsize=8)
-def _work(traffic: Traffic, hit_rate: float, kept: float) -> Work:
+def _work(traffic: RandomTraffic, hit_rate: float, kept: float) -> RequestWork:
     return work_of(_drawn(traffic, hit_rate), kept=kept)
 
 

@@ -22,7 +22,7 @@ from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.time import ON_CHIP, StepTime
+from rooflight.plan.serving.step.time import ON_CHIP, ServingStepTime
 
 Bound = Literal["lower", "products", "expected"]
 BOUNDS: tuple[Bound, ...] = ("lower", "products", "expected")
@@ -49,7 +49,7 @@ class Point:
 
     config: Config
     batch: int
-    step: StepTime
+    step: ServingStepTime
     bound: Bound
     calibrated_s: float | None = None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.way import Way
 from rooflight.plan.serving.simulate.quantiles import Quantiles
-from rooflight.plan.serving.simulate.run import Separation, Simulation, simulate
+from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
 
 Watch = Callable[[int, int, int], None]  # ways done, all ways, simulations
 
@@ -197,9 +197,9 @@ class Trials:
     def _simulate(self, way: Way, prefill: int, replicas: int, rate: float | None) -> Simulation:
         self.count += 1
         demand = self.demand
-        fleet: int | Separation = replicas
+        fleet: int | PoolSplit = replicas
         if way.transfer:
-            fleet = Separation(prefill, replicas - prefill, way.transfer)
+            fleet = PoolSplit(prefill, replicas - prefill, way.transfer)
         return simulate(
             demand.apart() if rate is None else demand.arrivals(rate),
             cost=way.cost,

@@ -30,7 +30,7 @@ def doubled_demands(demand: Demand, search: Callable[[Demand], FleetSearch]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class WhyNot:
+class WhyNotFleet:
     """A layout that was not chosen: its best fleet if it has one, and what speaks against it."""
 
     layout: ServingLayout
@@ -38,15 +38,15 @@ class WhyNot:
     because: str
 
 
-def why_not(best: Fleet, layout: ServingLayout, search: FleetSearch, on: Slice) -> WhyNot:
+def why_not(best: Fleet, layout: ServingLayout, search: FleetSearch, on: Slice) -> WhyNotFleet:
     """Of a search among fleets of this layout alone; `on` is a slice that it was tried on."""
     setup, fleet = best.way.setup, search.best
     if fleet is None and search.num_ways:
-        return WhyNot(layout, None, "however many replicas, it does not keep the promise")
+        return WhyNotFleet(layout, None, "however many replicas, it does not keep the promise")
     if fleet is None:
-        return WhyNot(layout, None, _obstacle(replace(setup, on=on, layout=layout)))
+        return WhyNotFleet(layout, None, _obstacle(replace(setup, on=on, layout=layout)))
     if fleet.way.setup == setup:
-        return WhyNot(layout, fleet, "it is the fleet above")
+        return WhyNotFleet(layout, fleet, "it is the fleet above")
     own, other = best.way.bound, fleet.way.bound
     chips = setup.on.num_chips, fleet.way.setup.on.num_chips
     parts = {
@@ -54,7 +54,7 @@ def why_not(best: Fleet, layout: ServingLayout, search: FleetSearch, on: Slice) 
         "tokens": other.generate_s * chips[1] / max(own.generate_s * chips[0], 1e-12),
     }
     words = " and ".join(f"{name} take {ratio:.2f}x" for name, ratio in parts.items())
-    return WhyNot(layout, fleet, f"{words} the chip-seconds, at least")
+    return WhyNotFleet(layout, fleet, f"{words} the chip-seconds, at least")
 
 
 def _obstacle(setup: Setup) -> str:

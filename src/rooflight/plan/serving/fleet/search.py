@@ -14,14 +14,14 @@ from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, Watch, cheapes
 from rooflight.plan.serving.fleet.questions import (
     Doubled,
     Hour,
-    WhyNot,
+    WhyNotFleet,
     doubled_demands,
     hourly_fleets,
     why_not,
 )
-from rooflight.plan.serving.fleet.separate import Verdict, separate_or_not
+from rooflight.plan.serving.fleet.separate import PolicyComparison, separate_or_not
 from rooflight.plan.serving.fleet.way import FleetPolicy, ways_to_serve
-from rooflight.plan.serving.simulate.setup import Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
 from rooflight.plan.serving.step.precision import Precision
 
@@ -38,7 +38,7 @@ class FleetQuestion:
     policies: Sequence[FleetPolicy]
     layouts: Sequence[ServingLayout]  # none: all that could be
     engine: str | None  # whose calibration; None is the roofs'
-    sizes: Sizes
+    sizes: SchedulerLimits
     spare: int
 
     def search(
@@ -67,7 +67,7 @@ class FleetPlan:
     best: Fleet | None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> PolicyComparison | None:
         """Whether prefill should have replicas of its own."""
         asked, best = self.question, self.best
         return best and separate_or_not(best.way.setup, asked.demand, engine=asked.engine)
@@ -81,7 +81,7 @@ class FleetPlan:
         """The fleet hour by hour, at these rates."""
         return hourly_fleets(self.best, rates) if self.best else ()
 
-    def why_not(self, layout: str, watch: Watch | None = None) -> WhyNot | None:
+    def why_not(self, layout: str, watch: Watch | None = None) -> WhyNotFleet | None:
         """The same search with this layout alone, on the slices that it fills."""
         if self.best is None:
             return None

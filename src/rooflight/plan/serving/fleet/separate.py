@@ -1,7 +1,7 @@
 """Separate prefill from generate, or not: requests that a replica serves either way, and the flip.
 
-In: a way to serve, a `Demand`. Out: a `Verdict`. In the limit of smooth traffic (no queue, always
-r rows), with T the TPOT and t the mean step:
+In: a way to serve, a `Demand`. Out: a `PolicyComparison`. In the limit of smooth traffic (no queue,
+always r rows), with T the TPOT and t the mean step:
 
     together    r / (steps * t(r rows, their share of prompts)),  the largest r with t <= T
     separated   1 / (prompt + max(steps * t(r rows) / r, transfer)),  t + transfer / steps <= T
@@ -27,7 +27,7 @@ _ROUNDS = 12  # of halving: a flip to one part in a thousand
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PolicyComparison:
     """Requests a second of one replica under either policy, and where the better one changes."""
 
     together: float
@@ -46,7 +46,7 @@ class Verdict:
         return high / low if low else math.inf
 
 
-def separate_or_not(setup: Setup, demand: Demand, *, engine: str | None) -> Verdict | None:
+def separate_or_not(setup: Setup, demand: Demand, *, engine: str | None) -> PolicyComparison | None:
     """Both policies at the demand, and the nearest prompt length and bandwidth that change it.
 
     None where there is nothing to separate: answers of one token, chips without a network.
@@ -63,7 +63,7 @@ def separate_or_not(setup: Setup, demand: Demand, *, engine: str | None) -> Verd
     together, separated = _rates(setup, demand, transfer, engine)
     longer = _flip(lambda factor: lead(factor, 1.0))
     faster = _flip(lambda factor: lead(1.0, factor))
-    return Verdict(
+    return PolicyComparison(
         together,
         separated,
         None if longer is None else longer * demand.input.mean,

@@ -21,7 +21,7 @@ from rooflight.plan.serving.fleet.candidates import candidate_layouts
 from rooflight.plan.serving.fleet.cost import fleet_cost, is_mixture
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.simulate.fleet import Transfer
-from rooflight.plan.serving.simulate.setup import Setup, Sizes
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
@@ -115,7 +115,7 @@ def ways_to_serve(
     policies: Sequence[FleetPolicy] = FLEET_POLICIES,
     layouts: Sequence[ServingLayout] = (),
     engine: str | None = None,
-    sizes: Sizes | None = None,
+    sizes: SchedulerLimits | None = None,
 ) -> tuple[Way, ...]:
     """Every way that can hold the longest request, the least dollars first."""
     found: list[Way] = []
@@ -123,7 +123,7 @@ def ways_to_serve(
         price = _price(on.chip, prices)
         for layout in layouts or _layouts(model, on):
             for precision in precisions:
-                setup = Setup(model, on, layout, precision, sizes or Sizes())
+                setup = Setup(model, on, layout, precision, sizes or SchedulerLimits())
                 found += _ways(setup, demand, policies, price * on.num_chips, engine)
     return tuple(sorted(found, key=lambda way: way.least_dollars))
 

@@ -98,7 +98,7 @@ def _uniform(low: int, high: int, what: str) -> Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RandomTraffic:
     """Requests at random: gaps are gamma distributed, with burstiness 1 a Poisson process."""
 
     rate: float  # requests a second

@@ -1,7 +1,7 @@
 """One published row as one call: a model, chips and ways in, seconds out.
 
-In: a model, a chip and how an engine was told to split. Out: `StepTime`s. Models of the same chips,
-ways and dtypes are derived once, so a row costs well under a millisecond.
+In: a model, a chip and how an engine was told to split. Out: `ServingStepTime`s. Models of the same
+chips, ways and dtypes are derived once, so a row costs well under a millisecond.
 """
 
 from rooflight.errors import PlacementError
@@ -11,7 +11,7 @@ from rooflight.plan.serving.step.derive_model import known_model
 from rooflight.plan.serving.step.layout import KvSplit, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.time import ServingStepTime
 
 _BF16 = Precision()
 
@@ -74,7 +74,7 @@ def generate_time(
     dp_attention: int = 1,
     ep: int = 1,
     precision: Precision = _BF16,
-) -> StepTime:
+) -> ServingStepTime:
     """A token for each of `batch` sequences, over all chips, of `context` positions each.
 
     >>> from rooflight.models.presets import load_model
@@ -100,7 +100,7 @@ def prefill_time(
     dp_attention: int = 1,
     ep: int = 1,
     precision: Precision = _BF16,
-) -> StepTime:
+) -> ServingStepTime:
     """The first token of `prompts` prompts of `tokens` each."""
     found = replayed_model(
         model, chip, tp=tp, pp=pp, dp_attention=dp_attention, ep=ep, precision=precision

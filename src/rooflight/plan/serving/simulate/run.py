@@ -26,7 +26,7 @@ _WATCH_EVERY = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Separation:
+class PoolSplit:
     """How many replicas prefill, how many generate, and the way between them."""
 
     prefill_replicas: int
@@ -83,7 +83,7 @@ def simulate(
     *,
     cost: StepCost,
     limits: Limits,
-    replicas: int | Separation = 1,
+    replicas: int | PoolSplit = 1,
     slo: Slo | None = None,
     watch: Watch | None = None,
 ) -> Simulation:
@@ -114,7 +114,7 @@ def _uncollected() -> Generator[None, None, None]:
             gc.enable()
 
 
-def _fleet(limits: Limits, clock: StepClock, tally: Tally, replicas: int | Separation) -> Fleet:
+def _fleet(limits: Limits, clock: StepClock, tally: Tally, replicas: int | PoolSplit) -> Fleet:
     if isinstance(replicas, int):
         return TogetherFleet(limits, clock, tally, replicas=replicas)
     return SeparatedFleet(
@@ -127,7 +127,7 @@ def _fleet(limits: Limits, clock: StepClock, tally: Tally, replicas: int | Separ
     )
 
 
-def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | Separation) -> Simulation:
+def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSplit) -> Simulation:
     latencies = tally.latencies()
     done = max(1, tally.num_finished)
     schedulers = [replica.scheduler for replica in fleet.replicas]

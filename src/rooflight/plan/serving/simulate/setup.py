@@ -14,7 +14,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.clock import StepClock
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.floor import floor_seconds
-from rooflight.plan.serving.simulate.run import Separation
+from rooflight.plan.serving.simulate.run import PoolSplit
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
@@ -27,7 +27,7 @@ _MOST_BLOCKS = 1 << 20  # of one replica; a simulation keeps a record of each
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class SchedulerLimits:
     """Choices of an operator: how many rows and tokens a step has, how long the queue may be."""
 
     max_rows: int = 256
@@ -44,7 +44,7 @@ class Setup:
     on: Slice
     layout: ServingLayout
     precision: Precision
-    sizes: Sizes = Sizes()
+    sizes: SchedulerLimits = SchedulerLimits()
 
     def cost(self) -> StepCost:
         """Expected seconds of a step, uncalibrated unless the catalog has an overhead."""
@@ -88,7 +88,7 @@ class Setup:
         input_tokens: int,
         output_tokens: int,
         cost: StepCost,
-    ) -> Separation:
+    ) -> PoolSplit:
         """So many replicas of both kinds; unless said, by the work of a full step for each.
 
         A prompt costs its prefill alone; its tokens a step of all rows, shared by all rows.
@@ -106,7 +106,7 @@ class Setup:
                 f"{prefill_replicas} of {replicas} replicas prefill: one kind is missing",
                 hint="take at least one replica of each kind, so two in all: --replicas 2",
             )
-        return Separation(prefill_replicas, replicas - prefill_replicas, self.transfer())
+        return PoolSplit(prefill_replicas, replicas - prefill_replicas, self.transfer())
 
     def _rows(self, context: int) -> int:
         """Sequences of this length that a replica holds at once."""

@@ -27,7 +27,7 @@ _LONGEST_S = 366 * 24 * _HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RequestTrace:
     """A file of requests in order of time; the first comes at 0."""
 
     path: Path
@@ -49,7 +49,7 @@ class Trace:
             raise UsageError(f"{self.path} holds no request", hint=_hint())
 
 
-def hourly_rates(trace: Trace) -> list[float]:
+def hourly_rates(trace: RequestTrace) -> list[float]:
     """Requests a second in each hour of a trace; an hour without any counts as if it had one.
 
     The last hour ends with its last request; one of less than ten minutes is left out.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import StepModel, product_s
-from rooflight.plan.serving.step.terms import Message, Product
+from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
@@ -152,7 +152,7 @@ def _sums(model: StepModel, phases: frozenset[Phase], load: Load) -> StepSums:
     flops = dict.fromkeys(("experts", "tokens", "pairs", "positions"), 0.0)
     share, kernels, collectives = 0.0, 0, 0
     for count, term in _terms(model, phases):
-        if isinstance(term, Message):
+        if isinstance(term, CommTerm):
             collectives += count
             total["network"] += count * term.unit_s * load.tokens
             continue
@@ -180,7 +180,9 @@ def _sums(model: StepModel, phases: frozenset[Phase], load: Load) -> StepSums:
     )
 
 
-def _terms(model: StepModel, phases: frozenset[Phase]) -> Iterator[tuple[int, Product | Message]]:
+def _terms(
+    model: StepModel, phases: frozenset[Phase]
+) -> Iterator[tuple[int, MatmulTerm | CommTerm]]:
     return ((c.count, c.term) for stage in model.stages[phases] for c in stage)
 
 

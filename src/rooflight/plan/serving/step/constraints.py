@@ -15,7 +15,7 @@ from rooflight.models.layout.constraints import Path, Pins
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.step.layout import ServingLayout, rules
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.terms import Setting, derive_steps
+from rooflight.plan.serving.step.terms import StepSpec, derive_steps
 from rooflight.plan.training.derive.algorithm import pad_routed
 from rooflight.plan.training.derive.constraints import as_product, read_pins, vectors_of
 from rooflight.plan.training.derive.derivation import Derived, token_axes
@@ -23,23 +23,23 @@ from rooflight.plan.training.derive.derivation import Derived, token_axes
 
 def generate_setting(
     model: ModelSpec, layout: ServingLayout, mesh: Mesh, precision: Precision
-) -> Setting:
+) -> StepSpec:
     """The rules of a generate step, as the program follows them.
 
     What an expert computed is summed before it is sent back, not after: the program has places of
     experts on the network, the planner prices one vector a token.
     """
     split = replace(rules(layout, model, "generate"), combines=False)
-    return Setting(model_graph(model), split, mesh, precision)
+    return StepSpec(model_graph(model), split, mesh, precision)
 
 
-def generate_dims(setting: Setting, *, rows: int, context: int) -> dict[str, int]:
+def generate_dims(setting: StepSpec, *, rows: int, context: int) -> dict[str, int]:
     """Sizes of one token a row; places of experts are padded to whole ones on every device."""
     dims = dim_sizes(setting.graph, batch=rows, seq=context, queries=1)
     return pad_routed(dims, ways(token_axes(setting.layout), setting.axes))
 
 
-def generate_steps(setting: Setting) -> dict[int | None, tuple[Derived, ...]]:
+def generate_steps(setting: StepSpec) -> dict[int | None, tuple[Derived, ...]]:
     """The steps of each block, and of the frame around them."""
     blocks = dict.fromkeys(op.block for op in setting.graph.ops)
     found: dict[int | None, tuple[Derived, ...]] = {}
@@ -49,7 +49,7 @@ def generate_steps(setting: Setting) -> dict[int | None, tuple[Derived, ...]]:
     return found
 
 
-def generate_pins(setting: Setting, *, rows: int, context: int) -> Pins:
+def generate_pins(setting: StepSpec, *, rows: int, context: int) -> Pins:
     """What the program of a generate step follows.
 
     Where the positions of the cache are split, a new key is on all devices that may have its block.
@@ -65,6 +65,6 @@ def generate_pins(setting: Setting, *, rows: int, context: int) -> Pins:
     return replace(pins, ops=ops, vectors=dict(vectors_of(setting.graph, pins)))
 
 
-def spread_axes(setting: Setting) -> Axes:
+def spread_axes(setting: StepSpec) -> Axes:
     """The axes that split the positions of a row."""
     return (setting.layout.cache or {}).get("S", ())

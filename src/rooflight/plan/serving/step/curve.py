@@ -13,7 +13,7 @@ from itertools import accumulate
 from rooflight.models.graph.ops import Mask
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
-from rooflight.plan.serving.step.terms import Message, Product
+from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm
 
 _PHASES: tuple[Phase, ...] = ("generate", "prefill")
 
@@ -64,7 +64,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionCurve:
     """max(a pairs, b positions + c tokens) for each kind of product, and d for each position."""
 
     split: int
@@ -85,8 +85,8 @@ class StageCurve:
     """What a stage does for the tokens of a step, and for the attention of each phase."""
 
     shared: tuple[Shared, ...]
-    decode: tuple[Attention, ...]
-    chunk: tuple[Attention, ...]
+    decode: tuple[AttentionCurve, ...]
+    chunk: tuple[AttentionCurve, ...]
     known: dict[int, float] = field(default_factory=dict[int, float], compare=False, repr=False)
 
     def seconds(self, rows: int, kv_tokens: float, chunk: "_Chunk | None") -> float:
@@ -116,7 +116,7 @@ def _dealt(rows: int, split: int) -> float:
     return rows if split < 2 else -(-rows // split) * split
 
 
-def _decode_s(attention: Attention, rows: int, kv_tokens: float) -> float:
+def _decode_s(attention: AttentionCurve, rows: int, kv_tokens: float) -> float:
     window = attention.window
     seen = kv_tokens if window is None else min(kv_tokens, rows * window)
     share = _dealt(rows, attention.split) / rows
@@ -133,7 +133,7 @@ class _Chunk:
     kv_tokens: float
     last: float
 
-    def seconds(self, attention: Attention) -> float:
+    def seconds(self, attention: AttentionCurve) -> float:
         window = attention.window
         seen, pairs = self.last, self.kv_tokens
         if window is not None:
@@ -192,7 +192,7 @@ def _stage_curve(stage: Stage) -> StageCurve:
     attention: dict[tuple[Phase, int, int | None], list[Counted]] = {}
     for counted in stage:
         term = counted.term
-        units = term.unit if isinstance(term, Message) else term.work
+        units = term.unit if isinstance(term, CommTerm) else term.work
         if units == "tokens":
             key = (counted.phases, max(term.split, 1), term.part == "head")
             shared.setdefault(key, []).append(counted)
@@ -214,7 +214,7 @@ def _shared(
     experts: dict[tuple[float, float, float, float], int] = {}
     for counted in terms:
         n, term = counted.count, counted.term
-        if isinstance(term, Message):
+        if isinstance(term, CommTerm):
             lines.append((0.0, n * term.latency_s, n * term.unit_s))
         elif term.experts:
             held = term.experts
@@ -232,16 +232,16 @@ def _shared(
     )
 
 
-def _attention(split: int, window: int | None, terms: Sequence[Counted]) -> Attention:
+def _attention(split: int, window: int | None, terms: Sequence[Counted]) -> AttentionCurve:
     products: dict[tuple[float, float, float], int] = {}
     position_s = latency_s = 0.0
     for counted in terms:
         n, term = counted.count, counted.term
-        if isinstance(term, Product):
+        if isinstance(term, MatmulTerm):
             key = (term.flops_s, term.kv_s, term.activations_s)
             products[key] = products.get(key, 0) + n
         else:
             position_s += n * term.unit_s
             latency_s += n * term.latency_s
     found = tuple((n, *key) for key, n in products.items())
-    return Attention(split, window, found, position_s, latency_s)
+    return AttentionCurve(split, window, found, position_s, latency_s)

@@ -19,7 +19,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.step.layout import Phase, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.terms import Message, Setting, Term, layer_terms, nominal_sizes
+from rooflight.plan.serving.step.terms import CommTerm, StepSpec, Term, layer_terms, nominal_sizes
 from rooflight.plan.training.time.stage_time import HEAD
 from rooflight.plan.training.time.stages import stage_layers
 from rooflight.plan.training.time.step_time import layer_runs
@@ -83,7 +83,7 @@ def _blocks(
     model: ModelSpec, layout: ServingLayout, mesh: Mesh, precision: Precision, phase: Phase
 ) -> Blocks:
     graph = model_graph(model, absorbed=phase == "generate")
-    setting = Setting(graph, rules(layout, model, phase), mesh, precision)
+    setting = StepSpec(graph, rules(layout, model, phase), mesh, precision)
     only = frozenset[Phase]((phase,))
     found = {b: [(only, t) for t in layer_terms(setting, ops)] for b, ops in layer_runs(graph)}
     if layout.pp > 1:
@@ -91,7 +91,7 @@ def _blocks(
     return {b: tuple(terms) for b, terms in found.items()}
 
 
-def _hand_over(setting: Setting) -> Message:
+def _hand_over(setting: StepSpec) -> CommTerm:
     """The stream to the next stage; the last one's tokens go back to the first."""
     stages = setting.layout.stages
     stream = setting.layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
@@ -100,7 +100,7 @@ def _hand_over(setting: Setting) -> Message:
     time = collective_time("permute", one / (sizes["B"] * sizes["T"]), setting.mesh.group(stages))
     split = ways(stream.axes_of("B"), axes)
     where = "+".join(stages)
-    return Message(
+    return CommTerm(
         "stage", "stage", "permute", where, "tokens", split, time.bandwidth_s, time.latency_s
     )
 

@@ -16,7 +16,7 @@ from rooflight.plan.serving.simulate.load import generate_load, prefill_load
 from rooflight.plan.serving.step.layout import Phase, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.model import message_s, product_s
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.terms import Message, Setting, derive_steps, layer_terms
+from rooflight.plan.serving.step.terms import CommTerm, StepSpec, derive_steps, layer_terms
 
 PHASES: tuple[Phase, ...] = ("prefill", "generate")
 
@@ -60,14 +60,14 @@ def served_layer(
     """Derives and times `ops`, of the graph of the phase, for sequences of the given contexts."""
     mesh = place(mesh_axes(layout, model), on)
     graph = model_graph(model, absorbed=phase == "generate")
-    setting = Setting(graph, rules(layout, model, phase), mesh, precision)
+    setting = StepSpec(graph, rules(layout, model, phase), mesh, precision)
     windows = tuple(dict.fromkeys(b.attention.window for b in model.blocks))
     make = generate_load if phase == "generate" else prefill_load
     load = make(contexts, windows)
     derived = [d for d in derive_steps(setting, ops) if d.step.op != "slice"]
     lines: list[ServingLine] = []
     for line, term in zip(derived, layer_terms(setting, ops), strict=True):
-        if isinstance(term, Message):
+        if isinstance(term, CommTerm):
             seconds = message_s(term, [load])
             binds = "latency" if term.latency_s > seconds / 2 else "bandwidth"
         else:

@@ -1,7 +1,7 @@
 """What one chip holds of a served model: weights, caches by length, activations of a step.
 
-In: a model, a slice, a `ServingLayout`, a `Precision`. Out: `Held`, and the largest batch and the
-longest context that fit. The chip of the fullest pipeline stage is meant.
+In: a model, a slice, a `ServingLayout`, a `Precision`. Out: `ChipUsage`, and the largest batch and
+the longest context that fit. The chip of the fullest pipeline stage is meant.
 """
 
 import math
@@ -18,7 +18,7 @@ from rooflight.models.graph.ops import HAS_FLOPS, Cache
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.step.layout import ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.terms import Setting, padded_sizes
+from rooflight.plan.serving.step.terms import StepSpec, padded_sizes
 from rooflight.plan.training.memory.count import usable_hbm_bytes
 from rooflight.plan.training.time.stages import stage_layers
 
@@ -26,7 +26,7 @@ _LONGEST = 2**40  # positions; no memory on earth holds more
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ChipUsage:
     """Bytes on the fullest chip."""
 
     weights_bytes: int
@@ -66,7 +66,7 @@ class ServingMemory:
     precision: Precision
     step_tokens: int = 2048
 
-    def held(self, batch: int, context: int) -> Held:
+    def held(self, batch: int, context: int) -> ChipUsage:
         """With `batch` sequences of `context` positions."""
         return max(
             (self._stage_held(stage, batch, context) for stage in range(self.layout.pp)),
@@ -82,10 +82,10 @@ class ServingMemory:
         return _largest(lambda context: self.held(batch, context).fits)
 
     @cached_property
-    def _setting(self) -> Setting:
+    def _setting(self) -> StepSpec:
         mesh = place(mesh_axes(self.layout, self.model), self.on)
         graph = model_graph(self.model)
-        return Setting(graph, rules(self.layout, self.model, "generate"), mesh, self.precision)
+        return StepSpec(graph, rules(self.layout, self.model, "generate"), mesh, self.precision)
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
@@ -117,13 +117,13 @@ class ServingMemory:
         stream = self._activation_bytes(Tensor("x", ("B", "T", "D"), ((), (), ())), sizes)
         return stream + max(sum(self._activation_bytes(t, sizes) for t in ts) for ts in moved)
 
-    def _stage_held(self, stage: int, batch: int, context: int) -> Held:
+    def _stage_held(self, stage: int, batch: int, context: int) -> ChipUsage:
         kv = sum(self._cache_bytes(c, n, batch, context) for c, n in self._caches(stage))
         logits = 0
         if stage == self.layout.pp - 1:
             split = ways(self._setting.layout.inner["V"], self._setting.axes)
             logits = 4 * batch * self._sizes["V"] // split  # scores are sampled from in f32
-        return Held(
+        return ChipUsage(
             self._weights[stage], kv, self._activations + logits, usable_hbm_bytes(self.on.chip)
         )
 

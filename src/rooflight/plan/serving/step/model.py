@@ -1,7 +1,7 @@
 """`StepModel`: a served model on a slice under a layout; times any prefill or generate step.
 
-In: terms that `derive_model` made of a graph. Out: `StepTime`s. Prefill and decode may share a
-step: products with weights then see the tokens of both, each phase has its own attention.
+In: terms that `derive_model` made of a graph. Out: `ServingStepTime`s. Prefill and decode may share
+a step: products with weights then see the tokens of both, each phase has its own attention.
 Not priced: the embedding lookup, elementwise ops, sampling.
 """
 
@@ -14,8 +14,8 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.load import Load, chunk_load, generate_load, prefill_load
 from rooflight.plan.serving.step.layout import Phase, ServingLayout
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.terms import Message, Product, Term
-from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm, Term
+from rooflight.plan.serving.step.time import ServingStepTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class StepModel:
         """The attention windows of its layers; None sees every position."""
         return tuple(dict.fromkeys(b.attention.window for b in self.model.blocks))
 
-    def generate(self, contexts: Sequence[int], *, queries: int = 1) -> StepTime:
+    def generate(self, contexts: Sequence[int], *, queries: int = 1) -> ServingStepTime:
         """One token for every sequence; `queries` more than one checks proposed tokens."""
         return self.step([generate_load(contexts, self.windows, queries=queries)])
 
-    def prefill(self, prompts: Sequence[int], *, cached: int = 0) -> StepTime:
+    def prefill(self, prompts: Sequence[int], *, cached: int = 0) -> ServingStepTime:
         """Whole prompts at once, `cached` positions of each being there already.
 
         Stages of a pipeline work one after another on it: this is the time to the first token.
@@ -64,12 +64,12 @@ class StepModel:
         stages = self.stages[frozenset[Phase]((load.phase,))]
         return _added([self._spent(stage, [load]) for stage in stages], load.logits)
 
-    def mixed(self, contexts: Sequence[int], *, tokens: int, kv_tokens: int) -> StepTime:
+    def mixed(self, contexts: Sequence[int], *, tokens: int, kv_tokens: int) -> ServingStepTime:
         """A generate step that also computes a chunk of `tokens` of a prompt."""
         decode = generate_load(contexts, self.windows)
         return self.step([decode, chunk_load(tokens, kv_tokens, self.windows)])
 
-    def step(self, loads: Sequence[Load]) -> StepTime:
+    def step(self, loads: Sequence[Load]) -> ServingStepTime:
         """Any step; a pipeline has as many microbatches as stages, all of them at work."""
         stages = self.stages[frozenset[Phase](load.phase for load in loads)]
         parts = [load.part(len(stages)) for load in loads]
@@ -77,14 +77,14 @@ class StepModel:
         slowest = max(spent, key=lambda s: s.expected_s)
         return _added([slowest] * len(stages), sum(load.logits for load in loads))
 
-    def _spent(self, stage: Stage, loads: Sequence[Load]) -> StepTime:
+    def _spent(self, stage: Stage, loads: Sequence[Load]) -> ServingStepTime:
         matmul = attention = weights = kv = activations = products = latency = 0.0
         num_products = num_collectives = 0
         axes: dict[str, float] = {}
         for counted in stage:
             met = [load for load in loads if load.phase in counted.phases]
             term, n = counted.term, counted.count
-            if isinstance(term, Message):
+            if isinstance(term, CommTerm):
                 axes[term.where] = axes.get(term.where, 0.0) + n * message_s(term, met)
                 latency += n * term.latency_s
                 num_collectives += n
@@ -97,7 +97,7 @@ class StepModel:
             activations += n * activations_s
             products += n * max(flops_s, weights_s + kv_s + activations_s)
             num_products += n
-        return StepTime(
+        return ServingStepTime(
             matmul,
             attention,
             weights,
@@ -112,7 +112,7 @@ class StepModel:
         )
 
 
-def product_s(term: Product, loads: Iterable[Load]) -> tuple[float, float, float, float]:
+def product_s(term: MatmulTerm, loads: Iterable[Load]) -> tuple[float, float, float, float]:
     """Seconds of the matrix unit, and of HBM for weights, cache and activations."""
     flops = kv = activations = tokens = 0.0
     for load in loads:
@@ -131,7 +131,7 @@ def product_s(term: Product, loads: Iterable[Load]) -> tuple[float, float, float
     return flops, weights, kv, activations
 
 
-def message_s(term: Message, loads: Iterable[Load]) -> float:
+def message_s(term: CommTerm, loads: Iterable[Load]) -> float:
     """Seconds of one collective."""
     units = 0.0
     for load in loads:
@@ -142,10 +142,10 @@ def message_s(term: Message, loads: Iterable[Load]) -> float:
     return term.latency_s + term.unit_s * units
 
 
-def _added(stages: Sequence[StepTime], tokens: float) -> StepTime:
+def _added(stages: Sequence[ServingStepTime], tokens: float) -> ServingStepTime:
     """Stages one after another."""
     axes = {a: sum(s.axes_s.get(a, 0.0) for s in stages) for s in stages for a in s.axes_s}
-    return StepTime(
+    return ServingStepTime(
         sum(s.matmul_s for s in stages),
         sum(s.attention_s for s in stages),
         sum(s.weights_s for s in stages),

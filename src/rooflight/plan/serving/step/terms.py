@@ -1,6 +1,6 @@
 """The steps of a layer as seconds for each token, so that a step of any size is a few products.
 
-In: a graph, a layout of its dims and a mesh. Out: `Product`s and `Message`s. The steps are those
+In: a graph, a layout of its dims and a mesh. Out: `MatmulTerm`s and `CommTerm`s, by the steps
 of `training.derive.derivation`; weights and caches stay where they are, and of the strategies that
 leave them there `costs.pick` takes the fastest at few tokens. Everything is linear in the tokens of
 a step, so it is worked out once, for one token. What a token drives, by the dims of a tensor:
@@ -34,10 +34,10 @@ Unit = Literal["tokens", "positions", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertReads:
     """Routed experts of a chip: the time to read all it holds, and a token's chance to visit one.
 
-    >>> round(256 * Experts(1.0, 8 / 256).touched(32), 1)
+    >>> round(256 * ExpertReads(1.0, 8 / 256).touched(32), 1)
     163.3
     """
 
@@ -53,7 +53,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulTerm:
     """One local product of a chip: seconds of the matrix unit and of HBM for each unit."""
 
     op: str
@@ -62,14 +62,14 @@ class Product:
     split: int  # ways that sequences are split; 0 where tokens are routed and always balanced
     flops_s: float
     weights_s: float = 0.0
-    experts: Experts | None = None
+    experts: ExpertReads | None = None
     kv_s: float = 0.0  # of one position
     activations_s: float = 0.0  # of one token
     window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class CommTerm:
     """One collective: a latency, and seconds of bandwidth for each unit."""
 
     op: str
@@ -83,11 +83,11 @@ class Message:
     window: int | None = None
 
 
-Term = Product | Message
+Term = MatmulTerm | CommTerm
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class StepSpec:
     """What the terms of all layers share."""
 
     graph: Graph
@@ -108,7 +108,7 @@ class Setting:
         return frozenset(c.tensor.name for c in self.graph.caches)
 
 
-def layer_terms(setting: Setting, ops: Iterable[Op]) -> tuple[Term, ...]:
+def layer_terms(setting: StepSpec, ops: Iterable[Op]) -> tuple[Term, ...]:
     """Derives the forward steps of a layer, or of the head, and sizes them up."""
     sizes = padded_sizes(setting)
     one = sizes | {"B": 1, "T": 1, "S": 1} | {c: float(n) for c, n in _received(setting).items()}
@@ -122,7 +122,7 @@ def layer_terms(setting: Setting, ops: Iterable[Op]) -> tuple[Term, ...]:
     return tuple(found)
 
 
-def derive_steps(setting: Setting, ops: Iterable[Op]) -> tuple[Derived, ...]:
+def derive_steps(setting: StepSpec, ops: Iterable[Op]) -> tuple[Derived, ...]:
     """The steps, each contraction done in the fastest way that moves no weight and no cache."""
     dims, mesh = nominal_sizes(setting), setting.mesh
     stays = setting.weights | (
@@ -143,7 +143,7 @@ def derive_steps(setting: Setting, ops: Iterable[Op]) -> tuple[Derived, ...]:
     return tuple(d for d in found if not _is_summed_before(d, found))
 
 
-def _merge(setting: Setting, softmax: Op) -> list[Derived]:
+def _merge(setting: StepSpec, softmax: Op) -> list[Derived]:
     """Where positions are split, each chip has a part of every sum of the softmax.
 
     The largest score travels and then the sum of exponentials, one for a query and head.
@@ -165,7 +165,7 @@ def _is_summed_before(derived: Derived, found: Sequence[Derived]) -> bool:
     )
 
 
-def padded_sizes(setting: Setting) -> dict[str, int]:
+def padded_sizes(setting: StepSpec) -> dict[str, int]:
     """The model's dims, rounded up to what splits evenly, as engines pad heads and vocabulary."""
     layout = setting.layout
     rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
@@ -179,14 +179,14 @@ def padded_sizes(setting: Setting) -> dict[str, int]:
     return {d: -(-n // multiple(d)) * multiple(d) for d, n in setting.graph.sizes.items()}
 
 
-def nominal_sizes(setting: Setting) -> dict[str, int]:
+def nominal_sizes(setting: StepSpec) -> dict[str, int]:
     """Sizes to choose strategies at: a token for every chip, so that every split is even."""
     chips = math.prod(setting.axes.values())
     received = dict.fromkeys(setting.graph.per_token, chips)
     return padded_sizes(setting) | {"B": chips, "T": chips, "S": chips} | received
 
 
-def _received(setting: Setting) -> Mapping[str, float]:
+def _received(setting: StepSpec) -> Mapping[str, float]:
     return {c: float(share) for c, share in setting.graph.per_token.items()}
 
 
@@ -208,8 +208,8 @@ def _split(tensors: Sequence[Tensor], axes: Mapping[str, int]) -> int:
 
 
 def _product(
-    derived: Derived, setting: Setting, one: Mapping[str, float], read: set[str]
-) -> Product:
+    derived: Derived, setting: StepSpec, one: Mapping[str, float], read: set[str]
+) -> MatmulTerm:
     """Each operand read once, the result written once; scores are never written."""
     op, step, axes = derived.op, derived.step, setting.axes
     chip, precision = setting.mesh.slice.chip, setting.precision
@@ -218,18 +218,18 @@ def _product(
         precision.activations.name if op.kind == "attention" else precision.compute_of(op.part)
     )
     seconds = {"weights": 0.0, "positions": 0.0, "tokens": 0.0, "pairs": 0.0}
-    experts: Experts | None = None
+    experts: ExpertReads | None = None
     for tensor in (*step.inputs, step.output):
         kind, dtype = _kept_as(tensor, op, setting)
         read_s = _local(tensor, one, axes) * dtype.bits_per_element / 8 / hbm
         if kind == "weights" and "E" in tensor.dims and op.part == "experts":
             share = next(float(p.active) for p in setting.graph.params if p.name in op.params)
-            experts = Experts(read_s, share)
+            experts = ExpertReads(read_s, share)
         elif tensor.name not in read or kind != "positions":
             seconds[kind] += read_s
         if kind == "positions":  # a latent is key and value at once
             read.add(tensor.name)
-    return Product(
+    return MatmulTerm(
         op.name,
         op.part,
         _unit(d for t in step.inputs for d in t.dims),
@@ -249,7 +249,7 @@ def _multiplies(step: Step, one: Mapping[str, float], axes: Mapping[str, int]) -
     return math.prod(one[d] for d in dims) / ways(tuple(split), axes)
 
 
-def _kept_as(tensor: Tensor, op: Op, setting: Setting) -> tuple[str, Dtype]:
+def _kept_as(tensor: Tensor, op: Op, setting: StepSpec) -> tuple[str, Dtype]:
     """What a tensor's reads are counted as, and the dtype it is stored in."""
     precision = setting.precision
     if tensor.name in setting.weights:
@@ -259,7 +259,7 @@ def _kept_as(tensor: Tensor, op: Op, setting: Setting) -> tuple[str, Dtype]:
     return unit, precision.kv if is_cache else precision.activations
 
 
-def _message(derived: Derived, setting: Setting, one: Mapping[str, float]) -> Message:
+def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> CommTerm:
     step, axes, op = derived.step, setting.axes, derived.op
     group = setting.mesh.group(step.axes)
     kind: CollectiveKind = "all_to_all" if step.op == "permute" else _kind(step)
@@ -269,7 +269,7 @@ def _message(derived: Derived, setting: Setting, one: Mapping[str, float]) -> Me
         elements *= group.size
     nbytes = elements * _sent_bytes(op, setting.precision)
     time = collective_time(kind, nbytes, group)
-    return Message(
+    return CommTerm(
         op.name,
         op.part,
         kind,

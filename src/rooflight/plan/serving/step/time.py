@@ -1,4 +1,4 @@
-"""`StepTime` of serving: the seconds of one engine step by what they are spent on, and what binds.
+"""`ServingStepTime`: the seconds of one engine step by what they are spent on, and what binds.
 
 In: the terms of a step, added up. Out: three times.
 
@@ -19,7 +19,7 @@ ON_CHIP = ("weights", "KV cache", "activations", "matmul FLOPs", "attention FLOP
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class ServingStepTime:
     """Seconds on one chip of the slowest pipeline stage, times the stages."""
 
     matmul_s: float  # the matrix unit, on products with weights

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
-from rooflight.plan.serving.step.time import StepTime
+from rooflight.plan.serving.step.time import ServingStepTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Totals:
             )
         return self.on.num_chips * self.on.chip.hbm_bytes
 
-    def generate(self, batch: float, context: float) -> StepTime:
+    def generate(self, batch: float, context: float) -> ServingStepTime:
         """A token for each of `batch` sequences: B KV / W + max(2 B P / C, weights / W).
 
         Chapter 7; attention has too few FLOPs for its bytes ever to be bound by them. It stops
@@ -55,7 +55,7 @@ class Totals:
         weights_s = self.weight_bytes / self.hbm_bytes_per_s
         kv_s = batch * context * self.kv_bytes_per_token / self.hbm_bytes_per_s
         products_s = kv_s + max(matmul_s, weights_s)
-        return StepTime(matmul_s, 0.0, weights_s, kv_s, 0.0, products_s, {}, tokens=batch)
+        return ServingStepTime(matmul_s, 0.0, weights_s, kv_s, 0.0, products_s, {}, tokens=batch)
 
     def prefill_s(self, tokens: float, *, mfu: float = 1.0) -> float:
         """A prompt's products with weights at a part `mfu` of the peak: 2 P T / (C mfu) (ch. 8)."""

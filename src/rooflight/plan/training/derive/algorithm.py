@@ -1,7 +1,7 @@
 """The algorithm of a layer under a layout on a mesh: every derived step with its time.
 
-In: the ops of a graph, a `Layout`, a mesh and sizes. Out: an `Algorithm` of `Line`s. The steps are
-those of `derivation`; `costs.pick` chooses between strategies.
+In: the ops of a graph, a `Layout`, a mesh and sizes. Out: an `Algorithm` of `PricedStep`s. The
+steps are those of `derivation`; `costs.pick` chooses between strategies.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from rooflight.plan.training.derive.known_layers import derive_again
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PricedStep:
     """One step with its time, the op it belongs to, and what waits for it (collectives only)."""
 
     op: str
@@ -50,11 +50,11 @@ class Algorithm:
     """A layer forward and backward."""
 
     layout: Layout
-    forward: tuple[Line, ...]
-    backward: tuple[Line, ...]
+    forward: tuple[PricedStep, ...]
+    backward: tuple[PricedStep, ...]
 
     @property
-    def spent(self) -> tuple[Line, ...]:
+    def spent(self) -> tuple[PricedStep, ...]:
         """The lines that take time: slices are free, and what the forward pass made is kept."""
         lines = (*self.forward, *self.backward)
         return tuple(x for x in lines if (x.price.op or x.price.network) and not x.kept)
@@ -115,13 +115,15 @@ def is_routed(dim: str) -> bool:
 
 def _priced(
     derived: Derived, pricer: Pricer, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
-) -> Line:
+) -> PricedStep:
     op = derived.op
     price = pricer.price(derived.step)
     visible = visible_part(op, dims) if price.op else 1.0
     if price.op and op.mask:
         price = _as_kernel(price, visible, dims, mesh, dtype)
-    return Line(op.name, price, derived.waits, derived.slot, derived.kept, derived.once, visible)
+    return PricedStep(
+        op.name, price, derived.waits, derived.slot, derived.kept, derived.once, visible
+    )
 
 
 def visible_part(op: Op, dims: Mapping[str, int]) -> float:

@@ -20,8 +20,8 @@ from rooflight.models.layout.constraints import Key, Path, Pin, Pins
 from rooflight.models.layout.rules import Layout, Rule
 from rooflight.plan.training.derive.algorithm import pad_routed
 from rooflight.plan.training.derive.derivation import (
-    Derivation,
     Derived,
+    DerivedLayer,
     derive,
     known_strategies,
     token_axes,
@@ -81,7 +81,7 @@ def read_pins(
 
 def derivations_of(
     graph: Graph, layout: Layout, *, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
-) -> dict[int | None, Derivation]:
+) -> dict[int | None, DerivedLayer]:
     """What pins are read off: the steps of each block, and of the frame around them (None)."""
     blocks = dict.fromkeys(op.block for op in graph.ops)
     of_block = {block: [op for op in graph.ops if op.block == block] for block in blocks}
@@ -99,7 +99,7 @@ def derive_ops(
     mesh: Mesh,
     dims: Mapping[str, int],
     dtype: Dtype,
-) -> Derivation:
+) -> DerivedLayer:
     """The steps of some ops as the program does them."""
     layout = without_lone_axes(layout, mesh)
     sizes = _padded(layout, mesh, dims)

@@ -1,6 +1,6 @@
 """The forward and backward steps of a layer under a layout, in the notation, without times.
 
-In: the ops of a graph, a `Layout`, and who chooses between strategies. Out: a `Derivation`: steps
+In: the ops of a graph, a `Layout`, and who chooses between strategies. Out: a `DerivedLayer`: steps
 in order, each collective marked by what waits for it. Nothing here knows any parallelism or any
 size: every step comes from `algebra`, so a derivation belongs to a pattern of axes and can be
 priced on every mesh that has them.
@@ -44,7 +44,7 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Derivation:
+class DerivedLayer:
     """A layer forward and backward; `derived_layers` makes each once, so one is only itself."""
 
     forward: tuple[Derived, ...]
@@ -103,7 +103,7 @@ class _Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _ForwardOp:
     """An op of the forward pass as it was done: a contraction, or tokens that changed places."""
 
     op: Op
@@ -130,7 +130,7 @@ class _Pass:
                 self.lines.append(Derived(op, step, waits, "B" if self.is_backward else "F"))
 
 
-def derive(graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose) -> Derivation:
+def derive(graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose) -> DerivedLayer:
     """Derives the steps of `ops`, in order, and of their gradients, in reverse.
 
     Matrix products and the exchange of routed tokens only: elementwise ops are local in every
@@ -141,7 +141,7 @@ def derive(graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose) -> D
     back = _Pass(setting, is_backward=True)
     _backward(done, back)
     lines = [_kept(line, setting, forward.made) for line in back.lines]
-    return Derivation(tuple(forward.lines), tuple(_marked(lines, setting)))
+    return DerivedLayer(tuple(forward.lines), tuple(_marked(lines, setting)))
 
 
 def derive_forward(
@@ -153,14 +153,14 @@ def derive_forward(
 
 def _run_forward(
     graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose
-) -> tuple[_Pass, list[_Done]]:
+) -> tuple[_Pass, list[_ForwardOp]]:
     forward = _Pass(_Setting(frozenset(p.tensor.name for p in graph.params), layout, choose))
     placed: dict[str, Tensor] = {}
     products = [op for op in ops if op.kind in HAS_FLOPS or op.kind == "route"]
     return forward, [d for op in products if (d := _forward(op, forward, placed))]
 
 
-def _forward(op: Op, run: _Pass, placed: dict[str, Tensor]) -> _Done | None:
+def _forward(op: Op, run: _Pass, placed: dict[str, Tensor]) -> _ForwardOp | None:
     """Derives one op with its operands where earlier ops left them."""
     setting = run.setting
     result = setting.layout.of_activation(op.contraction.result)
@@ -173,10 +173,10 @@ def _forward(op: Op, run: _Pass, placed: dict[str, Tensor]) -> _Done | None:
     contraction = Contraction(operands, result)
     run.add(op, setting.choose(contraction).steps)
     placed[result.name] = result
-    return _Done(op, contraction)
+    return _ForwardOp(op, contraction)
 
 
-def _route(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> _Done | None:
+def _route(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> _ForwardOp | None:
     """Routing reorders rows where they are; what experts computed must come back for it."""
     layout = run.setting.layout
     if "C" in result.dims:
@@ -187,7 +187,7 @@ def _route(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> _Do
     target = _where_routed(source, layout)
     run.add(op, reshard(source, target))
     placed[result.name] = result
-    return _Done(op, moved=(source, target))
+    return _ForwardOp(op, moved=(source, target))
 
 
 def _route_sums(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -> None:
@@ -269,7 +269,7 @@ def _is_weight_gradient(tensor: Tensor, weights: frozenset[str]) -> bool:
     return tensor.name[0] == "d" and tensor.name[1:] in weights
 
 
-def _backward(done: list[_Done], run: _Pass) -> None:
+def _backward(done: list[_ForwardOp], run: _Pass) -> None:
     """Gradients in reverse, those of weights first; a tensor used often is summed, then moved."""
     uses = Counter(_use(t) for d in done if d.contraction for t in d.contraction.operands)
     waiting: dict[_Use, list[tuple[Step, ...]]] = {}

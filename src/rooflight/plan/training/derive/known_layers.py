@@ -1,6 +1,6 @@
 """Derivations that were made before, by the strategies that were chosen for their contractions.
 
-In: ops, a `Layout`, and who chooses. Out: a `Derivation`, as `derive` makes it. A search asks for
+In: ops, a `Layout`, and who chooses. Out: a `DerivedLayer`, as `derive` makes it. A search asks for
 the same layers on thousands of meshes, and few choices of strategies ever win.
 """
 
@@ -13,12 +13,12 @@ from rooflight.algebra.contract import Strategy
 from rooflight.algebra.notation import Contraction
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
-from rooflight.plan.training.derive.derivation import Choose, Derivation, derive, known_strategies
+from rooflight.plan.training.derive.derivation import Choose, DerivedLayer, derive, known_strategies
 
 _MOST_LAYERS = 256  # of some ops under a layout
 
 
-def derive_again(graph: Graph, ops: Sequence[Op], layout: Layout, choose: Choose) -> Derivation:
+def derive_again(graph: Graph, ops: Sequence[Op], layout: Layout, choose: Choose) -> DerivedLayer:
     """`derive`, from memory where the same strategies were chosen for the same ops before.
 
     What is asked for depends on the ops and the layout alone; a search asks for it on many meshes.
@@ -41,7 +41,7 @@ def contractions_of(graph: Graph, ops: Sequence[Op], layout: Layout) -> tuple[Co
     return _known(graph, ops, layout).asked
 
 
-def _known(graph: Graph, ops: Sequence[Op], layout: Layout) -> "_Layers":
+def _known(graph: Graph, ops: Sequence[Op], layout: Layout) -> "_LayerCache":
     """Stages split no tensor: with and without them a layer is the same."""
     rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
     key = layout.combines, layout.cache is None, *(tuple(rule.items()) for rule in rules)
@@ -64,12 +64,12 @@ def asked_contractions(graph: Graph, ops: Iterable[Op], layout: Layout) -> list[
 
 
 @dataclass(slots=True)
-class _Layers:
+class _LayerCache:
     """Layers by which strategies they have; those are kept, so that no other gets their place."""
 
     asked: tuple[Contraction, ...] = ()
-    layers: dict[tuple[int, ...], tuple[Derivation, tuple[Strategy, ...]]] = field(
-        default_factory=dict[tuple[int, ...], tuple[Derivation, tuple[Strategy, ...]]]
+    layers: dict[tuple[int, ...], tuple[DerivedLayer, tuple[Strategy, ...]]] = field(
+        default_factory=dict[tuple[int, ...], tuple[DerivedLayer, tuple[Strategy, ...]]]
     )
 
 
@@ -92,6 +92,6 @@ class _OfOps:
 
 
 @lru_cache(maxsize=256)
-def _derived(key: _OfOps) -> _Layers:
+def _derived(key: _OfOps) -> _LayerCache:
     del key  # it is only looked up by
-    return _Layers()
+    return _LayerCache()

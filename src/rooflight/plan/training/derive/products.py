@@ -1,6 +1,6 @@
 """The products of a training step on one chip, for a roofline: FLOPs, bytes and seconds of each.
 
-In: a `Question` and a candidate. Out: `Product`s, what takes longest first.
+In: a `Question` and a candidate. Out: `MatmulGroup`s, what takes longest first.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from rooflight.plan.training.time.step_time import layer_runs
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatmulGroup:
     """Ops of the same FLOPs and bytes, forward and backward, in a step's work of one chip.
 
     Of a pipeline it is the average stage; what a remat policy does again is not counted.
@@ -49,13 +49,13 @@ class _Spent:
     binds: str
 
 
-def products_of(question: Question, candidate: Candidate) -> tuple[Product, ...]:
+def products_of(question: Question, candidate: Candidate) -> tuple[MatmulGroup, ...]:
     """Every product of all layers and the head, those that are alike together."""
     alike: dict[tuple[float, int], list[_Spent]] = {}
     for spent in _spent(question, candidate):
         alike.setdefault(spent.each, []).append(spent)
     found = [
-        Product(
+        MatmulGroup(
             tuple(dict.fromkeys(s.op for s in group)),
             sum(s.flops for s in group),
             sum(s.nbytes for s in group),

@@ -1,7 +1,7 @@
 """The expected seconds of training steps under a calibration: a named sum over their parts.
 
-In: `Parts` of one or many runs, and the constants. Out: a `Breakdown`, in arrays because a fit asks
-thousands of times.
+In: `Parts` of one or many runs, and the constants. Out: a `Breakdowns`, in arrays because a fit
+asks thousands of times.
 
     products      max(FLOPs / matmul, bytes / memory) + product_s, attention and experts alike
     memory        bytes / memory, those of dispatch / dispatch
@@ -28,7 +28,7 @@ _WAITS = ("activations", "experts", "weights", "once")
 
 
 @dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdowns:
     """Seconds of each run by what they are spent on."""
 
     products: Floats
@@ -89,7 +89,7 @@ class PartTable:
             self.steps[chosen],
         )
 
-    def seconds(self, values: Values) -> Breakdown:
+    def seconds(self, values: Values) -> Breakdowns:
         """Prices every run with the same constants."""
         each = self._work_s(values) * self.count
         is_product = self.kind <= _KIND["attention"]
@@ -105,7 +105,7 @@ class PartTable:
         exposed += waited["weights"] - hidden * np.minimum(waited["weights"], work + exposed)
         bubble = (work + exposed) * self.bubble / self.microbatches
         update = self._sum(each, self.once) + once
-        return Breakdown(products, memory, exposed, bubble, update, values["step_s"] * self.steps)
+        return Breakdowns(products, memory, exposed, bubble, update, values["step_s"] * self.steps)
 
     def _work_s(self, values: Values) -> Floats:
         matmul = np.array([values[name] for name in MATMUL_CONSTANTS])[self.precision]

@@ -20,7 +20,7 @@ from rooflight.costs.rates import TierRates, shift_tier_rates, tier_rates
 from rooflight.dtypes import Dtype
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.plan.training.derive.algorithm import visible_part
-from rooflight.plan.training.derive.derivation import Derivation, Derived
+from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.derive.known_layers import derive_again
 from rooflight.plan.training.forecast.constants import Values, efficiency_name, memory_name
 from rooflight.plan.training.forecast.tally import Again, Key, really_sent, tally_of
@@ -47,7 +47,7 @@ _IN_STEP = "in step"  # stands for the policy of a program that runs whole stage
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ForecastSetting:
     """What prices a step: the dtype of weight matmuls, the constants, who runs the pipeline."""
 
     compute: Dtype
@@ -67,7 +67,7 @@ class Forecasts:
     """All points of a chunk, ready for any schedule and remat policy."""
 
     def __init__(
-        self, points: Points, asked: Mapping[int, Sequence[Contraction]], setting: Setting
+        self, points: Points, asked: Mapping[int, Sequence[Contraction]], setting: ForecastSetting
     ) -> None:
         self._points, self._setting = points, setting
         self._rates: dict[object, tuple[Floats, Floats]] = {}
@@ -119,7 +119,7 @@ class Forecasts:
             found.append((_IN_STEP, frozenset(op.name for op in ops)))
         return tuple(found)
 
-    def _sums(self, derivation: Derivation, again: Again) -> dict[Key, tuple[bool, Floats]]:
+    def _sums(self, derivation: DerivedLayer, again: Again) -> dict[Key, tuple[bool, Floats]]:
         """Sums over the lines of a derivation; whether they are of the few points."""
         tally = tally_of(derivation, again)
         found: dict[Key, tuple[bool, Floats]] = {}

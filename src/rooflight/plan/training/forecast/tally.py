@@ -1,6 +1,6 @@
 """The lines of a derived layer that take time, sorted by what prices them, alike ones once.
 
-In: a `Derivation` and what each remat policy does again. Out: a `Tally` for `forecast.sweep`.
+In: a `DerivedLayer` and what each remat policy does again. Out: a `WorkTally` for `forecast.sweep`.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rooflight.algebra.notation import Tensor
-from rooflight.plan.training.derive.derivation import Derivation, Derived
+from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.time.parts import WorkKind, has_weight
 from rooflight.plan.training.time.sweep import placing
 
@@ -17,7 +17,7 @@ Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class WorkTally:
     """The lines of a derivation that take time, those that take the same time once."""
 
     works: Mapping[str, list[tuple[WorkKind, Derived, int]]]
@@ -26,7 +26,7 @@ class Tally:
 
 
 @lru_cache(maxsize=2048)
-def tally_of(derivation: Derivation, again: Again) -> Tally:
+def tally_of(derivation: DerivedLayer, again: Again) -> WorkTally:
     works: dict[str, dict[object, list[Derived]]] = {"": {}}
     sent: dict[Key, dict[object, list[Derived]]] = {}
     read: dict[Tensor, None] = {}
@@ -54,7 +54,7 @@ def tally_of(derivation: Derivation, again: Again) -> Tally:
     casts: dict[object, list[Tensor]] = {}
     for tensor in read:
         casts.setdefault(placing(tensor), []).append(tensor)
-    return Tally(
+    return WorkTally(
         {p: [(_kind(x[0]), x[0], len(x)) for x in by.values()] for p, by in works.items()},
         [(alike[0], len(alike)) for alike in casts.values()],
         {key: [(x[0], len(x)) for x in by.values()] for key, by in sent.items()},

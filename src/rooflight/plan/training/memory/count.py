@@ -26,7 +26,7 @@ from rooflight.plan.file.record import Part
 from rooflight.plan.training.memory.in_flight import gathered_part, loss_dtypes, workspace_part
 from rooflight.plan.training.memory.job import Job
 from rooflight.plan.training.memory.remat import Remat, keep
-from rooflight.plan.training.memory.sized import Component, Sized, components, size_up
+from rooflight.plan.training.memory.sized import BlockBytes, StateComponent, components, size_up
 from rooflight.plan.training.memory.template import Same
 from rooflight.plan.training.time.stages import (
     Waiting,
@@ -168,7 +168,7 @@ def _cut(job: Job, count: int) -> list[Sequence[int]]:
     return chunk_by_flops(layers, count, head=head / mean)
 
 
-def _for_a_moment(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, ...]:
+def _for_a_moment(job: Job, sized: BlockBytes, stage: _Stage) -> tuple[Part, ...]:
     layers, has_head = stage.layers, any(stage.has_head)
     if job.framework.scans_layers:
         return scanned_parts(job, sized, layers, has_head=has_head)
@@ -179,7 +179,7 @@ def _for_a_moment(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, ...]:
     return gathered_part(job, runs), workspace_part(job, layer=widest, loss=loss)
 
 
-def _of_the_framework(job: Job, sized: Sized, stage: _Stage, nbytes: int) -> tuple[Part, ...]:
+def _of_the_framework(job: Job, sized: BlockBytes, stage: _Stage, nbytes: int) -> tuple[Part, ...]:
     """What only a named framework holds."""
     found: list[Part] = []
     if job.framework.unread_gradients:
@@ -208,7 +208,7 @@ def usable_hbm_bytes(chip: Chip, margin: float = 0.0) -> int:
     return int(usable * (1 - margin))
 
 
-def _state(job: Job, sized: Sized, stage: _Stage) -> list[Part]:
+def _state(job: Job, sized: BlockBytes, stage: _Stage) -> list[Part]:
     """Weights, gradients, master weights and moments; tied weights are on both end stages."""
     first, last = any(stage.has_embedding), any(stage.has_head)
     ends = (*(["embedding"] if first else ()), *(["head"] if last else ()))
@@ -221,7 +221,7 @@ def _state(job: Job, sized: Sized, stage: _Stage) -> list[Part]:
     ]
 
 
-def _state_part(component: Component, nbytes: int, job: Job) -> Part:
+def _state_part(component: StateComponent, nbytes: int, job: Job) -> Part:
     if not component.dtypes:
         return Part(component.name, 0, f"recipe {job.recipe.name} keeps none")
     each = " + ".join(dtype.name for dtype in component.dtypes)
@@ -230,7 +230,7 @@ def _state_part(component: Component, nbytes: int, job: Job) -> Part:
     return Part(component.name, nbytes, f"{each} under {job.layout.text}{more}")
 
 
-def _saved(job: Job, sized: Sized, stage: _Stage) -> tuple[Part, int]:
+def _saved(job: Job, sized: BlockBytes, stage: _Stage) -> tuple[Part, int]:
     """Kept activations on the chip, and those on the host; no policy touches the head."""
     by_chunk = [sum(n * sized.kept[b] for b, n in chunk.items()) for chunk in stage.chunks]
     ends = [sized.head_kept if last else 0 for last in stage.has_head]
@@ -292,7 +292,7 @@ class _Moment:
 
 
 def scanned_parts(
-    job: Job, sized: Sized, layers: dict[int, int], *, has_head: bool
+    job: Job, sized: BlockBytes, layers: dict[int, int], *, has_head: bool
 ) -> tuple[Part, ...]:
     """Of a stage that has so many `layers` of each block."""
     moments = [_layers(sized, layers, has_head=has_head)]
@@ -317,7 +317,7 @@ def _work(job: Job, moment: _Moment) -> str:
     return f"logits of up to {job.framework.loss_tokens} tokens at the loss ({dtypes})"
 
 
-def _layers(sized: Sized, layers: dict[int, int], *, has_head: bool) -> _Moment:
+def _layers(sized: BlockBytes, layers: dict[int, int], *, has_head: bool) -> _Moment:
     ends = ("head", "tied") if has_head else ()
     stacked = sum(n * _weights(sized, b) for b, n in layers.items())
     stacked += sum(_weights(sized, end) for end in ends)
@@ -325,14 +325,14 @@ def _layers(sized: Sized, layers: dict[int, int], *, has_head: bool) -> _Moment:
     return _Moment("a layer", stacked, 2 * gathered, _most(sized.backward[b] for b in layers))
 
 
-def _loss(job: Job, sized: Sized) -> _Moment:
+def _loss(job: Job, sized: BlockBytes) -> _Moment:
     table = sum(g.nbytes for g in sized.gathered["head"])
     tokens = job.tokens_of_a_chip
     some = min(1.0, job.framework.loss_tokens / tokens) if job.framework.loss_tokens else 1.0
     return _Moment("the loss", 0, table + sized.head_gradient, ceil(some * sized.loss))
 
 
-def _weights(sized: Sized, key: int | str) -> int:
+def _weights(sized: BlockBytes, key: int | str) -> int:
     return sized.state[key][0]
 
 

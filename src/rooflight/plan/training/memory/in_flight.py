@@ -11,7 +11,7 @@ from rooflight.algebra.shapes import ways
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.plan.file.record import Part
 from rooflight.plan.training.memory.job import Job, OnChip
-from rooflight.plan.training.memory.template import Layer, Pattern, Product
+from rooflight.plan.training.memory.template import Layer, Pattern, WeightDot
 from rooflight.units import format_si
 
 _F32 = DTYPES["f32"]
@@ -25,12 +25,12 @@ class Gathered:
     nbytes: int
 
 
-def gathered(products: Iterable[Product], on: OnChip) -> tuple[Gathered, ...]:
+def gathered(products: Iterable[WeightDot], on: OnChip) -> tuple[Gathered, ...]:
     """The weights of one layer, or of the head, in the order of their products."""
     return tuple(Gathered(p.name, _gathered_bytes(p, on)) for p in products)
 
 
-def _gathered_bytes(product: Product, on: OnChip) -> int:
+def _gathered_bytes(product: WeightDot, on: OnChip) -> int:
     job = on.job
     flat = job.data_axes if job.zero >= 3 else ()
     if ways(tuple({*product.gathered_over, *flat}), job.axes) == 1:

@@ -1,6 +1,6 @@
 """Which activations a layer keeps for its backward pass, and which ops it does again.
 
-In: the ops of one layer and a `Remat` policy. Out: `Kept`. One rule serves every policy: what the
+In: the ops of one layer and a `Remat` policy. Out: `SavedActivations`. One rule for all: what the
 backward pass needs is kept where the policy saves it, else the op that made it is done again, from
 inputs for which the same holds. The input of a layer is always kept; what nothing reads is not
 done again (the last product of a layer), so full rematerialisation costs less than a forward pass.
@@ -67,7 +67,7 @@ def _result(op: Op) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedActivations:
     """What one layer keeps, what it makes again in the backward pass, and by which ops."""
 
     tensors: tuple[Tensor, ...]
@@ -85,7 +85,7 @@ class _Value:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _OpValues:
     """An op with the values it reads and writes, weights left out."""
 
     op: Op
@@ -93,7 +93,7 @@ class _Done:
     writes: _Value
 
 
-def keep(ops: Sequence[Op], remat: Remat) -> Kept:
+def keep(ops: Sequence[Op], remat: Remat) -> SavedActivations:
     """Applies a policy to the ops of one layer, in order.
 
     >>> from rooflight.models.graph.build import model_graph
@@ -119,7 +119,7 @@ def keep(ops: Sequence[Op], remat: Remat) -> Kept:
         again[value] = None
         todo += [v for d in makers for v in d.reads]
     order = _in_order(done)
-    return Kept(
+    return SavedActivations(
         tuple(v.tensor for v in order if v in kept),
         tuple(v.tensor for v in order if v in again and v in needed),
         tuple(d.op for d in done if d.writes in again),
@@ -149,19 +149,19 @@ def _as_written(tensor: Tensor) -> Tensor:
     return replace(tensor, dims=tuple("T" if d == "S" else d for d in tensor.dims))
 
 
-def _trace(ops: Iterable[Op]) -> list[_Done]:
+def _trace(ops: Iterable[Op]) -> list[_OpValues]:
     written: dict[Tensor, int] = {}
-    done: list[_Done] = []
+    done: list[_OpValues] = []
     for op in ops:
         reads = tuple(_Value(t, written.get(t, 0)) for t in activations(op))
         result = _as_written(op.contraction.result)
         # Two ops add to the same scores; every other second writing makes a new value.
         written[result] = 1 if is_score(result) else written.get(result, 0) + 1
-        done.append(_Done(op, reads, _Value(result, written[result])))
+        done.append(_OpValues(op, reads, _Value(result, written[result])))
     return done
 
 
-def _needed(done: Sequence[_Done]) -> list[_Value]:
+def _needed(done: Sequence[_OpValues]) -> list[_Value]:
     """What gradients read, and products that only the loss or the router reads."""
     read = {v for d in done for v in d.reads}
     values = [v for d in done for v in _read_by_gradients(d) if not is_score(v.tensor)]
@@ -169,12 +169,12 @@ def _needed(done: Sequence[_Done]) -> list[_Value]:
     return list(dict.fromkeys(values))
 
 
-def _read_by_gradients(done: _Done) -> tuple[_Value, ...]:
+def _read_by_gradients(done: _OpValues) -> tuple[_Value, ...]:
     """The gradient of a product reads its operands; that of a sum or of a move reads nothing."""
     is_sum = done.op.kind == "elementwise" and done.op.name.endswith(".add")
     is_dispatch = done.op.kind == "route" and "C" in done.op.contraction.result.dims
     return () if is_sum or is_dispatch else done.reads
 
 
-def _in_order(done: Sequence[_Done]) -> list[_Value]:
+def _in_order(done: Sequence[_OpValues]) -> list[_Value]:
     return list(dict.fromkeys(v for d in done for v in (*d.reads, d.writes)))

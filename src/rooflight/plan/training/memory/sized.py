@@ -1,6 +1,6 @@
 """Bytes on one chip of everything that pipeline stages are made of, each worked out once.
 
-In: a `Job`. Out: `Sized`. A stage only adds: so many layers of this block, one head.
+In: a `Job`. Out: `BlockBytes`. A stage only adds: so many layers of this block, one head.
 """
 
 import math
@@ -14,14 +14,14 @@ from rooflight.dtypes import Dtype
 from rooflight.models.layout.zero import split_state
 from rooflight.plan.training.memory.in_flight import Gathered, backward_bytes, gathered, loss_bytes
 from rooflight.plan.training.memory.job import Job, OnChip
-from rooflight.plan.training.memory.template import Pattern, Product, Same, Stored, pattern_of
+from rooflight.plan.training.memory.template import Pattern, Same, Stored, WeightDot, pattern_of
 
 AxisSizes = tuple[tuple[str, int], ...]
 Shape = tuple[str, tuple[int, ...]]  # of a product's weight on one chip, with the op's name
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class BlockBytes:
     """Bytes by block, and of both ends of the model."""
 
     pattern: Pattern
@@ -35,16 +35,16 @@ class Sized:
     loss: int
 
 
-def size_up(job: Job) -> Sized:
+def size_up(job: Job) -> BlockBytes:
     """Multiplies out the pattern of a job."""
     on, pattern = OnChip(job, job.sizes()), pattern_of(job)
     layers = pattern.layers.items()
     weights: dict[int | str, tuple[Stored, ...]] = {b: layer.weights for b, layer in layers}
     weights |= {"embedding": pattern.embedding, "head": pattern.head, "tied": pattern.tied}
-    products: dict[int | str, tuple[Product, ...]] = {b: layer.products for b, layer in layers}
+    products: dict[int | str, tuple[WeightDot, ...]] = {b: layer.products for b, layer in layers}
     products |= {"head": pattern.head_products}
     stored = components(job)
-    return Sized(
+    return BlockBytes(
         pattern,
         {b: tuple(_stored_bytes(c, w, job) for c in stored) for b, w in weights.items()},
         {b: on.kept(layer.kept) for b, layer in layers},
@@ -61,7 +61,7 @@ def size_up(job: Job) -> Sized:
     )
 
 
-def _shape(product: Product, job: Job) -> Shape:
+def _shape(product: WeightDot, job: Job) -> Shape:
     """Experts are matrices of one shape."""
     local = local_shape(product.weight, job.graph.sizes, job.axes)
     pairs = zip(product.weight.dims, local, strict=True)
@@ -69,7 +69,7 @@ def _shape(product: Product, job: Job) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class StateComponent:
     """Numbers kept of every parameter; `extra` axes split what the layout leaves on a chip."""
 
     name: str
@@ -77,7 +77,7 @@ class Component:
     extra: tuple[str, ...] = ()
 
 
-def components(job: Job) -> tuple[Component, ...]:
+def components(job: Job) -> tuple[StateComponent, ...]:
     """What the recipe and the framework store of a parameter, and what ZeRO splits."""
     recipe = job.recipe
     optimizer = job.data_axes if job.zero >= 1 else ()
@@ -89,10 +89,10 @@ def components(job: Job) -> tuple[Component, ...]:
     if job.framework.scans_layers and job.micro.count == 1:
         summed = None  # those that the scan stacks are all there are
     return (
-        Component("weights", _one(recipe.weights), job.data_axes if job.zero >= 3 else ()),
-        Component("gradients", (*_one(summed), *copies), split),
-        Component("master weights", _one(recipe.master), optimizer),
-        Component("optimizer moments", recipe.moments, optimizer),
+        StateComponent("weights", _one(recipe.weights), job.data_axes if job.zero >= 3 else ()),
+        StateComponent("gradients", (*_one(summed), *copies), split),
+        StateComponent("master weights", _one(recipe.master), optimizer),
+        StateComponent("optimizer moments", recipe.moments, optimizer),
     )
 
 
@@ -100,7 +100,7 @@ def _one(dtype: Dtype | None) -> tuple[Dtype, ...]:
     return (dtype,) if dtype else ()
 
 
-def _stored_bytes(component: Component, weights: Iterable[Stored], job: Job) -> int:
+def _stored_bytes(component: StateComponent, weights: Iterable[Stored], job: Job) -> int:
     return sum(
         dtype.nbytes(_elements(stored, component.extra, job))
         for stored in weights

@@ -25,7 +25,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class WeightDot:
     """A weight matmul as one chip does it, its operands brought together."""
 
     name: str
@@ -41,7 +41,7 @@ class Layer:
     kept: tuple[Tensor, ...]
     names: tuple[str, ...]  # of what is kept
     remade: tuple[Tensor, ...]
-    products: tuple[Product, ...]
+    products: tuple[WeightDot, ...]
     moments: tuple[tuple[Tensor, ...], ...]  # operands and result of each op, in memory together
     weights: tuple[Stored, ...]
 
@@ -55,7 +55,7 @@ class Pattern:
     head: tuple[Stored, ...]
     tied: tuple[Stored, ...]  # of the embedding, read by the head again
     head_kept: tuple[Tensor, ...]
-    head_products: tuple[Product, ...]
+    head_products: tuple[WeightDot, ...]
     logits: Tensor
 
 
@@ -129,7 +129,7 @@ def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Fr
     )
 
 
-def _whole(ops: Iterable[Op], products: Mapping[str, Product]) -> dict[str, Tensor]:
+def _whole(ops: Iterable[Op], products: Mapping[str, WeightDot]) -> dict[str, Tensor]:
     """Inputs of products as gathered for them; the stream itself is an input of no product."""
     found: dict[str, Tensor] = {}
     for op in ops:
@@ -150,7 +150,7 @@ def _copies(ops: Iterable[Op], kept: Iterable[Tensor]) -> list[Tensor]:
     ]
 
 
-def _moment(op: Op, layout: Layout, products: Mapping[str, Product]) -> tuple[Tensor, ...]:
+def _moment(op: Op, layout: Layout, products: Mapping[str, WeightDot]) -> tuple[Tensor, ...]:
     """Gradients of the result and of the activations of one op are in memory together."""
     if op.kind == "matmul":
         return products[op.name].activations
@@ -158,7 +158,7 @@ def _moment(op: Op, layout: Layout, products: Mapping[str, Product]) -> tuple[Te
     return tuple(layout.of_activation(t) for t in ends if not is_score(t))
 
 
-def _product(op: Op, layout: Layout) -> Product:
+def _product(op: Op, layout: Layout) -> WeightDot:
     """Axes that split the tokens before and after a product stay; a weight must lose these.
 
     All other axes are the weight's own: an activation is gathered to meet it, and its result
@@ -177,7 +177,7 @@ def _product(op: Op, layout: Layout) -> Product:
 
     whole = Tensor(weight.name, weight.dims, tuple(held.values()))
     lost = tuple(axis for axis in home.sharded_over if axis in tokens)
-    return Product(op.name, whole, tuple(map(placed, (*inputs, result))), lost)
+    return WeightDot(op.name, whole, tuple(map(placed, (*inputs, result))), lost)
 
 
 def _token_axes(tensors: Iterable[Tensor], weight: Tensor, layout: Layout) -> set[str]:

@@ -1,10 +1,10 @@
 """A step's time against its batch, scheme by scheme: the figures of the book's chapter 5.
 
-In: a `Question` and the candidate that answers it. Out: `Curve`s: what a step of every batch spends
-on products and on collectives. As in the book, memory is not asked and a step is one microbatch,
-so a curve says what the roofs allow. Unlike there, only layouts that divide count: a curve begins
-with the smallest batch that its schemes can split. The candidate's own curve keeps its mesh and the
-size of its microbatches, so it passes through the plan.
+In: a `Question` and the candidate that answers it. Out: `SchemeCurve`s: what a step of every batch
+spends on products and on collectives. As in the book, memory is not asked and a step is one
+microbatch, so a curve says what the roofs allow. Unlike there, only layouts that divide count: a
+curve begins with the smallest batch that its schemes can split. The candidate's own curve keeps its
+mesh and the size of its microbatches, so it passes through the plan.
 """
 
 import math
@@ -52,7 +52,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class SchemeCurve:
     """One family of schemes at the batches that it divides; there may be none."""
 
     name: str
@@ -82,21 +82,21 @@ def batches_around(batch: int) -> tuple[int, ...]:
     return (*halves, *(batch << i for i in range(_DOUBLED + 1)))
 
 
-def time_by_batch(question: Question, best: Candidate) -> tuple[Curve, ...]:
+def time_by_batch(question: Question, best: Candidate) -> tuple[SchemeCurve, ...]:
     """A curve for each family, at the remat policy of the candidate; its own curve is last."""
-    own = Curve("this plan", best.layout.text, tuple(_own_points(question, best)))
+    own = SchemeCurve("this plan", best.layout.text, tuple(_own_points(question, best)))
     if question.on.num_chips == 1:
         return (own,)
     return (*(_family(question, name, texts, best) for name, texts in FAMILIES.items()), own)
 
 
-def _family(question: Question, name: str, texts: Sequence[str], best: Candidate) -> Curve:
+def _family(question: Question, name: str, texts: Sequence[str], best: Candidate) -> SchemeCurve:
     """The first pattern that divides any batch."""
     for text in texts:
         points = tuple(_points(question, parse_layout(text), best))
         if points:
-            return Curve(name, text, points)
-    return Curve(name, texts[0], ())
+            return SchemeCurve(name, text, points)
+    return SchemeCurve(name, texts[0], ())
 
 
 def _points(question: Question, layout: Layout, best: Candidate) -> Iterator[CurvePoint]:

@@ -78,14 +78,14 @@ def flips(
 
     Along seq the tokens of a step stay the same: longer sequences, fewer of them.
     """
-    walk = _Walk(along, watch)
+    walk = _FlipSearch(along, watch)
     start = Side(question, best)
     below, above = (list(walk.away(start, within, up=up)) for up in (False, True))
     size = _size(start, along)
     return Flips(along, start, (*reversed(below), *above), max(1, size // within), size * within)
 
 
-class _Walk:
+class _FlipSearch:
     """Searches along one size, remembering what was found."""
 
     def __init__(self, along: Along, watch: Watch | None) -> None:

@@ -19,7 +19,7 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoints:
+class CheckpointCost:
     """What is lost to checkpoints and failures, to first order.
 
     t = sqrt(2 d M) loses least (Young 1974), and then d/t + t/(2 M) + R/M of the time is lost: to
@@ -38,7 +38,7 @@ class Checkpoints:
     def goodput(self) -> float | None:
         """The part of the time that makes progress; None where failures come too often to say.
 
-        >>> round(Checkpoints(60.0, 300.0, 3 * 3600.0).goodput, 3)
+        >>> round(CheckpointCost(60.0, 300.0, 3 * 3600.0).goodput, 3)
         0.867
         """
         if 2 * self.interval_s > self.between_failures_s:
@@ -57,7 +57,7 @@ class RunCost:
     budget: Budget
     failure_rate: FailureRate
     is_assumed: bool  # the rate was measured on another chip
-    checkpoints: Checkpoints | None
+    checkpoints: CheckpointCost | None
 
     @property
     def between_failures_s(self) -> float:
@@ -106,5 +106,5 @@ def run_cost(
         Budget(flops, terms),
         rate,
         chip.name != rate.chip,
-        None if write_s is None else Checkpoints(write_s, restart_s, between_s),
+        None if write_s is None else CheckpointCost(write_s, restart_s, between_s),
     )

@@ -1,8 +1,8 @@
 """The same model on ever more chips: scaling curves, the Pareto front, the smallest slice.
 
-In: a `Question` whose slice is the largest to look at. Out: `Point`s, each the best plan of one
-slice (`slices`), and what is read off them. Strong scaling keeps the tokens of a step, weak scaling
-the tokens of a chip.
+In: a `Question` whose slice is the largest to look at. Out: `ScalingPoint`s, each the best plan of
+one slice (`slices`), and what is read off them. Strong scaling keeps the tokens of a step, weak
+scaling the tokens of a chip.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalingPoint:
     """One slice with its best plan; None where no layout divides, or none fits."""
 
     question: Question
@@ -104,14 +104,14 @@ class Scaling:
     """A curve of throughput, fewest chips first."""
 
     kind: Kind
-    points: tuple[Point, ...]
+    points: tuple[ScalingPoint, ...]
 
-    def efficiency(self, point: Point) -> float:
+    def efficiency(self, point: ScalingPoint) -> float:
         """What a chip does as a part of what a chip does at best, on any of these slices."""
         return point.tokens_per_chip_s / max(p.tokens_per_chip_s for p in self.points)
 
     @property
-    def bend(self) -> Point | None:
+    def bend(self) -> ScalingPoint | None:
         """The first slice, past the best one, where efficiency is below `BENDS`."""
         best = max(range(len(self.points)), key=lambda i: self.points[i].tokens_per_chip_s)
         later = (p for p in self.points[best:] if p.best)
@@ -126,7 +126,7 @@ def scale(question: Question, kind: Kind, *, watch: Watch | None = None) -> Scal
     """Plans every slice up to the asked one; weakly, those on which sequences stay whole."""
     slices = slices_up_to(question.on)
     asked = [q for on in slices for q in _on(question, on, kind)]
-    points: list[Point] = []
+    points: list[ScalingPoint] = []
     for smaller in asked:
         points.append(_point(smaller))
         if watch:
@@ -142,13 +142,13 @@ def _on(question: Question, on: Slice, kind: Kind) -> Iterator[Question]:
         yield replace(question, on=on, batch=batch)
 
 
-def _point(question: Question) -> Point:
+def _point(question: Question) -> ScalingPoint:
     found = search_training(question, count=1)
     best = found.candidates[0] if found.candidates else None
-    return Point(question, best, divides=found.num_priced > 0)
+    return ScalingPoint(question, best, divides=found.num_priced > 0)
 
 
-def pareto(points: Sequence[Point]) -> tuple[Point, ...]:
+def pareto(points: Sequence[ScalingPoint]) -> tuple[ScalingPoint, ...]:
     """Those that no other beats in time, chips and dollars at once.
 
     Dollars are chips x time here, one chip having one price, so a larger slice stays if it is
@@ -158,7 +158,7 @@ def pareto(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(p for p in planned if not any(_beats(other, p) for other in planned))
 
 
-def _beats(one: Point, other: Point) -> bool:
+def _beats(one: ScalingPoint, other: ScalingPoint) -> bool:
     """As fast or faster, on fewer chips; or faster on as many."""
     faster = one.tokens_per_s * SAME >= other.tokens_per_s
     if one.on.num_chips == other.on.num_chips:
@@ -171,10 +171,10 @@ class Smallest:
     """The first slice that will do, and those that were tried before it."""
 
     limit_s: float | None
-    tried: tuple[Point, ...]
+    tried: tuple[ScalingPoint, ...]
 
     @property
-    def answer(self) -> Point | None:
+    def answer(self) -> ScalingPoint | None:
         last = self.tried[-1]
         return last if _will_do(last, self.limit_s) else None
 
@@ -184,7 +184,7 @@ def smallest_slice(
 ) -> Smallest:
     """The fewest chips on which a step fits, and takes no longer than `limit_s`."""
     slices = slices_up_to(question.on)
-    tried: list[Point] = []
+    tried: list[ScalingPoint] = []
     for on in slices:
         tried.append(_point(replace(question, on=on)))
         if watch:
@@ -194,6 +194,6 @@ def smallest_slice(
     return Smallest(limit_s, tuple(tried))
 
 
-def _will_do(point: Point, limit_s: float | None) -> bool:
+def _will_do(point: ScalingPoint, limit_s: float | None) -> bool:
     step_s = point.step_s
     return step_s is not None and (limit_s is None or step_s <= limit_s)

@@ -30,7 +30,7 @@ SAME = 1.001  # times within a thousandth are tied, as in the search
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class TimeTerm:
     """Seconds of a step by what they are spent on: of the layout asked for, and of the best."""
 
     name: str
@@ -48,7 +48,7 @@ class WhyNot:
     best: Candidate
     candidate: Candidate | None = None
     outside: tuple[str, ...] = ()  # what of it the search leaves out
-    terms: tuple[Term, ...] = ()
+    terms: tuple[TimeTerm, ...] = ()
     fixes: tuple[Fix, ...] = ()  # to be made one after the other, where it does not fit
 
 
@@ -173,12 +173,12 @@ def terms(candidate: Candidate) -> dict[str, float]:
     return {k: s for k, s in (once | collectives | {"bubble": time.bubble_s}).items() if s}
 
 
-def _terms(mine: Candidate, best: Candidate) -> tuple[Term, ...]:
+def _terms(mine: Candidate, best: Candidate) -> tuple[TimeTerm, ...]:
     mine_s, best_s = terms(mine), terms(best)
     names = dict.fromkeys((*mine_s, *best_s))
     last = [n for n in names if n == "bubble"]
     return tuple(
-        Term(name, mine_s.get(name, 0.0), best_s.get(name, 0.0))
+        TimeTerm(name, mine_s.get(name, 0.0), best_s.get(name, 0.0))
         for name in (*(n for n in names if n != "bubble"), *last)
     )
 

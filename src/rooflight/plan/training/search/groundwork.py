@@ -20,7 +20,7 @@ from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.derivation import Split, splits_of
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
 from rooflight.plan.training.search.space import Meshes, every_placement, patterns
-from rooflight.plan.training.time.sweep import Points, Sizes, contractions
+from rooflight.plan.training.time.sweep import Points, Workload, contractions
 
 Asked = Mapping[int, Sequence[Contraction]]
 OURS = FRAMEWORKS["rooflight"]
@@ -67,7 +67,7 @@ class Groundwork:
         graph = self._graph
         splits = splits_of(placed_tensors(graph, layout, self.asked(layout)))
         moving = frozenset(s for s in splits if s[0] == "B" or s[0] in graph.per_token)
-        sizes = Sizes(graph, 1, self._seq, DTYPES["bf16"], {})
+        sizes = Workload(graph, 1, self._seq, DTYPES["bf16"], {})
 
         def keep(table: MeshSweep) -> npt.NDArray[np.bool_]:
             alone, every = Meshes(layout, (table,)), np.arange(table.count)

@@ -13,7 +13,15 @@ from rooflight.errors import RooflightError, UsageError
 from rooflight.hardware.slice import Slice
 from rooflight.models.graph.ops import Graph
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.record import Alternative, Choice, ForecastTime, Held, Mfu, Plan, Time
+from rooflight.plan.file.record import (
+    Alternative,
+    Decision,
+    ForecastTime,
+    MemoryUse,
+    Mfu,
+    Plan,
+    Time,
+)
 from rooflight.plan.training.memory.framework import FRAMEWORKS, default_framework, parse_framework
 from rooflight.plan.training.memory.recipe import parse_recipe
 from rooflight.plan.training.search.candidate import Candidate, Question, Rank, counted_seconds
@@ -160,7 +168,7 @@ def better_batch(question: Question, best: Candidate) -> tuple[int, Candidate] |
 
 
 def plan_record(
-    model: ModelSpec, question: Question, found: Search, choices: tuple[Choice, ...] = ()
+    model: ModelSpec, question: Question, found: Search, choices: tuple[Decision, ...] = ()
 ) -> Plan:
     """The best candidate as a record, the others as its alternatives."""
     q, best = question, found.candidates[0]
@@ -232,12 +240,12 @@ def _forecast(candidate: Candidate) -> ForecastTime:
     )
 
 
-def _held(candidate: Candidate) -> Held:
+def _held(candidate: Candidate) -> MemoryUse:
     held = candidate.memory
-    return Held(held.stage, held.parts, held.hbm_bytes)
+    return MemoryUse(held.stage, held.parts, held.hbm_bytes)
 
 
-def _choices(best: Candidate, found: Search) -> tuple[Choice, ...]:
+def _choices(best: Candidate, found: Search) -> tuple[Decision, ...]:
     tried = f"the fastest that fits of {format_count(found.num_priced)} layouts that were priced"
     kept = f"{best.remat.help}: more does not fit, or is slower"
     remat = {
@@ -246,9 +254,9 @@ def _choices(best: Candidate, found: Search) -> tuple[Choice, ...]:
         "block": "keeping more than the inputs of layers does not fit, or is slower",
     }
     return (
-        Choice("layout", best.layout.text, tried),
-        Choice("remat", best.remat.name, remat.get(best.remat.name, kept)),
-        Choice("zero", "1", "optimizer state over all data axes costs no more traffic"),
+        Decision("layout", best.layout.text, tried),
+        Decision("remat", best.remat.name, remat.get(best.remat.name, kept)),
+        Decision("zero", "1", "optimizer state over all data axes costs no more traffic"),
     )
 
 

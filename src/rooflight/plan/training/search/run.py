@@ -24,7 +24,7 @@ from rooflight.models.graph.count import training_flops
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.forecast.constants import MATMUL_CONSTANTS
 from rooflight.plan.training.forecast.evidence import context_axes, least_context, seen_reaches
-from rooflight.plan.training.forecast.sweep import Forecasts, Setting
+from rooflight.plan.training.forecast.sweep import Forecasts, ForecastSetting
 from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.least import LeastMemory
@@ -46,7 +46,7 @@ from rooflight.plan.training.search.region import or_all
 from rooflight.plan.training.search.space import Meshes, microbatch_counts
 from rooflight.plan.training.time.compose import Steps, layer_times
 from rooflight.plan.training.time.parts import bubble_part
-from rooflight.plan.training.time.sweep import Points, Sizes, kept_by
+from rooflight.plan.training.time.sweep import Points, Workload, kept_by
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -75,7 +75,7 @@ Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layou
 
 def search_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
     """Prices every layout and returns the `count` fastest that fit, no two of the same degrees."""
-    found = Found(question, count)
+    found = SearchState(question, count)
     layouts = layouts_of(question)
     limit_s = math.inf
     for done, layout in enumerate(layouts):
@@ -93,7 +93,7 @@ def layouts_of(question: Question) -> list[Layout]:
     return layouts if question.on.num_chips > 1 else layouts[:1]
 
 
-class Found:
+class SearchState:
     """What a search has priced so far."""
 
     def __init__(self, question: Question, count: int) -> None:
@@ -231,16 +231,16 @@ class Found:
         return True
 
 
-def sizes_of(question: Question) -> Sizes:
+def sizes_of(question: Question) -> Workload:
     """Forecasts tell the dtype of matmuls from that of activations, the roofline does not."""
     q = question
     kept = kept_by(q.graph, or_all(q.region.remats, policies_of(q)))
     dtype = q.stored if q.rank == "forecast" else q.dtype
-    return Sizes(q.graph, q.batch, q.seq, dtype, kept)
+    return Workload(q.graph, q.batch, q.seq, dtype, kept)
 
 
 def every_point(
-    question: Question, sizes: Sizes, placed: Placed, limit_s: float
+    question: Question, sizes: Workload, placed: Placed, limit_s: float
 ) -> Iterator[tuple[Points, int]]:
     """All points of a pattern that divide, a chunk at a time; and how many were skipped."""
     meshes = placed.meshes
@@ -262,7 +262,7 @@ def ground_of(question: Question) -> Groundwork:
 
 
 def _chunks(
-    question: Question, sizes: Sizes, meshes: Meshes, limit_s: float
+    question: Question, sizes: Workload, meshes: Meshes, limit_s: float
 ) -> Iterator[tuple[Points, int]]:
     """Every mesh with every number of microbatches that leaves each data shard whole sequences."""
     counts = np.array(question.region.counts(microbatch_counts(question.batch)), np.int64)
@@ -383,7 +383,7 @@ def _pricer(question: Question, points: Points, asked: Asked) -> Price:
 
         return composed
     values = question_basis(question).values
-    setting = Setting(question.dtype, values, in_step=question.framework.in_step)
+    setting = ForecastSetting(question.dtype, values, in_step=question.framework.in_step)
     forecasts = Forecasts(points, asked, setting)
 
     def forecast(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:

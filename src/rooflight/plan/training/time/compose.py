@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rooflight.algebra.notation import Contraction, Tensor
 from rooflight.plan.training.derive.algorithm import visible_part
-from rooflight.plan.training.derive.derivation import Derivation, Derived
+from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.derive.known_layers import derive_again
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
@@ -39,7 +39,7 @@ class Composed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _StageTimes:
     """One stage on every point: its whole step, its collectives, its three slots."""
 
     work_s: Floats
@@ -83,7 +83,7 @@ class Steps:
             for b in (*dict.fromkeys(order), HEAD)
         }
 
-    def _stage(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> _Stage:
+    def _stage(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> _StageTimes:
         again, is_staged = f"again:{remat.name}", self._sent is not None
         # A backward of a pipeline runs its stage again; the head is with the loss.
         slots = (("F",), ("F", "B", again) if is_staged else ("B", again), ("W",))
@@ -102,7 +102,7 @@ class Steps:
             for a in axes[0]
         }
         busy = self._count * sum(products)
-        return _Stage(
+        return _StageTimes(
             np.maximum(busy, _together(whole, overlap)),
             _together(whole, "sum") + np.zeros(len(self._count)),
             [np.maximum(p, _together(c, overlap)) for p, c in zip(products, axes, strict=True)],
@@ -164,7 +164,7 @@ def layer_times(
 def _add(
     totals: dict[Key, Floats],
     points: Points,
-    derivation: Derivation,
+    derivation: DerivedLayer,
     again: Again,
     where: Ints,
 ) -> None:
@@ -186,7 +186,7 @@ def _seconds(points: Points, line: Derived) -> Floats:
 
 
 @lru_cache(maxsize=2048)
-def _tally(derivation: Derivation, again: Again) -> dict[Key, list[tuple[Derived, int]]]:
+def _tally(derivation: DerivedLayer, again: Again) -> dict[Key, list[tuple[Derived, int]]]:
     """The lines of every part, those that take the same time once, with how many they are."""
     found: dict[Key, dict[object, list[Derived]]] = {}
 

@@ -27,7 +27,12 @@ from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.count import dim_sizes, training_flops
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
-from rooflight.plan.training.derive.algorithm import Algorithm, Line, derive_algorithm, pad_routed
+from rooflight.plan.training.derive.algorithm import (
+    Algorithm,
+    PricedStep,
+    derive_algorithm,
+    pad_routed,
+)
 from rooflight.plan.training.derive.derivation import token_axes
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS, Remat, is_score, keep
@@ -116,7 +121,7 @@ def training_parts(run: TrainingRun) -> Parts:
     >>> round(products_s * parts.peak_flops / parts.model_flops, 6)  # nothing is done again
     1.0
     """
-    layers = _Layers(run)
+    layers = _LayerParts(run)
     stages = ways(run.layout.stages, run.mesh.axes)
     shares = step_shares(run.graph.order, stages, run.micro, in_step=run.in_step)
     roofs = {block: layers.roof_s(block) for block in layers.ops}
@@ -196,7 +201,7 @@ def bubble_part(micro: Microbatching, stages: Any, *, in_step: bool = False) -> 
 
 
 @dataclass(slots=True)
-class _Layers:
+class _LayerParts:
     """The work and traffic of one layer of each block, in one microbatch, derived once."""
 
     run: TrainingRun
@@ -243,7 +248,7 @@ class _Layers:
             return {op.name for op in self.ops[block]}
         return {op.name for op in keep(self.ops[block], self.run.remat).ops}
 
-    def _products(self, block: int, again: set[str]) -> Iterator[Line]:
+    def _products(self, block: int, again: set[str]) -> Iterator[PricedStep]:
         algorithm = self.algorithms[block]
         for line in algorithm.spent:
             if line.price.op and not (line.slot == "W" and self.run.freezes_weights):
@@ -252,7 +257,7 @@ class _Layers:
             if line.price.op and line.op in again:
                 yield line
 
-    def _product(self, line: Line) -> Work:
+    def _product(self, line: PricedStep) -> Work:
         """Products with a weight run in the run's dtype, those of attention in 16 bits."""
         chip, dtype = (
             self.run.mesh.slice.chip,
@@ -267,7 +272,7 @@ class _Layers:
             moved -= read - read * dtype.bits // self.run.stored.bits
         return Work(kind, dtype.name, line.price.flops / peak, moved / _hbm(chip), 1.0)
 
-    def _casts(self, products: Sequence[Line]) -> Iterator[int]:
+    def _casts(self, products: Sequence[PricedStep]) -> Iterator[int]:
         """Bytes written to narrow what products read; weights are narrowed once a step."""
         if self.run.compute.bits >= self.run.stored.bits:
             return
@@ -322,7 +327,7 @@ class _Layers:
                 found += self._traffic(line, once=False)
         return found
 
-    def _traffic(self, line: Line, *, once: bool) -> Iterator[Traffic]:
+    def _traffic(self, line: PricedStep, *, once: bool) -> Iterator[Traffic]:
         time = line.price.network
         is_critical = line.waits == "critical"
         if time and time.kind == "all_to_all" and is_critical:

@@ -15,7 +15,7 @@ from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Op
 from rooflight.models.layout.rules import Layout
 from rooflight.models.layout.staging import stage_kinds
-from rooflight.plan.training.derive.algorithm import Algorithm, Line
+from rooflight.plan.training.derive.algorithm import Algorithm, PricedStep
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat, keep
 from rooflight.plan.training.time.stages import stage_chunks, stage_layers
@@ -50,7 +50,7 @@ def layer_spent(algorithm: Algorithm, ops: Sequence[Op], remat: Remat) -> Iterat
             yield _spent(line, "again")
 
 
-def _spent(line: Line, part: Part) -> Spent:
+def _spent(line: PricedStep, part: Part) -> Spent:
     where = "" if line.price.op else "+".join(sorted(line.step.axes))
     return Spent(part, where, line.waits, line.price.expected_s)
 

@@ -26,7 +26,7 @@ from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.derive.derivation import Split, known_options, splits_of, token_axes
 from rooflight.plan.training.derive.known_layers import contractions_of
-from rooflight.plan.training.memory.remat import Kept, Remat, keep
+from rooflight.plan.training.memory.remat import Remat, SavedActivations, keep
 from rooflight.plan.training.search.space import Meshes
 from rooflight.plan.training.time.step_time import layer_runs
 
@@ -37,21 +37,21 @@ _LARGEST_CODE = 2**62  # a combination of choices is one number
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class Workload:
     """What is trained: the graph, its sequences, the numbers' format; what each policy keeps."""
 
     graph: Graph
     batch: int
     seq: int
     dtype: Dtype
-    kept: Mapping[str, Mapping[int, Kept]]  # by remat policy and block
+    kept: Mapping[str, Mapping[int, SavedActivations]]  # by remat policy and block
 
 
 class Points:
     """Meshes of a pattern, each with a number of microbatches; sizes and rates as arrays."""
 
     def __init__(
-        self, sizes: Sizes, meshes: Meshes, mesh_of: Ints, counts: Ints, count_of: Ints
+        self, sizes: Workload, meshes: Meshes, mesh_of: Ints, counts: Ints, count_of: Ints
     ) -> None:
         self.sizes, self.meshes, self.mesh_of = sizes, meshes, mesh_of
         self.distinct_counts, self.count_of = counts, count_of
@@ -284,7 +284,7 @@ class Chooser:
         return self.points.bytes(self.points.elements(larger, without))
 
 
-def kept_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, Kept]]:
+def kept_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, SavedActivations]]:
     """What each policy keeps of each kind of layer, and does again."""
     return {r.name: {block: keep(ops, r) for block, ops in layer_runs(graph)} for r in remats}
 
