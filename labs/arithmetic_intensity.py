@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 import lab
-from rooflight.costs import critical_batch, matmul_time, ridge_point
+from rooflight.costs.roofline import critical_batch, matmul_time, ridge_point
 from rooflight.dtypes import DTYPES
-from rooflight.hardware import load_chip
+from rooflight.hardware.catalog import load_chip
 from rooflight.measure.microbench.timing import fastest
 
 N = 4096  # a matrix of 64 MB, more than a cache holds

@@ -12,11 +12,12 @@ from jax.sharding import PartitionSpec as P
 
 import lab
 from ring import COLS, ROWS, around, gathered
-from rooflight.algebra import parse_contraction, strategies
+from rooflight import parse_mesh
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
 from rooflight.compile.aot.request import CompileRequest
 from rooflight.compile.aot.run import compile_all, read_compilation
-from rooflight.costs import choose
-from rooflight.hardware import parse_mesh
+from rooflight.costs.choose import choose
 
 A, B = (1024, 512), (512, 1024)
 TEXT = "A[I_X,J] * B[J,K_X] -> C[I,K_X]"

@@ -7,9 +7,10 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import lab
-from rooflight.algebra import parse_contraction, strategies
-from rooflight.costs import choose
-from rooflight.hardware import parse_mesh
+from rooflight import parse_mesh
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
+from rooflight.costs.choose import choose
 
 B, D, F, STEPS, RATE = 512, 64, 256, 5, 0.1
 Weights = tuple[jax.Array, jax.Array]

@@ -16,12 +16,15 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 
-from rooflight.algebra import parse_contraction, strategies
+from rooflight import parse_mesh
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import parse_contraction
 from rooflight.compile.hlo.parse import parse_module
 from rooflight.compile.hlo.step import CompiledStep, read_step
-from rooflight.costs import Price, choose
+from rooflight.costs.choose import Price, choose
 from rooflight.dtypes import DTYPES
-from rooflight.hardware import Source, load_chip, parse_mesh
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.chip import Source
 from rooflight.measure.microbench.host_chip import Host, host_of
 from rooflight.measure.microbench.ops import host
 from rooflight.ui.text.table import table

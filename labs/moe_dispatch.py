@@ -9,8 +9,8 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import lab
-from rooflight.costs import CollectiveKind, collective_time
-from rooflight.hardware import parse_mesh
+from rooflight import parse_mesh
+from rooflight.costs.network import CollectiveKind, collective_time
 from rooflight.measure.microbench.timing import fastest
 
 TOKENS, D, F, EXPERTS, CHOSEN = 1024, 64, 256, 8, 1  # of a layer; one expert a device

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 
 import lab
+from rooflight import parse_mesh
 from rooflight.batching.request import Request
 from rooflight.batching.scheduler import Scheduler
 from rooflight.dtypes import DTYPES
-from rooflight.hardware import parse_mesh
-from rooflight.models.graph import dim_sizes, model_graph
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
 from rooflight.plan.training.derive.constraints import pins_of

@@ -5,10 +5,11 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
 import lab
-from rooflight.algebra import Tensor, parse_contraction, strategies
-from rooflight.costs import choose
+from rooflight import Slice, parse_mesh
+from rooflight.algebra.contract import strategies
+from rooflight.algebra.notation import Tensor, parse_contraction
+from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
-from rooflight.hardware import Slice, parse_mesh
 from rooflight.measure.microbench.timing import fastest
 from rooflight.program.execute import execute, input_spec
 

@@ -12,13 +12,18 @@ MODULES = sorted(
     for path in SRC.rglob("*.py")
     if ">>>" in path.read_text(encoding="utf-8")
 )
-NEEDS = {"jax": ("program", "engine", "measure"), "optax": ("program",), "aiohttp": ("service",)}
+NEEDS = {
+    "jax": ("program", "engine", "measure"),
+    "optax": ("program",),
+    "aiohttp": ("service",),
+    "libtpu": ("api.compiled",),
+}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_print_what_they_show(name: str) -> None:
     for package, rooms in NEEDS.items():
-        if name.split(".")[1] in rooms:
+        if name.removeprefix("rooflight.").startswith(rooms):
             pytest.importorskip(package)
     found = doctest.testmod(importlib.import_module(name))
     assert found.failed == 0 and found.attempted > 0

@@ -12,7 +12,7 @@ _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILI
 LINES_A_FILE = 400
 LARGE_FOLDERS = {
     "book": 30,
-    "cli": 90,
+    "cli": 88,
     "compile/hlo": 17,
     "interop": 18,
     "measure/published": 22,
@@ -22,7 +22,7 @@ LARGE_FOLDERS = {
     "ui/browser": 29,
     "ui/svg": 20,
 }
-LINES_IN_ALL = 85_430  # 83,000, doors, the forecast, switched networks, Megatron scripts, offload
+LINES_IN_ALL = 85_900  # 83,000, doors, the forecast, switched networks, Megatron scripts, offload
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:

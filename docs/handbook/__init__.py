@@ -11,7 +11,6 @@ from handbook.drawn import Drawn, Live
 from handbook.errata import Errata
 from handbook.full_sizes import FullSizes
 from handbook.guides import Steps
-from handbook.names import Names
 from handbook.reach import reachable
 from handbook.record import Record
 from handbook.style import FILE, write_style
@@ -27,7 +26,6 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("record", Record)
     app.add_directive("steps", Steps)
     app.add_directive("verbs", Verbs)
-    app.add_directive("names", Names)
     app.add_directive("plan-fields", PlanFields)
     app.add_directive("calibrations", Calibrations)
     app.connect("builder-inited", write_style)

@@ -11,41 +11,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rooflight.api import (
-        build_train_step,
-        collective,
-        fit,
-        forecast,
-        load_model,
-        load_plan,
-        matmul,
-        plan_training,
-        read_hlo,
-        read_trace,
-        reconcile,
-        roofline,
-        verify,
-        why_not,
-    )
+    from rooflight.api.compiled import build_train_step, read_hlo, verify, verify_function
+    from rooflight.api.costs import collective, matmul, roofline
+    from rooflight.api.measured import read_trace, reconcile
+    from rooflight.api.memory import fit
+    from rooflight.api.serving import plan_serving, simulate
+    from rooflight.api.training import forecast, load_plan, plan_training, why_not
     from rooflight.errors import RooflightError, UsageError
     from rooflight.hardware.chip import Chip
     from rooflight.hardware.mesh import Mesh, parse_mesh
     from rooflight.hardware.slice import Slice, parse_slice
+    from rooflight.models.presets import load_model
     from rooflight.models.spec import ModelSpec
     from rooflight.plan.file.record import Plan
 
 __version__ = "0.1.0"
 
-_ELSEWHERE = {
-    "Chip": "hardware.chip",
-    "Mesh": "hardware.mesh",
-    "ModelSpec": "models.spec",
-    "Plan": "plan.file.record",
-    "RooflightError": "errors",
-    "Slice": "hardware.slice",
-    "UsageError": "errors",
-    "parse_mesh": "hardware.mesh",
-    "parse_slice": "hardware.slice",
+_HOMES = {
+    "api.compiled": ("build_train_step", "read_hlo", "verify", "verify_function"),
+    "api.costs": ("collective", "matmul", "roofline"),
+    "api.measured": ("read_trace", "reconcile"),
+    "api.memory": ("fit",),
+    "api.serving": ("plan_serving", "simulate"),
+    "api.training": ("forecast", "load_plan", "plan_training", "why_not"),
+    "errors": ("RooflightError", "UsageError"),
+    "hardware.chip": ("Chip",),
+    "hardware.mesh": ("Mesh", "parse_mesh"),
+    "hardware.slice": ("Slice", "parse_slice"),
+    "models.presets": ("load_model",),
+    "models.spec": ("ModelSpec",),
+    "plan.file.record": ("Plan",),
 }
 
 __all__ = [
@@ -65,20 +60,24 @@ __all__ = [
     "matmul",
     "parse_mesh",
     "parse_slice",
+    "plan_serving",
     "plan_training",
     "read_hlo",
     "read_trace",
     "reconcile",
     "roofline",
+    "simulate",
     "verify",
+    "verify_function",
     "why_not",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'rooflight' has no attribute {name!r}")
-    return getattr(import_module(f"rooflight.{_ELSEWHERE.get(name, 'api')}"), name)
+    return getattr(import_module(f"rooflight.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from rooflight.errors import ParseError
+from rooflight.errors import ParseError, UsageError
 
 _PREFIX = {
     "": 1,
@@ -81,6 +81,29 @@ def parse_sizes(text: str, *, what: str = "dim") -> dict[str, int]:
         if sizes[name] < 1:
             raise ParseError(f"{what} {name} has size {sizes[name]}", hint="sizes start at 1")
     return sizes
+
+
+def whole(flag: str, value: int | str, *, most: int, least: int = 1) -> int:
+    """A count within bounds."""
+    count = parse_count(str(value), what=flag)
+    if not least <= count <= most:
+        raise UsageError(
+            f"{flag} {value} is not from {least} to {most:,}", hint=f"write {flag} {max(1, least)}"
+        )
+    return count
+
+
+def positive(flag: str, value: float | str, *, example: str = "20") -> float:
+    """A number above 0."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 1e-6 <= number <= 1e6:
+        raise ParseError(
+            f"{flag} {value!r} is not a number above 0", hint=f"write {flag} {example}"
+        )
+    return number
 
 
 def parse_seconds(text: str, *, what: str = "time") -> float:

@@ -18,4 +18,10 @@ def test_numbers_and_keys_that_differ_are_named() -> None:
 def test_every_room_of_a_question_is_asked() -> None:
     asked = list(commands())
     assert len(set(asked)) == len(asked) > 250
-    assert {text.split()[0] for text in asked} >= {"plan", "fit", "forecast", "simulate", "frontier"}
+    assert {text.split()[0] for text in asked} >= {
+        "plan",
+        "fit",
+        "forecast",
+        "simulate",
+        "frontier",
+    }

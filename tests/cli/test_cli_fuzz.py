@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.cli.traffic_flags import TrafficLoad
+from rooflight.api.traffic import TrafficLoad
 from rooflight.cli.verbs import VERBS, load_verb, verb_names
 from rooflight.errors import RooflightError
 from rooflight.hardware.calibration import Calibration, shipped_calibrations

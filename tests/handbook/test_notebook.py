@@ -172,7 +172,7 @@ def test_a_gap_shows_every_cause_and_what_nobody_explains(shell: Any) -> None:
 
 
 def test_a_cell_of_a_notebook_displays_a_record(shell: Any) -> None:
-    cell = "from rooflight.hardware import parse_slice; result = parse_slice('v5e:4x4'); result"
+    cell = "from rooflight import parse_slice; result = parse_slice('v5e:4x4'); result"
     done = shell.run_cell(cell, silent=True)
     assert done.success
     assert "16 chips of TPU v5e" in (html(shell, shell.user_ns["result"]) or "")

@@ -120,7 +120,7 @@ def test_the_exit_code_is_that_of_the_findings_or_of_the_baseline(
     def found(*_: object, **__: object) -> ProgramVerdict:
         return verdicts[name]
 
-    monkeypatch.setattr(verify, "judge_program", found)
+    monkeypatch.setattr(verify, "verify_function", found)
     command = ["verify", "--fn", f"{STRANGERS}:{name}", "--on", "v5e:2x4", "--json"]
     assert main(command) == (0 if name == "experts" else 1)
     earlier = tmp_path / "verify.json"

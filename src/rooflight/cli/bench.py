@@ -4,16 +4,17 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from rooflight.api.serving import MOST_REPLICAS, engine_of
+from rooflight.api.traffic import TrafficLoad, read_slo
 from rooflight.cli.bench_dry_run import plan_document, plan_text
 from rooflight.cli.bench_page import BenchPage, document, plot, text
-from rooflight.cli.flags import add_plot, whole
+from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, show, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.replica_flags import MOST_REPLICAS, add_replica, setup_of
 from rooflight.cli.server_address import server_address
-from rooflight.cli.serving_flags import add_engine, engine_of
-from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
+from rooflight.cli.serving_flags import add_engine
+from rooflight.cli.traffic_flags import add_replica, add_traffic, load_of, setup_of
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.measure.load.machine import busy, other_load
 from rooflight.measure.load.predict import Predicted, predict
@@ -21,7 +22,7 @@ from rooflight.measure.load.tally import Measured
 from rooflight.measure.load.target import Dialect, Target
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.ui.svg.latency import latency_svg
-from rooflight.units import parse_seconds
+from rooflight.units import parse_seconds, whole
 
 HELP = "open-loop load on an OpenAI-compatible server: latencies beside what is predicted"
 
@@ -52,8 +53,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    load = load_of(args, requests=_DEFAULT_REQUESTS, most=_MOST_REQUESTS)
-    slo, predicted = slo_of(args), _predicted(args, load, slo_of(args))
+    load = load_of(args, default=_DEFAULT_REQUESTS, most=_MOST_REQUESTS)
+    slo = read_slo(args.ttft, args.tpot)
+    predicted = _predicted(args, load, slo)
     target = _target(args, predicted)
     if args.dry_run:
         arrivals = list(load.arrivals())
@@ -117,7 +119,7 @@ def _predicted(args: Namespace, load: TrafficLoad, slo: Slo) -> Predicted | None
         slo=slo,
         input_tokens=load.input_tokens,
         output_tokens=load.output_tokens,
-        engine=engine_of(args),
+        engine=engine_of(args.engine),
     )
 
 

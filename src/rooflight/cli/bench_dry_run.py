@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from rooflight.api.traffic import TrafficLoad
 from rooflight.cli.bench_page import PREDICTED, of_latency, predicted_fields, rests_on
-from rooflight.cli.traffic_flags import TrafficLoad
 from rooflight.measure.load.predict import Predicted
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.ui.text.table import table

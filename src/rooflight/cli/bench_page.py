@@ -1,11 +1,10 @@
 """What `rooflight bench` shows: the answer, latencies beside their prediction, what disturbed."""
 
-import math
 from dataclasses import dataclass
 
 from rooflight import __version__
 from rooflight.cli.serving_flags import trust
-from rooflight.cli.simulate_page import KEPT, quantiles
+from rooflight.cli.simulate_page import KEPT, answer, quantiles
 from rooflight.measure.load.machine import HIGH
 from rooflight.measure.load.predict import Predicted
 from rooflight.measure.load.tally import Measured
@@ -43,7 +42,7 @@ def text(page: BenchPage) -> str:
     found = page.found
     rate = found.output_tokens / found.duration_s if found.duration_s else 0.0
     lines = [
-        _answer(page),
+        answer(found, page.slo),
         f"{page.target.url}, {page.dialect.model}; {page.traffic}; seed {page.seed}",
         "",
         _latencies(found, page.predicted),
@@ -57,21 +56,6 @@ def text(page: BenchPage) -> str:
         *rests_on(page.predicted),
     ]
     return "\n".join(lines)
-
-
-def _answer(page: BenchPage) -> str:
-    found = page.found
-    promised = [f"{name} {format_seconds(seconds)}" for name, seconds in _promises(page.slo)]
-    within = f"within {' and '.join(promised)}" if promised else "finished"
-    return (
-        f"{found.good_share:.2%} of {found.num_requests:,} requests {within}:"
-        f" {found.goodput:.4g} good requests/s"
-    )
-
-
-def _promises(slo: Slo) -> list[tuple[str, float]]:
-    both = (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
-    return [(name, seconds) for name, seconds in both if seconds < math.inf]
 
 
 def _times(found: Measured) -> dict[str, Quantiles | None]:
@@ -165,13 +149,13 @@ def plot(page: BenchPage) -> LatencyPlot:
             lines.append(LatencyLine(name.upper(), times.curve))
         if times is not None and told is not None:
             lines.append(LatencyLine(f"{name.upper()} predicted", told.curve, is_prediction=True))
-    promises = [(f"{name} promised", seconds) for name, seconds in _promises(page.slo)]
+    promises = [(f"{name} promised", seconds) for name, seconds in page.slo.promises]
     return LatencyPlot(f"{page.dialect.model}: {page.traffic}", lines, promises)
 
 
 def document(page: BenchPage) -> dict[str, object]:
     """The JSON document."""
-    found, promised = page.found, dict(_promises(page.slo))
+    found = page.found
     times = {**_times(found), "lag": found.lag}
     return {
         "version": __version__,
@@ -181,8 +165,7 @@ def document(page: BenchPage) -> dict[str, object]:
         "ignores_eos": page.dialect.ignores_eos,
         "traffic": page.traffic,
         "seed": int(page.seed),
-        "ttft_s": promised.get("TTFT"),
-        "tpot_s": promised.get("TPOT"),
+        **page.slo.document,
         "requests": found.num_requests,
         "sent": found.num_sent,
         "finished": found.num_finished,

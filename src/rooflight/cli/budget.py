@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rooflight.cli.batch import parse_seq, whole_sequences
+from rooflight.api.values import parse_seq, whole_sequences
 from rooflight.cli.budget_page import (
     run_document,
     run_text,

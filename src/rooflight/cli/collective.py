@@ -4,10 +4,11 @@ import json
 import shlex
 from dataclasses import asdict
 
+from rooflight.api.costs import collective
 from rooflight.cli.flags import add_bytes, add_choice, add_mesh, add_on
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime, collective_time
+from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime
 from rooflight.errors import UsageError
 from rooflight.hardware.axes import axes_of, mesh_of
 from rooflight.hardware.mesh import Mesh
@@ -62,10 +63,12 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     mesh = mesh_of(args.mesh, parse_slice(args.on))
     axes = axes_of(args.axes, mesh)
-    time = collective_time(
+    time = collective(
         _KINDS[args.kind],
         args.bytes,
-        mesh.group(axes),
+        on=mesh.slice,
+        mesh=mesh,
+        axes=axes,
         in_network_reduction=args.in_network_reduction,
     )
     simulated_s = _trace(args, mesh, axes) if args.trace else None

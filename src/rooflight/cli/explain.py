@@ -1,7 +1,7 @@
 """`rooflight explain train`: the algorithm of a layer under a layout."""
 
 from rooflight.algebra.shapes import ways
-from rooflight.cli.batch import parse_seq, whole_sequences
+from rooflight.api.values import parse_seq, whole_sequences
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest

@@ -1,13 +1,12 @@
 """`rooflight explain serve`: the steps of a layer of a served model."""
 
-from rooflight.cli.batch import parse_seq
+from rooflight.api.values import parse_seq
 from rooflight.cli.explain import add_layer, chosen_ops
 from rooflight.cli.flags import add_choice
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
-from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
@@ -15,7 +14,7 @@ from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_laye
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, parse_count
+from rooflight.units import format_seconds, whole
 
 HELP = "the algorithm of a layer of a served model under a layout, in the notation"
 
@@ -45,9 +44,7 @@ def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
     ops = chosen_ops(model_graph(model, absorbed=args.phase == "generate"), args)
-    sequences = parse_count(args.sequences, what="--sequences")
-    if not 1 <= sequences <= _MOST:
-        raise UsageError(f"--sequences {args.sequences} is no batch", hint="write --sequences 32")
+    sequences = whole("--sequences", args.sequences, most=_MOST)
     seq = parse_seq(args.seq)
     found = served_layer(
         model,

@@ -6,7 +6,6 @@ import webbrowser
 from pathlib import Path
 from threading import Thread
 
-from rooflight.cli.flags import whole
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UnknownNameError, UsageError
@@ -14,6 +13,7 @@ from rooflight.ui.browser.server import ExploreServer, check_key
 from rooflight.ui.browser.site import Site
 from rooflight.ui.browser.view import Files
 from rooflight.ui.browser.views import VIEWS
+from rooflight.units import whole
 
 HELP = "the same answers in a browser, served from this machine: rooflines, layouts, runs"
 _KEY = "ROOFLIGHT_API_KEY"

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from rooflight.hardware.mesh import Mesh
 from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.job import Job
-from rooflight.plan.training.questions.fixes import Fix
+from rooflight.plan.training.questions.fixes import Fit, Fix
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
@@ -18,28 +17,10 @@ _NEVER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
-    """The job that was asked about or solved for, its memory, and what would help."""
-
-    model: str
-    mesh: Mesh  # as asked: `--solve chips` may find other sizes
-    solve: str | None
-    job: Job
-    stages: tuple[Memory, ...]
-    fixes: tuple[Fix, ...]  # none where it fits
-    together: tuple[Fix, ...]  # none where a fix on these chips is enough alone
-
-    @property
-    def memory(self) -> Memory:
-        """Of the stage that needs most."""
-        return max(self.stages, key=lambda found: found.total_bytes)
-
-
-def document(answer: FitReport) -> dict[str, object]:
+def document(model: str, answer: Fit) -> dict[str, object]:
     job, found = answer.job, answer.memory
     return {
-        "model": answer.model,
+        "model": model,
         "on": str(answer.mesh.slice),
         "mesh": str(answer.mesh),
         "layout": job.layout.text,
@@ -80,13 +61,13 @@ def _num_chips(job: Job) -> int:
     return math.prod(job.axes.values())
 
 
-def text(answer: FitReport, *, by_stage: bool) -> str:
+def text(model: str, answer: Fit, *, by_stage: bool) -> str:
     job, found = answer.job, answer.memory
     again = f", which does {found.extra_flops:.1%} more FLOPs" if found.again_flops else ""
     zero = f", zero {job.zero}" if job.zero else ""
     made = "" if job.framework.name == "none" else f" as in {job.framework.name}"
     blocks = [
-        f"{_verdict(answer)}\n{answer.model} under {job.layout.text} on {_place(answer)};"
+        f"{_verdict(answer)}\n{model} under {job.layout.text} on {_place(answer)};"
         f" {job.batch:,} sequences of {job.seq:,} tokens\n"
         f"recipe {job.recipe.name}{made}{zero}, remat {job.remat.name}{again}{_host(found)}"
         f"{_microbatches(job, found)}",
@@ -102,7 +83,7 @@ def text(answer: FitReport, *, by_stage: bool) -> str:
     return "\n\n".join(blocks)
 
 
-def _place(answer: FitReport) -> str:
+def _place(answer: Fit) -> str:
     if dict(answer.job.axes) == answer.mesh.axes:
         return f"{answer.mesh.slice}, mesh {answer.mesh}"
     sizes = ",".join(f"{axis}={size}" for axis, size in answer.job.axes.items())
@@ -140,7 +121,7 @@ def _by_stage(stages: Sequence[Memory]) -> str:
     )
 
 
-def _verdict(answer: FitReport) -> str:
+def _verdict(answer: Fit) -> str:
     job, found = answer.job, answer.memory
     used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} a chip"
     if not found.fits:
@@ -200,18 +181,18 @@ def _fixes(found: Sequence[Fix]) -> str:
     )
 
 
-def next_command(answer: FitReport) -> str:
+def next_command(model: str, answer: Fit) -> str:
     if dict(answer.job.axes) != answer.mesh.axes:  # other chips than asked: no slice to name
-        return f"rooflight model {answer.model}"
+        return f"rooflight model {model}"
     if answer.memory.fits:
-        return f"rooflight explain train {_where(answer, answer.job)}"
+        return f"rooflight explain train {_where(model, answer, answer.job)}"
     here = [f.job for f in answer.fixes if f.memory.fits and f.job.axes == answer.job.axes]
     here += [fix.job for fix in answer.together[-1:]]
     if not here:
-        return f"rooflight model {answer.model}"
+        return f"rooflight model {model}"
     best = here[0]
     return (
-        f"rooflight fit train {_where(answer, best)}"
+        f"rooflight fit train {_where(model, answer, best)}"
         f" --recipe {best.recipe.name} --remat {best.remat.name} --zero {best.zero}"
         f"{_in_time(best)}"
     )
@@ -227,8 +208,8 @@ def _in_time(job: Job) -> str:
     return flags + ("" if job.framework.name == "none" else f" --framework {job.framework.name}")
 
 
-def _where(answer: FitReport, job: Job) -> str:
+def _where(model: str, answer: Fit, job: Job) -> str:
     return (
-        f"{answer.model} --layout {job.layout.text} --on {answer.mesh.slice}"
+        f"{model} --layout {job.layout.text} --on {answer.mesh.slice}"
         f" --mesh {answer.mesh} --batch {job.tokens} --seq {job.seq}"
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from rooflight.cli.batch import parse_seq
+from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_choice, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
@@ -15,7 +15,7 @@ from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.memory import ChipUsage, ServingMemory
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
-from rooflight.units import format_si, parse_count
+from rooflight.units import format_si, whole
 
 HELP = "whether a served model fits into a chip's memory: weights, caches, activations"
 
@@ -73,10 +73,7 @@ def _sequences(args: Namespace) -> int:
             "the number of sequences is missing",
             hint="give --sequences 32, or --solve batch to find the most that fit",
         )
-    batch = parse_count(args.sequences, what="--sequences")
-    if not 1 <= batch <= _MOST:
-        raise UsageError(f"--sequences {args.sequences} is no batch", hint="write --sequences 32")
-    return batch
+    return whole("--sequences", args.sequences, most=_MOST)
 
 
 def _document(

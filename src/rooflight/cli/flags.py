@@ -1,14 +1,22 @@
 """The flags that several verbs share: same name, same meaning, same help everywhere."""
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
 
-from rooflight.cli.parser import Parser
-from rooflight.errors import ParseError, UnknownNameError, UsageError
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.errors import ParseError, UnknownNameError
 from rooflight.units import parse_count
 
 _LARGEST_BYTES = 10**24  # more than all memory on earth, and still exact enough to print
+
+
+def keywords(function: FunctionType, args: Namespace, *, but: Sequence[str] = ()) -> Any:
+    """The flags that a function takes: its keywords have their names."""
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+    return {name: getattr(args, name) for name in names if name not in but}
 
 
 def add_on(parser: Parser) -> None:
@@ -78,24 +86,3 @@ def _bytes(text: str) -> int:
     if nbytes > _LARGEST_BYTES:
         raise ParseError(f"--bytes {text!r} is more than 1e24", hint="write 34MB or 1.5e9")
     return nbytes
-
-
-def whole(flag: str, word: str, *, most: int, least: int = 1) -> int:
-    """A count within bounds."""
-    count = parse_count(word, what=flag)
-    if not least <= count <= most:
-        raise UsageError(
-            f"{flag} {word} is not from {least} to {most:,}", hint=f"write {flag} {max(1, least)}"
-        )
-    return count
-
-
-def positive(flag: str, word: str, *, example: str = "20") -> float:
-    """A number above 0."""
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not 1e-6 <= value <= 1e6:
-        raise ParseError(f"{flag} {word!r} is not a number above 0", hint=f"write {flag} {example}")
-    return value

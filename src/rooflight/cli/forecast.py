@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from rooflight.api.training import TrainingQuestion
 from rooflight.cli.candidate_page import candidate_document, compare, short_text
-from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.plan import add_question, read_margin, read_question
+from rooflight.cli.plan import add_question, read_question
 from rooflight.cli.plan_page import extrapolates, rests_on
 from rooflight.cli.plan_questions import PlanCommand
 from rooflight.dtypes import parse_dtype
@@ -19,17 +19,16 @@ from rooflight.interop.read import import_config
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
-from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Decision
 from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import nearest_runs
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
-from rooflight.plan.training.questions.why_not import WhyNot, judged, why_not
+from rooflight.plan.training.questions.why_not import WhyNot, judged
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
 from rooflight.plan.training.search.plan import train_question
-from rooflight.plan.training.search.wanted import Wanted, degrees_text, parse_wanted
-from rooflight.units import format_count, format_seconds, format_si
+from rooflight.plan.training.search.wanted import Wanted, degrees_text
+from rooflight.units import format_count, format_seconds, format_si, parse_part
 
 HELP = "seconds of a training step of your own layout, with interval, beside the planner's best"
 
@@ -57,13 +56,14 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    model, asked, found = _imported(args) if getattr(args, "from") else _asked(args)
-    question, wanted, mine = asked.question, found.wanted, found.candidate
+    asked, found = _imported(args) if getattr(args, "from") else _asked(args)
+    model, question = asked.training.model, asked.question
+    mine = found.candidate
     if args.json:
         overlap = question.overlap
         document = {
             "model": model.name,
-            "asked": wanted.text,
+            "asked": found.wanted.text,
             "verdict": found.verdict,
             "because": found.because,
             "forecast": candidate_document(mine, overlap) if mine else None,
@@ -80,7 +80,7 @@ def run(args: Namespace) -> int:
     return 0 if mine and mine.memory.fits else 1
 
 
-def _asked(args: Namespace) -> tuple[ModelSpec, PlanCommand, WhyNot]:
+def _asked(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """Degrees, and what the command line says beside them."""
     missing = [n for n in ("model", "layout", "batch", "seq") if getattr(args, n) is None]
     if missing:
@@ -88,15 +88,11 @@ def _asked(args: Namespace) -> tuple[ModelSpec, PlanCommand, WhyNot]:
         raise UsageError(
             f"a forecast needs {name}", hint="or a launch script that says it all: --from train.sh"
         )
-    model = load_model(args.model)
-    warn_of_gaps(model)
-    question, choices = read_question(args, model)
-    asked = PlanCommand(args, model.title, question, choices)
-    wanted = parse_wanted(args.layout, question.graph)
-    return model, asked, why_not(question, wanted, asked.planned().candidates[0])
+    asked = read_question(args)
+    return asked, asked.training.why_not(args.layout, asked.planned().candidates[0])
 
 
-def _imported(args: Namespace) -> tuple[ModelSpec, PlanCommand, WhyNot]:
+def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """A run as its own files describe it, its ranks where they put them."""
     given = [n for n in ("layout", "batch", "seq", "framework") if getattr(args, n) is not None]
     if given:
@@ -109,9 +105,9 @@ def _imported(args: Namespace) -> tuple[ModelSpec, PlanCommand, WhyNot]:
         recipe=args.recipe or read.recipe,
         framework=read.framework.name,
         rank=args.rank,
-        hbm_margin=0.0 if args.hbm_margin is None else read_margin(args),
+        hbm_margin=parse_part(args.hbm_margin or "0", what="--hbm-margin"),
     )
-    asked = PlanCommand(args, read.model.title, question, _lost(read.losses))
+    asked = PlanCommand(args, TrainingQuestion(read.model, question, _lost(read.losses)))
     schedule = read.schedule or "1f1b"
     mine = price_one(
         question,
@@ -121,7 +117,7 @@ def _imported(args: Namespace) -> tuple[ModelSpec, PlanCommand, WhyNot]:
         parse_remat(read.remat, question.graph),
     )
     wanted = Wanted(Path(getattr(args, "from")[0]).name, {})
-    return read.model, asked, judged(question, wanted, asked.planned().candidates[0], mine)
+    return asked, judged(question, wanted, asked.planned().candidates[0], mine)
 
 
 def _lost(losses: Sequence[Loss]) -> tuple[Decision, ...]:
@@ -137,7 +133,7 @@ def _text(asked: PlanCommand, question: Question, found: WhyNot) -> str:
     lines = [
         f"{asked.subject}: {degrees_text(mine)} takes {format_seconds(mine.step_s)}, 80 % between"
         f" {format_seconds(said.low_s)} and {format_seconds(said.high_s)}, MFU {mine.mfu:.1%}",
-        *(f"{c.what} {c.value}: {c.because}" for c in asked.choices),
+        *(f"{c.what} {c.value}: {c.because}" for c in asked.training.choices),
         *(f"outside the search: {reason}" for reason in found.outside),
         f"memory: {format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')} per chip,"
         f" {fits}",

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from rooflight.api.serving import engine_of
 from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, engine_of, trust
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, trust
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
@@ -85,7 +86,7 @@ def run(args: Namespace) -> int:
         layouts=[parse_serving_layout(args.layout)] if args.layout else (),
         bound=args.bound,
         most=_within(parse_count(args.most, what="--most"), "--most", _LARGEST),
-        engine=engine_of(args) if args.bound == "expected" else None,
+        engine=engine_of(args.engine) if args.bound == "expected" else None,
     )
     price = _price(args)
     best = {c: frontier(found, context=c, price=price) for c in contexts}

@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from rooflight.cli.flags import add_choice, whole
+from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.run_flags import FLAGS, TEMPLATE, add_run, cpu_devices, require_packages, run_of
@@ -15,7 +15,7 @@ from rooflight.train.events import goodput
 from rooflight.train.processes import Patience
 from rooflight.train.run import Run
 from rooflight.train.supervisor import HostJob, supervise
-from rooflight.units import parse_seconds
+from rooflight.units import parse_seconds, whole
 
 HELP = "a run on several processes and hosts, watched, and started again when one dies"
 _PORT = 8476

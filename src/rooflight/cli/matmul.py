@@ -4,13 +4,13 @@ import shlex
 from dataclasses import asdict
 
 from rooflight.algebra.autodiff import backward
-from rooflight.algebra.contract import strategies
 from rooflight.algebra.notation import Contraction, parse_contraction
+from rooflight.api.costs import matmul
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.best import PricedLayout, best_layouts
-from rooflight.costs.choose import Choice, Price, StepPrice, choose
+from rooflight.costs.choose import Choice, Price, StepPrice
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.axes import mesh_of
@@ -67,7 +67,7 @@ def run(args: Namespace) -> int:
     if args.memory_cap:
         raise UsageError("--memory-cap needs --best", hint="add --best, or leave --memory-cap out")
     asked = (contraction, *(backward(contraction) if args.backward else ()))
-    choices = [choose(strategies(c, mesh.axes), dims=dims, mesh=mesh, dtype=dtype) for c in asked]
+    choices = [matmul(c, on=mesh.slice, mesh=mesh, dims=dims, dtype=dtype.name) for c in asked]
     if args.run:
         return _run_here(args, choices, mesh, dims, dtype)
     if args.json:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from rooflight.cli.batch import parse_seq
+from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_choice, add_dtype, add_on
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show

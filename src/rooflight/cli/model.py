@@ -3,7 +3,7 @@
 import sys
 from dataclasses import asdict
 
-from rooflight.cli.batch import parse_seq
+from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_dtype
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser

@@ -1,10 +1,9 @@
 """`rooflight plan train`: the fastest layouts that fit, and why."""
 
 import shlex
-from dataclasses import replace
 
-from rooflight.cli.batch import nearest_sequences, parse_seq
-from rooflight.cli.flags import add_choice, add_dtype, add_on
+from rooflight.api.training import training_question
+from rooflight.cli.flags import add_choice, add_dtype, add_on, keywords
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
@@ -12,26 +11,16 @@ from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_page import plan_text
 from rooflight.cli.plan_questions import PlanCommand, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
-from rooflight.cli.plan_verify import Shortlist, parse_verify, require_verify, verify_search
-from rooflight.dtypes import parse_dtype
+from rooflight.cli.plan_verify import Shortlist, require_verify, verify_search
 from rooflight.errors import UsageError
-from rooflight.hardware.slice import parse_slice
-from rooflight.models.graph.build import model_graph
-from rooflight.models.presets import load_model
-from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.record import Decision, to_json
+from rooflight.plan.file.record import to_json
 from rooflight.plan.training.memory.framework import PLANNED
 from rooflight.plan.training.memory.recipe import RECIPES
 from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
-from rooflight.plan.training.search.plan import (
-    better_batch,
-    plan_record,
-    rounded_batch,
-    train_question,
-)
+from rooflight.plan.training.search.plan import better_batch
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.time.stage_time import OVERLAPS
-from rooflight.units import parse_count, parse_part
+from rooflight.units import whole
 
 _SHOWN = 8  # layouts
 _DEFAULTS = {
@@ -128,10 +117,8 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     name = asked_question(args)
-    model = load_model(args.model)
-    warn_of_gaps(model)
-    question, choices = read_question(args, model)
-    asked = PlanCommand(args, model.title, question, choices)
+    asked = read_question(args)
+    question = asked.question
     for flag, what in _OF_A_PLAN.items():
         if name and getattr(args, flag.removeprefix("--")):
             hint = f"leave out --{name.replace('_', '-')} or {flag}"
@@ -139,72 +126,45 @@ def run(args: Namespace) -> int:
     if name:
         reply = answer(name, asked)
         if args.json:
-            print_json("plan", {"model": model.name, **reply.document})
+            print_json("plan", {"model": asked.training.model.name, **reply.document})
         else:
             show(reply.text)
         return reply.exit_code
-    count = parse_verify(args.verify, most=_SHOWN) if args.verify else 0
+    count = whole("--verify", args.verify, most=_SHOWN) if args.verify else 0
     if args.flags:
         require_flags(question)
     if count or args.flags:
         require_verify(question)
     found = asked.planned(count=_SHOWN)
-    verified = verify_search(model, question, found, count) if count else None
-    return _show(asked, model, verified.found if verified else found, verified)
+    verified = verify_search(asked.training, found, count) if count else None
+    return _show(asked, verified.found if verified else found, verified)
 
 
-def _show(asked: PlanCommand, model: ModelSpec, found: Search, verified: Shortlist | None) -> int:
+def _show(asked: PlanCommand, found: Search, verified: Shortlist | None) -> int:
     """Prints a plan; with the compiler asked, the exit code says whether the first one stands."""
-    args, question, choices = asked.args, asked.question, asked.choices
+    args, training = asked.args, asked.training
     code = 0 if verified is None or verified.does_stand else 1
-    plan = (
-        verified.record(model, question, choices)
-        if verified
-        else plan_record(model, question, found, choices)
-    )
+    plan = verified.record(training) if verified else training.record(found)
     plan, options = swept(plan) if args.flags else (plan, "")
     if args.html:
-        write_report(args.html, model, question, found, plan)
+        write_report(args.html, training.model, training.question, found, plan)
     if args.json:
         print(to_json(plan), end="")
         return code
     column = verified.column if verified else []
-    show(plan_text(model.title, question, found, choices, column))
+    show(plan_text(asked.title, training.question, found, training.choices, column))
     for words in (verified.words if verified else "", options):
         if words:
             show(words)
-    _suggest(args, question, found.candidates[0])
+    _suggest(args, training.question, found.candidates[0])
     return code
 
 
-def read_question(args: Namespace, model: ModelSpec) -> tuple[Question, tuple[Decision, ...]]:
-    """What is asked; a batch of broken sequences becomes one within 2 % that suits the slice."""
-    seq = parse_seq(args.seq)
-    batch, is_whole = nearest_sequences(args.batch, seq)
-    margin = None if args.hbm_margin is None else read_margin(args)
-    question = train_question(
-        model_graph(model),
-        parse_slice(args.on),
-        batch,
-        seq,
-        parse_dtype(args.dtype),
-        overlap=args.overlap,
-        recipe=args.recipe,
-        framework=args.framework,
-        rank=args.rank,
-        hbm_margin=margin,
-    )
-    if is_whole:
-        return question, ()
-    tokens = parse_count(args.batch, what="--batch")
-    question = replace(question, batch=rounded_batch(question, tokens))
-    because = f"whole sequences that suit the slice, within 2 % of --batch {args.batch}"
-    return question, (Decision("batch", f"{question.batch * seq}", because),)
-
-
-def read_margin(args: Namespace) -> float:
-    """The part of the HBM that is to be left free."""
-    return parse_part(args.hbm_margin, what="--hbm-margin")
+def read_question(args: Namespace) -> PlanCommand:
+    """What the command line asks; gaps of the model are named."""
+    training = training_question(args.model, **keywords(training_question, args))
+    warn_of_gaps(training.model)
+    return PlanCommand(args, training)
 
 
 def _suits(question: Question, best: Candidate, batch: int, other: Candidate) -> str:

@@ -1,9 +1,9 @@
 """The questions after the plan: one flag each, parsed, asked of the library, rendered."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from rooflight.api.training import TrainingQuestion
 from rooflight.cli.flags import one_of
 from rooflight.cli.output import write_file
 from rooflight.cli.parser import Namespace, Parser
@@ -25,20 +25,16 @@ from rooflight.cli.what_if_page import (
     what_if_text,
 )
 from rooflight.cli.why_not_page import flips_document, flips_text, why_not_document, why_not_text
-from rooflight.errors import ParseError, UsageError
-from rooflight.plan.file.record import Decision
+from rooflight.errors import UsageError
 from rooflight.plan.training.questions.flips import flips
 from rooflight.plan.training.questions.run_cost import run_cost
 from rooflight.plan.training.questions.scaling import KINDS, pareto, scale, smallest_slice
 from rooflight.plan.training.questions.what_if import KNOBS, parse_changes, sensitivity, what_if
-from rooflight.plan.training.questions.why_not import why_not
 from rooflight.plan.training.search.candidate import Question
-from rooflight.plan.training.search.plan import plan_training
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.search.slices import largest_slice
-from rooflight.plan.training.search.wanted import parse_wanted
 from rooflight.ui.browser.plan_pictures import scaling_picture
-from rooflight.units import format_count, parse_count
+from rooflight.units import format_count, parse_count, parse_seconds
 
 _MOST_TOKENS = 10**18
 _SIZES = 24  # about as many sizes as a walk along the batch tries
@@ -91,9 +87,15 @@ class PlanCommand:
     """A command line, understood as far as all questions have it in common."""
 
     args: Namespace
-    title: str
-    question: Question
-    choices: tuple[Decision, ...]
+    training: TrainingQuestion
+
+    @property
+    def title(self) -> str:
+        return self.training.model.title
+
+    @property
+    def question(self) -> Question:
+        return self.training.question
 
     @property
     def subject(self) -> str:
@@ -103,7 +105,7 @@ class PlanCommand:
 
     def planned(self, count: int = 1) -> Search:
         with progress("patterns", "layouts priced") as watch:
-            return plan_training(self.question, count=count, watch=watch)
+            return self.training.search(count=count, watch=watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,7 @@ def _flag(name: str) -> str:
 
 def _why_not(asked: PlanCommand) -> Printout:
     q = asked.question
-    wanted = parse_wanted(asked.args.why_not, q.graph)
-    found = why_not(q, wanted, asked.planned().candidates[0])
+    found = asked.training.why_not(asked.args.why_not, asked.planned().candidates[0])
     runs = found.verdict not in ("does not fit", "does not divide")
     text = why_not_text(asked.subject, found, q.overlap)
     return Printout(text, why_not_document(found, q.overlap), 0 if runs else 1)
@@ -202,7 +203,7 @@ def _solve(asked: PlanCommand) -> Printout:
     if q.on.num_chips == 1:
         q = replace(q, on=largest_slice(q.on.chip))
     with progress("slices", "planned") as watch:
-        limit_s = None if limit is None else _seconds(limit, "--step-time")
+        limit_s = None if limit is None else parse_seconds(limit, what="--step-time")
         found = smallest_slice(q, limit_s=limit_s, watch=lambda n, total: watch(n, total, n))
     title = f"{asked.title}, {format_count(q.batch * q.seq)} tokens a step,"
     return Printout(smallest_text(title, found), smallest_document(found), 0 if found.answer else 1)
@@ -218,21 +219,11 @@ def _tokens(asked: PlanCommand) -> Printout:
         asked.question,
         found.candidates[0],
         tokens,
-        write_s=None if write is None else _seconds(write, "--checkpoint-s"),
-        restart_s=None if restart is None else _seconds(restart, "--restart-s"),
+        write_s=None if write is None else parse_seconds(write, what="--checkpoint-s"),
+        restart_s=None if restart is None else parse_seconds(restart, what="--restart-s"),
     )
-    page = plan_text(asked.title, asked.question, found, asked.choices)
+    page = plan_text(asked.title, asked.question, found, asked.training.choices)
     return Printout(f"{page}\n\n{run_cost_text(cost)}", run_cost_document(cost))
-
-
-def _seconds(text: str, flag: str) -> float:
-    try:
-        value = float(text.strip().removesuffix("s"))
-    except ValueError:
-        value = math.nan
-    if not 1e-9 <= value <= 1e9:
-        raise ParseError(f"{flag} {text!r} is not a time", hint=f"write seconds: {flag} 60")
-    return value
 
 
 _ANSWERS: Mapping[str, Callable[[PlanCommand], Printout]] = {

@@ -1,24 +1,17 @@
 """The flags of `rooflight plan serve`, and what they say: traffic, prices, sizes."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rooflight.cli.flags import add_choice, positive, whole
-from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.flags import add_choice
+from rooflight.cli.parser import Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import ParseError
-from rooflight.hardware.catalog import load_chip
-from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES
-from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
-from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
-from rooflight.units import parse_seconds
+from rooflight.units import positive
 
-_MOST_SPARES = 1000
-_MOST_REQUESTS = 10**6
 _TRACES = (".csv", ".jsonl", ".json")
 
 
@@ -101,49 +94,15 @@ def add_serving_questions(parser: Parser) -> None:
     )
 
 
-def sizes_of(args: Namespace) -> SchedulerLimits:
-    """Rows and tokens of a step."""
-    rows = whole("--rows", args.rows, most=10**5, least=1)
-    return SchedulerLimits(rows, whole("--step-tokens", args.step_tokens, most=10**7, least=rows))
-
-
-def spares_of(args: Namespace) -> int:
-    """Slices that may be broken."""
-    return whole("--spare", args.spare, most=_MOST_SPARES, least=0)
-
-
-def prices_of(words: Sequence[str]) -> dict[str, float]:
+def prices_of(words: Sequence[str]) -> dict[str, str]:
     """Dollars of a chip-hour by chip."""
-    found: dict[str, float] = {}
+    found: dict[str, str] = {}
     for word in words:
         name, equals, dollars = word.partition("=")
         if not equals:
             raise ParseError(f"--price {word!r} names no chip", hint="write --price v5e=1.20")
-        found[load_chip(name).name] = positive("--price", dollars, example="v5e=1.20")
+        found[name] = dollars
     return found
-
-
-def demand_of(args: Namespace) -> Demand:
-    """The traffic and its promise."""
-    requests = args.requests
-    return Demand(
-        positive("--rate", args.rate),
-        parse_lengths(args.isl, what="--isl"),
-        parse_lengths(args.osl, what="--osl"),
-        Slo(
-            math.inf if args.ttft is None else parse_seconds(args.ttft, what="--ttft"),
-            math.inf if args.tpot is None else parse_seconds(args.tpot, what="--tpot"),
-        ),
-        percentile=positive("--percentile", args.percentile, example="95"),
-        hit_rate=_hit_rate(args.hit_rate),
-        burstiness=positive("--burstiness", args.burstiness, example="1"),
-        seed=whole("--seed", args.seed, most=10**9, least=0),
-        num_requests=requests and whole("--requests", requests, most=_MOST_REQUESTS, least=100),
-    )
-
-
-def _hit_rate(word: str) -> float:
-    return 0.0 if word == "0" else positive("--hit-rate", word, example="0.5")
 
 
 def rates_of(words: str) -> list[float]:

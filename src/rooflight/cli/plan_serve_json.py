@@ -1,6 +1,5 @@
 """The JSON document of `rooflight plan serve`: all that an engine's flags can be written from."""
 
-import math
 from dataclasses import asdict
 
 from rooflight.cli.plan_serve_page import FleetPage, standing
@@ -15,17 +14,17 @@ def document(page: FleetPage) -> dict[str, object]:
     fields: dict[str, object] = {
         "question": "serve",
         "model": page.model,
-        **_demand(page.demand),
-        "fleet": _fleet(page.best) if page.best else None,
+        **_demand(page.plan.question.demand),
+        "fleet": _fleet(page.plan.best) if page.plan.best else None,
         "chips": {
             chip: _fleet(search.best) if search.best else None
-            for chip, search in page.found.items()
+            for chip, search in page.plan.found.items()
         },
         "standings": {
-            chip: standing(search.best, page.best) for chip, search in page.found.items()
+            chip: standing(search.best, page.plan.best) for chip, search in page.plan.found.items()
         },
-        "ways": sum(search.num_ways for search in page.found.values()),
-        "simulations": sum(search.num_simulations for search in page.found.values()),
+        "ways": sum(search.num_ways for search in page.plan.found.values()),
+        "simulations": sum(search.num_simulations for search in page.plan.found.values()),
     }
     if page.verdict:
         fields["separate"] = {"separates": page.verdict.separates, **asdict(page.verdict)}
@@ -52,15 +51,13 @@ def document(page: FleetPage) -> dict[str, object]:
 
 
 def _demand(demand: Demand) -> dict[str, object]:
-    slo = demand.slo
     return {
         "rate": demand.rate,
         "isl": str(demand.input),
         "osl": str(demand.output),
         "hit_rate": demand.hit_rate,
         "percentile": demand.percentile,
-        "ttft_s": slo.ttft_s if slo.ttft_s < math.inf else None,
-        "tpot_s": slo.tpot_s if slo.tpot_s < math.inf else None,
+        **demand.slo.document,
     }
 
 

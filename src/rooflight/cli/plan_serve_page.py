@@ -1,13 +1,12 @@
 """What `rooflight plan serve` shows: the fleet, its latencies and cost, other chips beside it."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
-from rooflight.plan.serving.fleet.demand import Demand
-from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch
+from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNotFleet, saving
+from rooflight.plan.serving.fleet.search import FleetPlan
 from rooflight.plan.serving.fleet.separate import PolicyComparison
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
@@ -17,25 +16,22 @@ from rooflight.units import format_seconds, format_si
 class FleetPage:
     """The answer, and what it was asked of."""
 
-    model: str
-    demand: Demand
-    spare: int
-    found: Mapping[str, FleetSearch]  # by chip
-    best: Fleet | None
-    verdict: PolicyComparison | None = None
-    doubled: tuple[Doubled, ...] = ()
-    hours: tuple[Hour, ...] = ()
-    why_not: WhyNotFleet | None = None
+    model: str  # as it was named
+    plan: FleetPlan
+    verdict: PolicyComparison | None
+    doubled: tuple[Doubled, ...]
+    hours: tuple[Hour, ...]
+    why_not: WhyNotFleet | None
 
 
 def text(page: FleetPage) -> str:
     """The fleet in a line, then why it can be believed, then the others."""
-    best = page.best
+    best = page.plan.best
     if best is None:
-        return f"no fleet serves {page.model} so: {_traffic(page.demand)}\n{_searched(page)}"
+        return f"no fleet serves {page.model} so: {page.plan.question.demand}\n{_searched(page)}"
     parts = [
-        f"{_name(best)}: {_many(best.num_chips, 'chip')}, ${best.dollars_per_hour:,.2f} an hour\n"
-        f"{page.model}, {best.way.setup.precision}; {_traffic(page.demand)}",
+        f"{best}: {_many(best.num_chips, 'chip')}, ${best.dollars_per_hour:,.2f} an hour\n"
+        f"{page.model}, {best.way.setup.precision}; {page.plan.question.demand}",
         _latencies(best),
         "\n".join(
             [
@@ -47,7 +43,7 @@ def text(page: FleetPage) -> str:
             ]
         ),
     ]
-    if len(page.found) > 1:
+    if len(page.plan.found) > 1:
         parts.append(_chips(page))
     if page.verdict:
         parts.append(_verdict(page.verdict))
@@ -60,42 +56,12 @@ def text(page: FleetPage) -> str:
     return "\n\n".join([*parts, _searched(page)])
 
 
-def _name(fleet: Fleet) -> str:
-    setup, spare = fleet.way.setup, f" + {fleet.spare} spare" if fleet.spare else ""
-    kinds = ""
-    if fleet.prefill_replicas:
-        generate = fleet.replicas - fleet.prefill_replicas
-        kinds = f" ({fleet.prefill_replicas} prefill, {generate} generate)"
-    return f"{fleet.replicas}{spare} x {setup.on} {setup.layout}{kinds}"
-
-
-def _traffic(demand: Demand) -> str:
-    slo, cached = demand.slo, f", {demand.hit_rate:.0%} cached" if demand.hit_rate else ""
-    promises = [
-        f"{name} {format_seconds(s)}"
-        for name, s in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
-        if s < math.inf
-    ]
-    within = f"; {demand.percentile:g}% within {' and '.join(promises)}" if promises else ""
-    return f"{demand.rate:g} requests/s, {demand.input} in{cached}, {demand.output} out{within}"
-
-
 def _latencies(fleet: Fleet) -> str:
-    found, slo = fleet.simulation, fleet.demand.slo
     rows = [
-        [name, _or_none(promised), *map(format_seconds, (floor, q.p50, q.p95, q.p99))]
-        for name, promised, floor, q in (
-            ("TTFT", slo.ttft_s, found.floor.ttft_s, found.ttft),
-            ("TPOT", slo.tpot_s, found.floor.tpot_s, found.tpot),
-            ("E2E", math.inf, found.floor.e2e_s, found.e2e),
-        )
-        if q
+        [name, format_seconds(s) if s else "-", *map(format_seconds, (least, q.p50, q.p95, q.p99))]
+        for name, s, least, q in fleet.latencies
     ]
     return table(("", "promised", "floor", "p50", "p95", "p99"), rows, align="lrrrrr")
-
-
-def _or_none(seconds: float) -> str:
-    return format_seconds(seconds) if seconds < math.inf else "-"
 
 
 def _cost(fleet: Fleet) -> str:
@@ -141,8 +107,8 @@ def _chips(page: FleetPage) -> str:
     """The best of each chip; steps that are off by the bar of a calibration move its dollars."""
     header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95", "")
     rows = [
-        [chip, *_cells(search.best), standing(search.best, page.best)]
-        for chip, search in page.found.items()
+        [chip, *_cells(search.best), standing(search.best, page.plan.best)]
+        for chip, search in page.plan.found.items()
     ]
     return table(header, rows, align="llrrrrrrl", keep=("fleet", "chip", "$/h", ""))
 
@@ -163,7 +129,7 @@ def _cells(fleet: Fleet | None) -> list[str]:
         return ["none keeps the promise", *["-"] * 6]
     found = fleet.simulation
     return [
-        _name(fleet),
+        str(fleet),
         f"{fleet.num_chips:,}",
         f"{fleet.dollars_per_hour:,.2f}",
         f"{fleet.dollars_per_million_in:.3f}",
@@ -193,7 +159,7 @@ def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
             lines.append(f"{words[one.what]} x2: no fleet keeps the promise")
             continue
         more = fleet.dollars_per_hour / best.dollars_per_hour - 1
-        lines.append(f"{words[one.what]} x2: {_name(fleet)}, {more:+.0%} dollars")
+        lines.append(f"{words[one.what]} x2: {fleet}, {more:+.0%} dollars")
     return "\n".join(lines)
 
 
@@ -202,7 +168,7 @@ def _why_not(asked: WhyNotFleet, best: Fleet) -> str:
     if fleet is None:
         return f"why not {asked.layout}: {asked.because}"
     more = fleet.dollars_per_hour / best.dollars_per_hour - 1
-    return f"why not {asked.layout}: {_name(fleet)}, {more:+.0%} dollars; {asked.because}"
+    return f"why not {asked.layout}: {fleet}, {more:+.0%} dollars; {asked.because}"
 
 
 def _hours(hours: tuple[Hour, ...]) -> str:
@@ -219,9 +185,9 @@ def _hours(hours: tuple[Hour, ...]) -> str:
 
 
 def _searched(page: FleetPage) -> str:
-    ways = sum(search.num_ways for search in page.found.values())
-    simulations = sum(search.num_simulations for search in page.found.values())
-    tried = f"{ways:,} ways to serve on {_many(len(page.found), 'kind')} of chip"
+    ways = sum(search.num_ways for search in page.plan.found.values())
+    simulations = sum(search.num_simulations for search in page.plan.found.values())
+    tried = f"{ways:,} ways to serve on {_many(len(page.plan.found), 'kind')} of chip"
     return f"{tried}, {simulations:,} simulations"
 
 

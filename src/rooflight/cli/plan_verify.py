@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from rooflight.api.training import TrainingQuestion
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.compile.aot.environment import compiler_versions, require_compiler
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.findings.standing import NOT_ASKED, Standing, order, stand
-from rooflight.errors import ParseError
-from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.record import Decision, Plan
+from rooflight.plan.file.record import Plan
 from rooflight.plan.training.search.candidate import Question
-from rooflight.plan.training.search.plan import plan_record
 from rooflight.plan.training.search.run import Search
 from rooflight.units import format_si
 
@@ -49,9 +47,9 @@ class Shortlist:
             lines.append(f"1 was not compiled; to ask of all: --verify {len(self.standings)}")
         return "\n".join(lines)
 
-    def record(self, model: ModelSpec, question: Question, choices: tuple[Decision, ...]) -> Plan:
+    def record(self, training: TrainingQuestion) -> Plan:
         """The plan of the first layout; the verdicts are its choices and its alternatives."""
-        plan = plan_record(model, question, self.found, choices)
+        plan = training.record(self.found)
         best, *rest = self.standings
         why = (
             f"the fastest that stands when compiled ({self.compiler})"
@@ -66,24 +64,15 @@ class Shortlist:
         return replace(plan, choices=tuple(kept), alternatives=tuple(others))
 
 
-def parse_verify(text: str, *, most: int) -> int:
-    """How many layouts to compile."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise ParseError(
-            f"--verify {text!r} is not a number of layouts", hint=f"write a number from 1 to {most}"
-        )
-    return int(text)
-
-
 def require_verify(question: Question) -> None:
     """Fails before the search where nothing could be compiled after it."""
     require_compiler("gpu" if question.on.chip.kind == "gpu" else "tpu")
 
 
-def verify_search(model: ModelSpec, question: Question, found: Search, count: int) -> Shortlist:
+def verify_search(training: TrainingQuestion, found: Search, count: int) -> Shortlist:
     """Compiles the first `count` layouts of a search and ranks all again."""
     firsts = found.candidates[:count]
-    plans = [plan_record(model, question, replace(found, candidates=(c,))) for c in firsts]
+    plans = [training.record(replace(found, candidates=(c,))) for c in firsts]
     with compile_progress() as watch:
         said = stand(plans, watch_of=lambda place: _labelled(watch, place, len(plans)))
     standings = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
@@ -91,7 +80,7 @@ def verify_search(model: ModelSpec, question: Question, found: Search, count: in
     return Shortlist(
         replace(found, candidates=tuple(found.candidates[place] for place in places)),
         tuple(standings[place] for place in places),
-        _compiler(question),
+        _compiler(training.question),
     )
 
 

@@ -3,13 +3,12 @@
 from datetime import date
 from pathlib import Path
 
+from rooflight.api.measured import reconcile
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.reconcile_page import calibration_page, document, html_text, run_page
 from rooflight.errors import UsageError
-from rooflight.hardware.slice import parse_slice
 from rooflight.measure.reconcile.calibrate import calibrate_runs, calibration_file
-from rooflight.measure.reconcile.run import reconcile_run
 
 HELP = "a run's plan, program and measured steps, term by term: the gap as a waterfall of causes"
 _FORM = """rooflight reconcile RUN...                planned, compiled, measured; causes of the gap
@@ -42,8 +41,7 @@ def run(args: Namespace) -> int:
         return 0
     if args.html and len(args.runs) > 1:
         raise UsageError("a page shows one run", hint="give --html with one RUN")
-    on = parse_slice(args.on) if args.on else None
-    found = [reconcile_run(Path(folder), on) for folder in args.runs]
+    found = [reconcile(folder, on=args.on) for folder in args.runs]
     fitted = calibrate_runs(found, made=str(date.today())) if args.save else None
     if args.html:
         write_file(args.html, html_text(found[0]), flag="--html")

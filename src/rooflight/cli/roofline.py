@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from rooflight.cli.flags import add_choice, add_dtype, add_on, add_plot
+from rooflight.api.costs import roofline
+from rooflight.cli.flags import add_choice, add_dtype, add_on, add_plot, keywords
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.roofline import (
     Memory,
     OpTime,
     critical_batch,
-    matmul_time,
     memory_bytes_per_s,
     ridge_point,
 )
@@ -133,12 +133,13 @@ def run(args: Namespace) -> int:
         )
     dtype = parse_dtype(args.dtype)
     compute = chip.matmul_dtype(dtype.name)
-    matmuls = tuple(_price(chip, dtype, size, args) for size in args.matmul)
-    roofline = Roofline(chip, dtype, compute, args.memory, matmuls)
-    document, text = _document(roofline), _text(roofline)
+    asked = keywords(roofline, args)
+    matmuls = tuple(Matmul(m, k, n, roofline(m, k, n, **asked)) for m, k, n in args.matmul)
+    found = Roofline(chip, dtype, compute, args.memory, matmuls)
+    document, text = _document(found), _text(found)
     if args.plot:
         title = f"{chip.title}, {compute} over {args.memory}"
-        svg = roofline_svg([roofline.roof], roofline.points, title=title)
+        svg = roofline_svg([found.roof], found.points, title=title)
         write_file(args.plot, svg, flag="--plot")
     if args.json:
         print_json("roofline", document)
@@ -149,26 +150,18 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _price(chip: Chip, dtype: Dtype, size: Sequence[int], args: Namespace) -> Matmul:
-    m, k, n = size
-    time = matmul_time(
-        chip, m=m, k=k, n=n, lhs=dtype, rhs=dtype, out=dtype, memory=args.memory, pad=args.pad
-    )
-    return Matmul(m, k, n, time)
-
-
-def _document(roofline: Roofline) -> dict[str, object]:
-    roof = roofline.roof
+def _document(found: Roofline) -> dict[str, object]:
+    roof = found.roof
     return {
-        "chip": roofline.chip.name,
-        "dtype": roofline.dtype.name,
-        "compute": roofline.compute,
-        "memory": roofline.memory,
+        "chip": found.chip.name,
+        "dtype": found.dtype.name,
+        "compute": found.compute,
+        "memory": found.memory,
         "flops_per_s": roof.flops_per_s,
         "bytes_per_s": roof.bytes_per_s,
-        "ridge_flops_per_byte": roofline.ridge,
-        "critical_batch_tokens": roofline.critical_batch,
-        "matmuls": [_matmul_document(matmul) for matmul in roofline.matmuls],
+        "ridge_flops_per_byte": found.ridge,
+        "critical_batch_tokens": found.critical_batch,
+        "matmuls": [_matmul_document(matmul) for matmul in found.matmuls],
     }
 
 
@@ -187,22 +180,22 @@ def _matmul_document(matmul: Matmul) -> dict[str, object]:
     }
 
 
-def _text(roofline: Roofline) -> str:
-    blocks = [_headline(roofline)]
-    if roofline.matmuls:
-        blocks.append(_matmul_table(roofline.matmuls))
-    blocks.append(roofline_text([roofline.roof], roofline.points, width=within(72)))
+def _text(found: Roofline) -> str:
+    blocks = [_headline(found)]
+    if found.matmuls:
+        blocks.append(_matmul_table(found.matmuls))
+    blocks.append(roofline_text([found.roof], found.points, width=within(72)))
     return "\n\n".join(blocks)
 
 
-def _headline(roofline: Roofline) -> str:
-    roof, memory = roofline.roof, roofline.memory
+def _headline(found: Roofline) -> str:
+    roof, memory = found.roof, found.memory
     where = {"hbm": "HBM", "vmem": "on-chip memory", "pcie": "PCIe"}[memory]
-    stored = f"{roofline.dtype.name} over {where}"
-    upcast = "" if roofline.compute == roofline.dtype.name else f", computed in {roofline.compute}"
+    stored = f"{found.dtype.name} over {where}"
+    upcast = "" if found.compute == found.dtype.name else f", computed in {found.compute}"
     return (
-        f"{roofline.chip.name}, {stored}{upcast}: ridge at {roofline.ridge:.4g} FLOP/B,"
-        f" critical batch {roofline.critical_batch:.4g} tokens\n"
+        f"{found.chip.name}, {stored}{upcast}: ridge at {found.ridge:.4g} FLOP/B,"
+        f" critical batch {found.critical_batch:.4g} tokens\n"
         f"{format_si(roof.flops_per_s, 'FLOP/s')} over {format_si(roof.bytes_per_s, 'B/s')};"
         " left of the ridge bytes bind, right of it FLOPs"
     )

@@ -4,11 +4,11 @@ import runpy
 from importlib.util import find_spec
 from pathlib import Path
 
-from rooflight.cli.flags import whole
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, RooflightError, UsageError, install
 from rooflight.plan.file.record import read_plan
 from rooflight.train.run import AdamW, Run
+from rooflight.units import whole
 
 _PACKAGES = ("jax", "optax", "orbax.checkpoint", "grain")
 _MOST_STEPS = 10**9

@@ -9,7 +9,7 @@ from socket import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from rooflight.batching.request import Limits
-from rooflight.cli.flags import add_choice, whole
+from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serve_page import ServePage, document, text
@@ -25,7 +25,7 @@ from rooflight.plan.serving.step.cost import StepCost
 from rooflight.serve.http.address import bind, check_address
 from rooflight.serve.http.keys import Key, environment_key, read_keys
 from rooflight.serve.http.waiting_limit import waiting_limit
-from rooflight.units import parse_seconds
+from rooflight.units import parse_seconds, whole
 
 if TYPE_CHECKING:
     from rooflight.serve.engine.config import EngineConfig

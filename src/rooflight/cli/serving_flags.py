@@ -3,11 +3,9 @@
 import math
 
 from rooflight.cli.flags import add_choice
-from rooflight.cli.parser import Namespace, Parser
-from rooflight.hardware.calibration import ANY, Calibration
+from rooflight.cli.parser import Parser
+from rooflight.hardware.calibration import ANY, ROOFS, Calibration
 from rooflight.hardware.serving_calibration import shipped_serving
-
-_ROOFS = "none"  # no engine: what the roofs allow
 
 SERVING_LAYOUT = (
     "ways, such as tp=16,kv=batch: tp tensor (kv heads, then query heads), pp stages, dp sequences"
@@ -29,16 +27,11 @@ def add_engine(parser: Parser) -> None:
     add_choice(
         parser,
         "--engine",
-        (ANY, _ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
+        (ANY, ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
         what="engine",
         default=ANY,
         help="whose calibration to plan with (default any; none: what the roofs allow)",
     )
-
-
-def engine_of(args: Namespace) -> str | None:
-    """Whose calibration; None is the roofs'."""
-    return None if args.engine == _ROOFS else args.engine
 
 
 def trust(known: Calibration | None) -> str:

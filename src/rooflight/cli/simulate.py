@@ -1,35 +1,32 @@
 """`rooflight simulate`: requests through the real scheduler under a virtual clock."""
 
-from rooflight.batching.request import Policy
-from rooflight.cli.flags import add_choice, add_on, add_plot, whole
+from rooflight.api.serving import (
+    REQUESTS,
+    SIMULATED_POLICIES,
+    SimulatedPolicy,
+    SimulationQuestion,
+    simulation_question,
+)
+from rooflight.api.traffic import read_slo
+from rooflight.cli.flags import add_choice, add_on, add_plot, keywords
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.replica_flags import MOST_REPLICAS, add_replica, setup_of
-from rooflight.cli.serving_flags import add_engine, engine_of
+from rooflight.cli.serving_flags import add_engine
 from rooflight.cli.simulate_page import SimulationPage, comparison, document, plot, text
-from rooflight.cli.traffic_flags import TrafficLoad, add_traffic, load_of, slo_of
-from rooflight.errors import UsageError
-from rooflight.hardware.calibration import Calibration
-from rooflight.plan.serving.fleet.cost import fleet_cost
-from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
-from rooflight.plan.serving.simulate.setup import Setup
-from rooflight.plan.serving.simulate.tally import Slo
-from rooflight.plan.serving.step.cost import StepCost
+from rooflight.cli.traffic_flags import add_replica, add_traffic, load_of, setup_of
+from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.ui.svg.latency import latency_svg
 
 HELP = "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput"
 
-SEPARATED = "separated"
-POLICIES = (*(str(policy) for policy in Policy), SEPARATED)
 _MOST = 10**9
-_DEFAULT_REQUESTS = 10_000
 
 
 def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
     add_on(parser)
-    add_traffic(parser, requests=_DEFAULT_REQUESTS)
+    add_traffic(parser, requests=REQUESTS)
     add_replica(parser)
     parser.add_argument(
         "--prefill-replicas", help="of these, in policy separated (default: by work)"
@@ -37,7 +34,7 @@ def configure(parser: Parser) -> None:
     add_choice(
         parser,
         "--policy",
-        POLICIES,
+        SIMULATED_POLICIES,
         what="policy",
         default="continuous",
         help="how prefill and generate share a replica (continuous by default)",
@@ -54,75 +51,35 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    setup = setup_of(args)
-    load = load_of(args, requests=_DEFAULT_REQUESTS, most=_MOST)
-    slo = slo_of(args)
-    policies = POLICIES if args.compare else (args.policy,)
-    cost, known = _cost(args, setup, load)
-    found = {policy: _simulate(args, setup, load, slo, policy, cost) for policy in policies}
-    simulations = {p: s for p, s in found.items() if isinstance(s, Simulation)}
-    first = simulations[args.policy] if args.policy in simulations else _refuse(found[args.policy])
-    page = SimulationPage(args.model, setup, load.words, slo, args.policy, first, known)
+    asked = simulation_question(
+        setup_of(args),
+        load_of(args, default=REQUESTS, most=_MOST),
+        read_slo(args.ttft, args.tpot),
+        **keywords(simulation_question, args),
+    )
+    others = SIMULATED_POLICIES if args.compare else ()
+    found = {p: asked.obstacle(p) or _simulate(asked, p) for p in others if p != args.policy}
+    first = _simulate(asked, args.policy)
+    page = SimulationPage(
+        *(args.model, asked.setup, asked.load.words, asked.slo, args.policy, first),
+        asked.calibration,
+    )
+    compared = {policy: found.get(policy, first) for policy in others}
     if args.plot:
         write_file(args.plot, latency_svg(plot(page)), flag="--plot")
     if args.json:
-        print_json("simulate", document(page, found if args.compare else {}))
+        print_json("simulate", document(page, compared))
     else:
-        show("\n\n".join([text(page), comparison(found)] if args.compare else [text(page)]))
+        show("\n\n".join([text(page), *([comparison(compared)] if compared else [])]))
         if not args.compare:
             suggest(_compare_command(args))
     return 0 if page.is_kept else 1
 
 
-def _refuse(reason: Simulation | str) -> Simulation:
-    raise UsageError(str(reason), hint="add --replicas 2, or choose another --policy")
-
-
-def _cost(args: Namespace, setup: Setup, load: TrafficLoad) -> tuple[StepCost, Calibration | None]:
-    """Seconds of a step at the mean lengths of the traffic, and what they rest on."""
-    prompt, half = load.input_tokens, load.output_tokens // 2
-    cost, _, known = fleet_cost(
-        setup, input_tokens=prompt, context=prompt + half, engine=engine_of(args)
-    )
-    return cost, known
-
-
-def _simulate(
-    args: Namespace, setup: Setup, load: TrafficLoad, slo: Slo, policy: str, cost: StepCost
-) -> Simulation | str:
-    """A policy on the traffic, or why it cannot be."""
-    replicas = _replicas(args, setup, load, policy, cost)
-    if isinstance(replicas, str):
-        return replicas
-    own = Policy.CONTINUOUS if policy == SEPARATED else Policy(policy)
+def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
+    total = asked.load.num_requests
     with progress("requests", "finished") as watch:
-        return simulate(
-            load.arrivals(),
-            cost=cost,
-            limits=setup.limits(own),
-            replicas=replicas,
-            slo=slo,
-            watch=lambda came, done: watch(came, load.num_requests, done),
-        )
-
-
-def _replicas(
-    args: Namespace, setup: Setup, load: TrafficLoad, policy: str, cost: StepCost
-) -> int | PoolSplit | str:
-    replicas = whole("--replicas", args.replicas, most=MOST_REPLICAS)
-    prefill = args.prefill_replicas
-    own = None if prefill is None else whole("--prefill-replicas", prefill, most=MOST_REPLICAS)
-    if policy != SEPARATED:
-        return replicas
-    if replicas < 2:
-        return "separated needs a prefill and a generate replica"
-    return setup.separation(
-        replicas,
-        prefill_replicas=own,
-        input_tokens=load.input_tokens,
-        output_tokens=load.output_tokens,
-        cost=cost,
-    )
+        return asked.run(policy, watch=lambda came, done: watch(came, total, done))
 
 
 def _compare_command(args: Namespace) -> str:

@@ -1,11 +1,11 @@
 """What `rooflight simulate` shows: the answer, latencies beside their floor, a comparison."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
 from rooflight.hardware.calibration import Calibration
+from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.quantiles import EXACT_UP_TO, RELATIVE_ERROR, Quantiles
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.plan.serving.simulate.setup import Setup
@@ -42,7 +42,7 @@ def text(page: SimulationPage) -> str:
     rows = [_row(name, floor, times) for name, floor, times in _latencies(found)]
     return "\n".join(
         [
-            _answer(page),
+            answer(found, page.slo),
             f"{page.model} on {_replicas(page)}, {page.setup.layout}, {page.setup.precision};"
             f" {page.traffic}; {page.policy}",
             "",
@@ -57,14 +57,9 @@ def text(page: SimulationPage) -> str:
     )
 
 
-def _answer(page: SimulationPage) -> str:
-    found, slo = page.found, page.slo
-    promised = [
-        f"{name} {format_seconds(s)}"
-        for name, s in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
-        if s < math.inf
-    ]
-    within = f"within {' and '.join(promised)}" if promised else "finished"
+def answer(found: Simulation | Measured, slo: Slo) -> str:
+    """What became of the requests, in a line."""
+    within = f"within {slo}" if slo.promises else "finished"
     return (
         f"{found.good_share:.2%} of {found.num_requests:,} requests {within}:"
         f" {found.goodput:.4g} good requests/s"
@@ -137,19 +132,18 @@ def _cells(found: Simulation) -> list[str]:
 
 def plot(page: SimulationPage) -> LatencyPlot:
     """The latencies as lines, the promises beside them."""
-    promises = (("TTFT promised", page.slo.ttft_s), ("TPOT promised", page.slo.tpot_s))
     return LatencyPlot(
         title=f"{page.model} on {_replicas(page)}: {page.traffic}",
         lines=[LatencyLine(name, times.curve) for name, _, times in _latencies(page.found)],
-        promises=[(name, seconds) for name, seconds in promises if seconds < math.inf],
+        promises=[(f"{name} promised", seconds) for name, seconds in page.slo.promises],
     )
 
 
 def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> dict[str, object]:
     """The JSON document."""
-    setup, slo, known = page.setup, page.slo, page.calibration
+    setup, known = page.setup, page.calibration
     compared = {
-        name: _summary(other) if isinstance(other, Simulation) else {"impossible": other}
+        name: summary(other) if isinstance(other, Simulation) else {"impossible": other}
         for name, other in others.items()
     }
     fields: dict[str, object] = {
@@ -161,14 +155,14 @@ def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> di
         "policy": page.policy,
         "calibration": f"{known.engine} on {known.chip}" if known else None,
         "spread": known.spread if known else None,
-        "ttft_s": slo.ttft_s if slo.ttft_s < math.inf else None,
-        "tpot_s": slo.tpot_s if slo.tpot_s < math.inf else None,
-        **_summary(page.found),
+        **page.slo.document,
+        **summary(page.found),
     }
     return fields | ({"compare": compared} if compared else {})
 
 
-def _summary(found: Simulation) -> dict[str, object]:
+def summary(found: Simulation) -> dict[str, object]:
+    """A simulation as JSON."""
     floor = found.floor
     return {
         "requests": found.num_requests,

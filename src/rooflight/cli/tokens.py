@@ -3,12 +3,11 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from rooflight.cli.flags import whole
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.plan.file.codec import encode
-from rooflight.units import format_count
+from rooflight.units import format_count, whole
 
 HELP = "text files as a folder of tokens for `train`, with a tokenizer of yours or one made of them"
 _FORM = """A folder of tokens holds

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from rooflight.api.compiled import verify, verify_function
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.cli.findings_page import comparison_document, comparison_text
 from rooflight.cli.flags import add_choice, add_mesh, add_verbose
@@ -12,12 +13,9 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verify_page import answer, document, expectation, expectation_document, tables
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
 from rooflight.cli.verify_report import write_verdict
-from rooflight.compile.aot.program import judge_program, parse_build
 from rooflight.compile.findings.baseline import compare, read_baseline
-from rooflight.compile.findings.judge import STAGES, expected_of, judge
+from rooflight.compile.findings.judge import STAGES, expected_of
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import mesh_of
-from rooflight.hardware.slice import parse_slice
 from rooflight.plan.file.record import Plan, from_json, read_text
 from rooflight.program.from_plan.served_step import ServedStep, is_fleet, step_of_fleet
 
@@ -74,7 +72,7 @@ def run(args: Namespace) -> int:
     plan = _read(args.plan)
     before = read_baseline(args.baseline) if args.baseline else None
     with compile_progress() as watch:
-        verdict = judge(plan, until=args.until or "partitioned", watch=watch)
+        verdict = verify(plan, until=args.until or "partitioned", watch=watch)
     if args.html:
         blocks = tables(verdict, everything=args.verbose, with_time=False)
         write_verdict(args.html, verdict, answer(verdict), blocks)
@@ -115,12 +113,10 @@ def _run_program(args: Namespace) -> int:
         raise UsageError(
             "--fn needs a slice to compile for", hint="add --on v5e:4x4, or any of rooflight chips"
         )
-    build, folder = parse_build(args.fn)
-    mesh = mesh_of(args.mesh, parse_slice(args.on))
     before = read_baseline(args.baseline) if args.baseline else None
     with compile_progress() as watch:
-        verdict = judge_program(
-            build, mesh, until=args.until or "scheduled", folder=folder, watch=watch
+        verdict = verify_function(
+            args.fn, on=args.on, mesh=args.mesh, until=args.until or "scheduled", watch=watch
         )
     text = program_text(verdict, everything=args.verbose)
     if args.html:

@@ -23,6 +23,7 @@ _ERRORS = ("rows", "median_error", "mean_error", "spread")
 DENSE, EXPERTS = "dense", "experts"
 OWN = "rooflight"  # the engine of runs of one's own
 ANY = "any"  # stands for every chip of a kind, or every engine
+ROOFS = "none"  # no engine: what the roofs allow
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,16 @@ def _number(word: str) -> float:
     return float(word.rstrip("bm")) / (1000 if word.endswith("m") else 1)
 
 
-def load_model(name: str) -> ModelSpec:
+def load_model(name: str | ModelSpec) -> ModelSpec:
     """Finds a model: a built-in name in any spelling, a config.json or a folder that has one.
+
+    One that is found already is that.
 
     >>> load_model("Llama-3-70B").name, load_model("meta-llama/Llama-3.1-8B").num_layers
     ('llama3-70b', 32)
     """
+    if isinstance(name, ModelSpec):
+        return name
     found = find_preset(name)
     if found:
         return found

@@ -20,7 +20,8 @@ Option = str | int | bool | list[int] | list[bool]
 _TPU_NAMES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")  # as libtpu spells them
 _MERGED_CORES = {"v4": "megacore"}  # two cores that can be one device are asked to
 _TOPOLOGY_DIMS = 3
-CORE_AXIS = "core"  # the last mesh axis where a chip is several devices (v2, v3, tpu7x)
+CORE_AXIS = "core"  # the last mesh axis where a chip is several devices
+_CORES = {"v2": 2, "v3": 2, "tpu7x": 2}  # those, and how many
 _USABLE = "hbm_usable_bytes"
 
 
@@ -43,6 +44,12 @@ class CompileTarget:
         """The mesh axes that go from slice to slice, and how many slices each spans."""
         parts = {a: [s.size for s in parts if s.dim == "dcn"] for a, parts in self.axes.items()}
         return {axis: math.prod(sizes) for axis, sizes in parts.items() if sizes}
+
+
+def device_axes(mesh: Mesh) -> dict[str, int]:
+    """The axes that the jax mesh of a target has."""
+    cores = _CORES.get(mesh.slice.chip.name)
+    return mesh.axes | ({CORE_AXIS: cores} if cores else {})
 
 
 def device_chip(mesh: Mesh, axes: Mapping[str, int]) -> Chip:

@@ -4,7 +4,6 @@ A template comes from the operator's own folder and never from a request; it can
 else's, so it is parsed and rendered in a process that can hurt itself only (`template_render`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from rooflight.errors import UsageError
 from rooflight.files import read_file
 from rooflight.serve.http.bounded import Bounded, TooMuch
 from rooflight.serve.http.problem import invalid
+from rooflight.serve.http.tokens import read_object
 
 Message = Mapping[str, str]
 _HINT = "repair chat_template in tokenizer_config.json, or remove it"
@@ -43,7 +43,7 @@ class ChatTemplate:
 def load_template(folder: Path) -> ChatTemplate | None:
     """From chat_template.jinja or tokenizer_config.json; None if neither has one."""
     config_path, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    config: Mapping[str, Any] = _config(config_path) if config_path.exists() else {}
+    config = read_object(config_path, hint=_HINT) if config_path.exists() else {}
     source = read_file(file, hint=_HINT) if file.exists() else config.get("chat_template")
     if not isinstance(source, str):
         return None
@@ -58,14 +58,6 @@ def load_template(folder: Path) -> ChatTemplate | None:
         process.stop()
         raise UsageError(f"the chat template of {folder} does not parse: {failed}", hint=_HINT)
     return ChatTemplate(process)
-
-
-def _config(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(read_file(path, hint=_HINT))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from None
-    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
 def _names(config: Mapping[str, Any]) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _stop_tokens(folder: Path) -> frozenset[int]:
     """Those of generation_config.json, or else of config.json."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        found = _read_object(path).get("eos_token_id") if path.exists() else None
+        found = read_object(path, hint=_HINT).get("eos_token_id") if path.exists() else None
         if found is None:
             continue
         ids = cast(list[object], found) if isinstance(found, list) else [found]
@@ -109,9 +109,10 @@ def _stop_tokens(folder: Path) -> frozenset[int]:
     return frozenset()
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, *, hint: str) -> dict[str, Any]:
+    """A JSON file of names and values; nothing where it holds something else."""
     try:
-        found = json.loads(read_file(path, hint=_HINT))
+        found = json.loads(read_file(path, hint=hint))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {error}", hint=_HINT) from None
+        raise UsageError(f"{path} is no JSON: {error}", hint=hint) from None
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}

@@ -29,13 +29,13 @@ def more(question: ViewQuery) -> Answer:
     found = _search(question, asked, demand)
     command = _command(question)
     if found.best is None:
-        words = f"No fleet of these slices serves it so: {_traffic(question, demand)}."
+        words = f"No fleet of these slices serves it so: {demand}."
         return Answer((words,), command=command)
     fleet = found.best
     return Answer(
         sentences=(
-            f"{_name(fleet)}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} an hour",
-            f"{_traffic(question, demand)}. {_needs(fleet)}",
+            f"{fleet}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} an hour",
+            f"{demand}. {_needs(fleet)}",
             f"{found.num_ways} ways to serve, {found.num_simulations} simulations of"
             f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} kept the promise.",
         ),
@@ -103,22 +103,6 @@ def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetSea
     return cheapest_fleet(ways, demand, spare=_SPARE)
 
 
-def _name(fleet: Fleet) -> str:
-    setup = fleet.way.setup
-    kinds = ""
-    if fleet.prefill_replicas:
-        generate = fleet.replicas - fleet.prefill_replicas
-        kinds = f" ({fleet.prefill_replicas} prefill, {generate} generate)"
-    return f"{fleet.replicas} + {fleet.spare} spare x {setup.on} {setup.layout}{kinds}"
-
-
-def _traffic(question: ViewQuery, demand: Demand) -> str:
-    text = question.text
-    promises = [f"{name.upper()} {text(name)}" for name in ("ttft", "tpot") if text(name)]
-    within = f"; {demand.percentile:g}% within {' and '.join(promises)}" if promises else ""
-    return f"{demand.rate:g} requests/s, {demand.input} in, {demand.output} out{within}"
-
-
 def _needs(fleet: Fleet) -> str:
     bound, rate = fleet.way.bound, fleet.demand.rate
     first = "prompts" if bound.prefill_s > bound.generate_s else "tokens"
@@ -129,20 +113,11 @@ def _needs(fleet: Fleet) -> str:
 
 
 def _latencies(fleet: Fleet) -> Table:
-    found, slo = fleet.simulation, fleet.demand.slo
     columns = (
         Column("latency", ""),
         *(Column(f"{n}_s", n, show_seconds) for n in ("promised", "floor", "p50", "p95", "p99")),
     )
-    rows = tuple(
-        (name, promised if promised < math.inf else None, floor, q.p50, q.p95, q.p99)
-        for name, promised, floor, q in (
-            ("TTFT", slo.ttft_s, found.floor.ttft_s, found.ttft),
-            ("TPOT", slo.tpot_s, found.floor.tpot_s, found.tpot),
-            ("E2E", math.inf, found.floor.e2e_s, found.e2e),
-        )
-        if q
-    )
+    rows = tuple((*known, q.p50, q.p95, q.p99) for *known, q in fleet.latencies)
     return Table("latencies", "Simulated latencies of requests", columns, rows)
 
 

@@ -41,6 +41,11 @@ class Demand:
                 hint="percentile above 0 and below 100, hit rate from 0 to below 1",
             )
 
+    def __str__(self) -> str:
+        cached = f", {self.hit_rate:.0%} cached" if self.hit_rate else ""
+        within = f"; {self.percentile:g}% within {self.slo}" if self.slo.promises else ""
+        return f"{self.rate:g} requests/s, {self.input} in{cached}, {self.output} out{within}"
+
     @property
     def kept(self) -> float:
         """The share of requests that must get what was promised."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.way import Way
+from rooflight.plan.serving.simulate.quantiles import Quantiles
 from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
 
 Watch = Callable[[int, int, int], None]  # ways done, all ways, simulations
@@ -35,6 +36,14 @@ class Fleet:
     simulation: Simulation
     simulated_rate: float
 
+    def __str__(self) -> str:
+        setup, spare = self.way.setup, f" + {self.spare} spare" if self.spare else ""
+        kinds = ""
+        if self.prefill_replicas:
+            generate = self.replicas - self.prefill_replicas
+            kinds = f" ({self.prefill_replicas} prefill, {generate} generate)"
+        return f"{self.replicas}{spare} x {setup.on} {setup.layout}{kinds}"
+
     @property
     def paid_replicas(self) -> int:
         return self.replicas + self.spare
@@ -46,6 +55,18 @@ class Fleet:
     @property
     def dollars_per_hour(self) -> float:
         return self.paid_replicas * self.way.dollars
+
+    @property
+    def latencies(self) -> list[tuple[str, float | None, float, Quantiles]]:
+        """Each with what was promised, if anything, and the floor."""
+        found, promised = self.simulation, dict(self.demand.slo.promises)
+        floor = found.floor
+        times = (
+            ("TTFT", floor.ttft_s, found.ttft),
+            ("TPOT", floor.tpot_s, found.tpot),
+            ("E2E", floor.e2e_s, found.e2e),
+        )
+        return [(name, promised.get(name), least, q) for name, least, q in times if q]
 
     @property
     def physics_replicas(self) -> float:

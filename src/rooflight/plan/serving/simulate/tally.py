@@ -7,6 +7,7 @@ import numpy as np
 
 from rooflight.plan.serving.simulate.quantiles import Quantiles, QuantileSketch
 from rooflight.plan.serving.simulate.replica import Ticket
+from rooflight.units import format_seconds
 
 _BLOCK = 1 << 13
 
@@ -17,6 +18,20 @@ class Slo:
 
     ttft_s: float = math.inf
     tpot_s: float = math.inf
+
+    @property
+    def promises(self) -> list[tuple[str, float]]:
+        """By name, those that were made."""
+        both = (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
+        return [(name, seconds) for name, seconds in both if seconds < math.inf]
+
+    @property
+    def document(self) -> dict[str, float | None]:
+        made = dict(self.promises)
+        return {"ttft_s": made.get("TTFT"), "tpot_s": made.get("TPOT")}
+
+    def __str__(self) -> str:
+        return " and ".join(f"{name} {format_seconds(s)}" for name, s in self.promises)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What would make a job fit, and the largest job that fits: `memory` asked again and again.
 
-In: a `Job`. Out: `Fix`es, each with what it saves and what it costs; or the job of `solve`.
+In: a `Job`. Out: a `Fit`: its memory, and `Fix`es with what each saves and costs.
 """
 
 import math
@@ -10,8 +10,9 @@ from typing import Literal
 
 from rooflight.algebra.shapes import ways
 from rooflight.errors import ShardingError, UsageError
+from rooflight.hardware.mesh import Mesh
 from rooflight.models.layout.rules import parse_layout
-from rooflight.plan.training.memory.count import Memory, memory
+from rooflight.plan.training.memory.count import Memory, memory, memory_by_stage
 from rooflight.plan.training.memory.job import Job
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.units import format_seconds
@@ -29,6 +30,38 @@ class Fix:
     job: Job
     memory: Memory
     saves_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The job that was asked about or solved for, its memory, and what would help."""
+
+    mesh: Mesh  # as asked: solving for chips may find other sizes
+    solve: Unknown | None
+    job: Job
+    stages: tuple[Memory, ...]
+    fixes: tuple[Fix, ...]  # none where it fits
+    together: tuple[Fix, ...]  # none where a fix on these chips is enough alone
+
+    @property
+    def memory(self) -> Memory:
+        """Of the stage that needs most."""
+        return max(self.stages, key=lambda found: found.total_bytes)
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.fits
+
+
+def fit_job(job: Job, mesh: Mesh, unknown: Unknown | None = None) -> Fit:
+    """Counts a job, or the largest of its kind that fits."""
+    if unknown:
+        job = solve(job, unknown) or (job if unknown == "chips" else sized(job, unknown, 1))
+    found = memory_by_stage(job)
+    fits = all(stage.fits for stage in found)
+    helps = () if fits else fixes(job)
+    alone = fits or any(f.memory.fits for f in helps if f.job.axes == job.axes)
+    return Fit(mesh, unknown, job, found, helps, () if alone else together(job))
 
 
 def fixes(job: Job) -> tuple[Fix, ...]:

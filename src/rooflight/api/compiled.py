@@ -1,0 +1,78 @@
+"""The compiler's word: the program of a plan, any function of one's own, and dumps of XLA."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rooflight.api.values import slice_of
+from rooflight.compile.aot.program import ProgramVerdict, judge_program, parse_build
+from rooflight.compile.aot.run import Watch
+from rooflight.compile.aot.target import device_axes, make_target
+from rooflight.compile.findings.judge import Until, Verdict, judge
+from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
+from rooflight.compile.hlo.step import CompiledStep
+from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.slice import Slice
+from rooflight.plan.file.record import Plan
+from rooflight.program.from_plan.served_step import ServedStep
+
+
+def verify(
+    plan: Plan | ServedStep, *, until: Until = "partitioned", watch: Watch | None = None
+) -> Verdict:
+    """Compiles the program of a plan for its slice, no chip attached, and says what is odd."""
+    return judge(plan, until=until, watch=watch)
+
+
+def verify_function(
+    function: str | Callable[..., Any],
+    *arguments: Any,
+    on: str | Slice,
+    mesh: str | None = None,
+    shardings: Any = None,
+    until: Until = "scheduled",
+    watch: Watch | None = None,
+) -> ProgramVerdict:
+    """Compiles any function for a slice, no chip attached, and says what it could do without.
+
+    Arguments are arrays or `jax.ShapeDtypeStruct`; `shardings` has a `PartitionSpec` for each, over
+    the axes of `mesh`. Text such as `steps.py:build` names a function that returns both.
+
+    >>> from jax import ShapeDtypeStruct
+    >>> from jax.sharding import PartitionSpec as P
+    >>> x, split = ShapeDtypeStruct((1024, 1024), "bfloat16"), (P(None, "X"), P("X"))
+    >>> seen = verify_function(lambda a, b: a @ b, x, x, on="v5e:2x2", mesh="X=4", shardings=split)
+    >>> [f.words for f in seen.findings]
+    ['bf16[1024,1024] is returned whole over X, which splits a (all-reduce)']
+    """
+    placed = mesh_of(mesh, slice_of(on))
+    if isinstance(function, str):
+        build, folder = parse_build(function)
+        return judge_program(build, placed, until=until, folder=folder, watch=watch)
+    from rooflight.compile.aot.traced import BUILD, write_traced  # only here: it imports jax
+
+    axes, platform = device_axes(placed), make_target(placed).platform
+    with TemporaryDirectory() as folder:
+        traced = Path(folder, "traced")
+        write_traced(traced, function, arguments, shardings, axes=axes, platform=platform)
+        given: dict[str, object] = {"path": str(traced)}
+        found = judge_program(BUILD, placed, until=until, arguments=given, watch=watch)
+    return replace(found, build=getattr(function, "__name__", "function"))
+
+
+def build_train_step(plan: Plan) -> tuple[Any, tuple[Any, ...]]:
+    """The jitted step of a plan and its abstract arguments, on this process's devices (needs jax).
+
+    The mesh has the plan's axes and stays set, as `jax.set_mesh` leaves it.
+    """
+    from rooflight.program.from_plan.train import build_here  # plans are made without jax
+
+    return build_here(plan)
+
+
+def read_hlo(path: str | Path, *, module: str | None = None) -> CompiledStep:
+    """Collectives, loops, matmuls and memory of a file, or of a folder of `--xla_dump_to`."""
+    where = Path(path)
+    return read_dump(choose_dump(find_dumps(where), module=module, where=where))

@@ -1,0 +1,283 @@
+"""A served model: the cheapest fleet for a traffic, and requests through a simulated one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from rooflight.api.traffic import TrafficLoad, read_slo, read_traffic
+from rooflight.api.values import Count, Number, slice_of
+from rooflight.batching.request import Policy
+from rooflight.errors import UsageError
+from rooflight.hardware.calibration import ANY, ROOFS, Calibration
+from rooflight.hardware.catalog import chip_names, find_chip, load_chip
+from rooflight.hardware.slice import Slice
+from rooflight.models.presets import load_model
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.fleet.cost import fleet_cost
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Watch as SearchWatch
+from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_slices
+from rooflight.plan.serving.simulate.arrivals import parse_lengths
+from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, Watch
+from rooflight.plan.serving.simulate.run import simulate as run_simulation
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.precision import Precision, parse_precision
+from rooflight.units import positive, whole
+
+SimulatedPolicy = Literal["continuous", "interleaved", "static", "separated"]
+SIMULATED_POLICIES: tuple[SimulatedPolicy, ...] = get_args(SimulatedPolicy)
+MOST_REPLICAS = 10_000
+_MOST_SPARES = 1000
+_MOST_REQUESTS = 10**6
+_MOST = 10**9
+_SIZES = SchedulerLimits()
+REQUESTS = 10_000  # that are simulated unless said
+
+
+def plan_serving(
+    model: str | ModelSpec,
+    *,
+    rate: Number,
+    isl: Count,
+    osl: Count,
+    ttft: Number | None = None,
+    tpot: Number | None = None,
+    on: str | Iterable[str | Slice] | None = None,
+    layout: str | None = None,
+    dtypes: str = "bf16",
+    prices: Mapping[str, Number] | None = None,
+    spare: Count = 1,
+    policy: FleetPolicy | None = None,
+    engine: str = ANY,
+    rows: Count = _SIZES.max_rows,
+    step_tokens: Count = _SIZES.max_step_tokens,
+    percentile: Number = 95,
+    hit_rate: Number = 0,
+    burstiness: Number = 1,
+    requests: Count | None = None,
+    seed: Count = 0,
+    watch: SearchWatch | None = None,
+) -> FleetPlan:
+    """The cheapest fleet that serves a model's traffic as promised, on each chip and of all.
+
+    `on` has chips, each tried in several sizes, or slices; every chip with a price if left out.
+    Lengths are numbers or distributions such as `1024~0.8`; `prices` are dollars of a chip-hour.
+
+    >>> asked = {"rate": 2, "isl": 512, "osl": 64, "ttft": "1s", "tpot": "50ms"}
+    >>> plan = plan_serving("llama3.2-1b", **asked, on="v5e:1x1", requests=200)
+    >>> plan.best.replicas, plan.best.simulation.good_share >= 0.95
+    (1, True)
+    """
+    spec, precision = load_model(model), parse_precision(dtypes)
+    at_once = whole("--rows", rows, most=10**5)
+    paid = {
+        load_chip(n).name: positive("--price", p, example="v5e=1.20")
+        for n, p in (prices or {}).items()
+    }
+    question = FleetQuestion(
+        spec,
+        Demand(
+            positive("--rate", rate),
+            parse_lengths(str(isl), what="--isl"),
+            parse_lengths(str(osl), what="--osl"),
+            read_slo(ttft, tpot),
+            percentile=positive("--percentile", percentile, example="95"),
+            hit_rate=0.0
+            if hit_rate in (0, "0")
+            else positive("--hit-rate", hit_rate, example="0.5"),
+            burstiness=positive("--burstiness", burstiness, example="1"),
+            seed=whole("--seed", seed, most=10**9, least=0),
+            num_requests=None
+            if requests is None
+            else whole("--requests", requests, most=_MOST_REQUESTS, least=100),
+        ),
+        _slices(on, spec, precision, paid),
+        precision,
+        paid,
+        (policy,) if policy else FLEET_POLICIES,
+        (parse_serving_layout(layout),) if layout else (),
+        engine_of(engine),
+        SchedulerLimits(at_once, whole("--step-tokens", step_tokens, most=10**7, least=at_once)),
+        whole("--spare", spare, most=_MOST_SPARES, least=0),
+    )
+    return plan_fleet(question, watch)
+
+
+def engine_of(name: str) -> str | None:
+    """Whose calibration; None is the roofs'."""
+    return None if name == ROOFS else name
+
+
+def _slices(
+    on: str | Iterable[str | Slice] | None,
+    model: ModelSpec,
+    precision: Precision,
+    prices: Mapping[str, float],
+) -> dict[str, list[Slice]]:
+    """By chip: the slices that were named, or several sizes of a chip that was."""
+    found: dict[str, list[Slice]] = {}
+    if on is None:
+        on = (n for n in chip_names() if n in prices or load_chip(n).dollars_per_hour is not None)
+    for word in on.split(",") if isinstance(on, str) else on:
+        chip = find_chip(word.strip()) if isinstance(word, str) else None
+        if chip is None:
+            slices = [slice_of(word)]
+        else:
+            slices = list(chip_slices(chip, model, precision))
+            found.setdefault(chip.name, [])
+        for one in slices:
+            found.setdefault(one.chip.name, []).append(one)
+    return found
+
+
+def read_setup(
+    model: str | ModelSpec,
+    *,
+    on: str | Slice,
+    layout: str | None = None,
+    dtypes: str = "bf16",
+    rows: Count = _SIZES.max_rows,
+    step_tokens: Count = _SIZES.max_step_tokens,
+    block_tokens: Count = _SIZES.block_tokens,
+    max_waiting: Count = _SIZES.max_waiting,
+) -> Setup:
+    """One replica: tensor parallel over all chips of its slice unless a layout is given."""
+    spec, chips = load_model(model), slice_of(on)
+    split = parse_serving_layout(layout) if layout else ServingLayout(tp=chips.num_chips)
+    sizes = SchedulerLimits(
+        whole("--rows", rows, most=10**5),
+        whole("--step-tokens", step_tokens, most=10**7),
+        whole("--block-tokens", block_tokens, most=10**5),
+        whole("--max-waiting", max_waiting, most=_MOST),
+    )
+    return Setup(spec, chips, split, parse_precision(dtypes), sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationQuestion:
+    """Replicas, the traffic that comes to them, and what was promised of it."""
+
+    setup: Setup
+    load: TrafficLoad
+    slo: Slo
+    replicas: int
+    prefill_replicas: int | None  # None: by work
+    cost: StepCost
+    calibration: Calibration | None  # that the cost rests on
+
+    def obstacle(self, policy: SimulatedPolicy) -> str | None:
+        """Why a policy cannot be."""
+        few = policy == "separated" and self.replicas < 2
+        return "separated needs a prefill and a generate replica" if few else None
+
+    def run(self, policy: SimulatedPolicy, watch: Watch | None = None) -> Simulation:
+        if obstacle := self.obstacle(policy):
+            raise UsageError(obstacle, hint="add --replicas 2, or choose another --policy")
+        load, replicas = self.load, self.replicas
+        own = Policy.CONTINUOUS if policy == "separated" else Policy(policy)
+        fleet: int | PoolSplit = replicas
+        if policy == "separated":
+            fleet = self.setup.separation(
+                replicas,
+                prefill_replicas=self.prefill_replicas,
+                input_tokens=load.input_tokens,
+                output_tokens=load.output_tokens,
+                cost=self.cost,
+            )
+        return run_simulation(
+            load.arrivals(),
+            cost=self.cost,
+            limits=self.setup.limits(own),
+            replicas=fleet,
+            slo=self.slo,
+            watch=watch,
+        )
+
+
+def simulation_question(
+    setup: Setup,
+    load: TrafficLoad,
+    slo: Slo,
+    *,
+    replicas: Count = 1,
+    prefill_replicas: Count | None = None,
+    engine: str = ANY,
+) -> SimulationQuestion:
+    """Prices steps at the mean lengths of the traffic."""
+    prompt, half = load.input_tokens, load.output_tokens // 2
+    cost, _, known = fleet_cost(
+        setup, input_tokens=prompt, context=prompt + half, engine=engine_of(engine)
+    )
+    few, own = whole("--replicas", replicas, most=MOST_REPLICAS), prefill_replicas
+    prefill = None if own is None else whole("--prefill-replicas", own, most=MOST_REPLICAS)
+    return SimulationQuestion(setup, load, slo, few, prefill, cost, known)
+
+
+def simulate(
+    model: str | ModelSpec,
+    *,
+    on: str | Slice,
+    rate: Number | None = None,
+    isl: Count | None = None,
+    osl: Count | None = None,
+    ttft: Number | None = None,
+    tpot: Number | None = None,
+    burstiness: Number = 1,
+    prefix_tokens: Count | None = None,
+    prefixes: Count = 1,
+    trace: str | Path | None = None,
+    requests: Count | None = None,
+    seed: Count = 0,
+    layout: str | None = None,
+    dtypes: str = "bf16",
+    replicas: Count = 1,
+    prefill_replicas: Count | None = None,
+    policy: SimulatedPolicy = "continuous",
+    engine: str = ANY,
+    rows: Count = _SIZES.max_rows,
+    step_tokens: Count = _SIZES.max_step_tokens,
+    block_tokens: Count = _SIZES.block_tokens,
+    max_waiting: Count = _SIZES.max_waiting,
+) -> Simulation:
+    """Requests, random or of a trace, through the real scheduler under a virtual clock.
+
+    >>> served = simulate("llama3-8b", on="v5e:2x4", rate=4, isl=512, osl=64, requests=100)
+    >>> served.num_finished, served.ttft.p50 > served.floor.ttft_s
+    (100, True)
+    """
+    setup = read_setup(
+        model,
+        on=on,
+        layout=layout,
+        dtypes=dtypes,
+        rows=rows,
+        step_tokens=step_tokens,
+        block_tokens=block_tokens,
+        max_waiting=max_waiting,
+    )
+    load = read_traffic(
+        rate=rate,
+        isl=isl,
+        osl=osl,
+        burstiness=burstiness,
+        prefix_tokens=prefix_tokens,
+        prefixes=prefixes,
+        trace=trace,
+        requests=requests,
+        seed=seed,
+        default=REQUESTS,
+        most=_MOST,
+    )
+    return simulation_question(
+        setup,
+        load,
+        read_slo(ttft, tpot),
+        replicas=replicas,
+        prefill_replicas=prefill_replicas,
+        engine=engine,
+    ).run(policy)

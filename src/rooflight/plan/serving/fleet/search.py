@@ -1,0 +1,113 @@
+"""The cheapest fleet on each of several chips, and the questions after it.
+
+In: a `FleetQuestion`: a model, a `Demand`, slices by chip, prices. Out: a `FleetPlan`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rooflight.errors import UsageError
+from rooflight.hardware.slice import Slice
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, Watch, cheapest_fleet
+from rooflight.plan.serving.fleet.questions import (
+    Doubled,
+    Hour,
+    WhyNotFleet,
+    doubled_demands,
+    hourly_fleets,
+    why_not,
+)
+from rooflight.plan.serving.fleet.separate import PolicyComparison, separate_or_not
+from rooflight.plan.serving.fleet.way import FleetPolicy, ways_to_serve
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.precision import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class FleetQuestion:
+    """What is served to whom, on what, how, and at what price."""
+
+    model: ModelSpec
+    demand: Demand
+    slices: Mapping[str, Sequence[Slice]]  # by chip
+    precision: Precision
+    prices: Mapping[str, float]  # of a chip-hour, where not the catalog's
+    policies: Sequence[FleetPolicy]
+    layouts: Sequence[ServingLayout]  # none: all that could be
+    engine: str | None  # whose calibration; None is the roofs'
+    sizes: SchedulerLimits
+    spare: int
+
+    def search(
+        self, slices: Sequence[Slice], demand: Demand, watch: Watch | None = None
+    ) -> FleetSearch:
+        ways = ways_to_serve(
+            self.model,
+            slices,
+            demand,
+            precisions=[self.precision],
+            prices=self.prices,
+            policies=self.policies,
+            layouts=self.layouts,
+            engine=self.engine,
+            sizes=self.sizes,
+        )
+        return cheapest_fleet(ways, demand, spare=self.spare, watch=watch)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """The cheapest fleet of every chip, and of all; None where no fleet keeps the promise."""
+
+    question: FleetQuestion
+    found: Mapping[str, FleetSearch]  # by chip
+    best: Fleet | None
+
+    @property
+    def verdict(self) -> PolicyComparison | None:
+        """Whether prefill should have replicas of its own."""
+        asked, best = self.question, self.best
+        return best and separate_or_not(best.way.setup, asked.demand, engine=asked.engine)
+
+    def doubled(self, watch: Watch | None = None) -> tuple[Doubled, ...]:
+        """The fleets of the same chip for twice the rate, the prompts or the answers."""
+        asked, slices = self.question, self._slices
+        return doubled_demands(asked.demand, lambda other: asked.search(slices, other, watch))
+
+    def hourly(self, rates: Sequence[float]) -> tuple[Hour, ...]:
+        """The fleet hour by hour, at these rates."""
+        return hourly_fleets(self.best, rates) if self.best else ()
+
+    def why_not(self, layout: str, watch: Watch | None = None) -> WhyNotFleet | None:
+        """The same search with this layout alone, on the slices that it fills."""
+        if self.best is None:
+            return None
+        asked = parse_serving_layout(layout)
+        slices = self._slices
+        suits = [on for on in slices if on.num_chips == asked.num_chips] or list(slices)
+        only = replace(self.question, layouts=(asked,))
+        return why_not(self.best, asked, only.search(suits, self.best.demand, watch), suits[-1])
+
+    @property
+    def _slices(self) -> Sequence[Slice]:
+        return self.question.slices[self.best.way.setup.on.chip.name] if self.best else ()
+
+
+def plan_fleet(question: FleetQuestion, watch: Watch | None = None) -> FleetPlan:
+    """Searches chip by chip; raises where nothing holds the model and its longest request."""
+    demand = question.demand
+    found = {
+        chip: question.search(slices, demand, watch) for chip, slices in question.slices.items()
+    }
+    if not any(search.num_ways for search in found.values()):
+        raise UsageError(
+            f"nothing holds {question.model.name} and a request of {demand.work().longest:,}"
+            " positions",
+            hint="give larger slices or smaller dtypes, fewer --rows, or leave out --layout",
+        )
+    fleets = [search.best for search in found.values() if search.best]
+    best = min(fleets, key=lambda fleet: fleet.dollars_per_hour, default=None)
+    return FleetPlan(question, found, best)
