@@ -28,6 +28,7 @@ def test_a_launch_script_is_forecast_as_the_plan_that_it_came_from(tmp_path: Pat
         ("--layout tp=8", "needs --batch"),
         ("", "needs --layout"),
         ("--from a.sh --seq 8k", "--seq is in the file already"),
+        ("--from a.sh --dtype fp8", "--dtype is in the file already"),
     ],
 )
 def test_half_a_question_is_refused(rest: str, words: str) -> None:

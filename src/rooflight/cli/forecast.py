@@ -95,6 +95,7 @@ def _asked(args: Namespace) -> tuple[PlanCommand, WhyNot]:
 def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """A run as its own files describe it, its ranks where they put them."""
     given = [n for n in ("layout", "batch", "seq", "framework") if getattr(args, n) is not None]
+    given += ["dtype"] if args.dtype != "bf16" else []
     if given:
         raise UsageError(f"--{given[0]} is in the file already", hint=f"leave --{given[0]} out")
     model = load_model(args.model) if args.model else None
