@@ -185,3 +185,31 @@ def test_without_a_layout_the_best_plan_is_counted() -> None:
     assert found["total_bytes"] == sum(part["nbytes"] for part in plan["memory"]["parts"])
     refused = run(f"fit train {where} --remat dots".split())
     assert refused.code == 2 and "--remat belongs to a --layout" in refused.err
+
+
+CHANCE = (
+    "fit llama3-70b --layout dp=X,sp=Y,pp=Z --on h100:8x8 --mesh X=2,Y=8,Z=4 --batch 1Mi --seq 8192"
+    " --microbatches 32 --recipe 18 --zero 1 --remat none --framework megatron"
+)
+
+
+def test_a_framework_with_measured_runs_has_a_chance_to_fit() -> None:
+    page = json.loads(run(f"{CHANCE} --json".split()).out)
+    low, high = page["between_bytes"]
+    assert low < page["total_bytes"] < high < page["hbm_bytes"] and 0.95 < page["chance"] < 1
+    said = run(CHANCE.split()).out.splitlines()[1]
+    runs = page["spread"]["num_runs"]
+    assert said.startswith(f"{page['chance']:.0%} chance to fit (90% between ")
+    assert said.endswith(f"by {runs} measured runs)")
+
+
+def test_settings_of_a_run_are_counted() -> None:
+    plain = json.loads(run(f"{CHANCE} --json".split()).out)
+    found = json.loads(run(f"{CHANCE}+unfused-attention --json".split()).out)
+    assert found["framework"] == "megatron+unfused-attention"
+    assert found["total_bytes"] > 2 * plain["total_bytes"] and found["chance"] < 0.01
+
+
+def test_without_measured_runs_there_is_no_chance() -> None:
+    page = json.loads(run(f"{WHERE} --batch 4Mi --json".split()).out)
+    assert page["chance"] is None and page["between_bytes"] is None

@@ -3,16 +3,17 @@
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import log1p, sqrt
 from pathlib import Path
-from statistics import median
+from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
-from rooflight.hardware.catalog import load_chip
+from rooflight.measure.published.chips import measured_chip
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat
 from rooflight.plan.training.memory.count import Memory, memory_by_stage
-from rooflight.plan.training.memory.framework import parse_framework
+from rooflight.plan.training.memory.framework import Spread, parse_framework
 from rooflight.plan.training.memory.job import Job, Microbatching
 from rooflight.plan.training.memory.recipe import RECIPES
 from rooflight.plan.training.memory.remat import parse_remat
@@ -49,6 +50,34 @@ def replays(framework: str | None = None) -> list[Replay]:
     ]
 
 
+def chance_of_its_chip(replay: Replay) -> float:
+    """The chance that the run, which ran, was given to fit."""
+    assert replay.found.chance is not None
+    return replay.found.chance
+
+
+def spread_of(found: Iterable[Replay]) -> Spread:
+    """Of logs of measured over counted; sigma is such that 1.645 of it is Student's 90 %.
+
+    t(0.95, n) is z + (z^3 + z) / 4n to first order, and a new run has the mean's error as well.
+    """
+    logs = [-log1p(replay.error) for replay in found]
+    z, runs = NormalDist().inv_cdf(0.95), len(logs)
+    few = 1 + (z**2 + 1) / (4 * (runs - 1))
+    sigma = stdev(logs) * sqrt(1 + 1 / runs) * few
+    return Spread(round(fmean(logs), 3), round(sigma, 3), runs)
+
+
+def held_by_the_others(found: list[Replay]) -> int:
+    """Runs that lie where the 90 % of all others say."""
+    held = 0
+    for index, replay in enumerate(found):
+        others = spread_of([*found[:index], *found[index + 1 :]])
+        low, high = others.between(replay.found.total_bytes)
+        held += low <= replay.row["measured_gib"] * GIB <= high
+    return held
+
+
 def median_error(found: Iterable[Replay]) -> float:
     """The median of the absolute errors."""
     return median(abs(replay.error) for replay in found)
@@ -77,7 +106,7 @@ def _memory(row: Row, model: ModelSpec, framework: str) -> Memory:
         graph,
         parse_layout(row["layout"]),
         {axis: int(size) for axis, _, size in (a.partition("=") for a in row["mesh"].split(","))},
-        load_chip(row["chip"]),
+        measured_chip(row["chip"]).chip,
         batch=row["seqs"],
         seq=row["seq"],
         recipe=RECIPES[row["recipe"]],

@@ -501,3 +501,46 @@ def test_the_solution_fits_and_the_next_size_does_not(
 
 def test_a_model_that_does_not_fit_at_any_batch_has_no_solution() -> None:
     assert solve(job("gpt3-175b", on="v5e"), "batch") is None
+
+
+def kept_by(framework: str, remat: str = "none") -> int:
+    asked = replace(job(TINY, remat=remat), framework=parse_framework(framework))
+    return memory(asked).part("saved activations").nbytes
+
+
+def test_dropout_keeps_a_byte_of_each_element_and_unfused_attention_the_scores() -> None:
+    stream, scores = 4 * 16 * 8, 4 * 2 * 16 * 16  # B T D, and B N T S
+    plain = kept_by("megatron")
+    assert kept_by("megatron+dropout") - plain == 3 * 2 * stream
+    assert kept_by("megatron+unfused-attention") - plain == 3 * 2 * scores
+    both = kept_by("megatron+unfused-attention+dropout")
+    assert both - plain == 3 * (2 * stream + 5 * scores)
+    assert kept_by("megatron+dropout+unfused-attention", "block") == kept_by("megatron", "block")
+
+
+def test_an_unknown_setting_of_a_framework_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="dropuot"):
+        parse_framework("megatron+dropuot")
+
+
+def in_chunks(*layers: int) -> Job:
+    asked = job(TINY, "dp=X,pp=Y", axes={"X": 1, "Y": 2}, batch=4, remat="none")
+    return replace(asked, micro=Microbatching(4, "interleaved", 2, layers))
+
+
+def test_layers_of_chunks_may_be_given() -> None:
+    assert [found.num_layers for found in memory_by_stage(in_chunks(0, 1, 2, 0))] == [2, 1]
+    with pytest.raises(UsageError, match="2 chunks have 3 layers"):
+        memory_by_stage(in_chunks(1, 2))
+
+
+def test_the_loss_comes_only_while_a_microbatch_is_in_the_chunk_of_the_head() -> None:
+    """The last stage holds three microbatches of its first chunk, or two and one at the loss."""
+    micro = Microbatching(8, "interleaved", 2, (0, 3, 0, 0))
+    few = replace(in_chunks(), batch=8, micro=micro)
+    many = replace(few, graph=dense(d=8, f=32, layers=3, heads=2, head=4, vocab=4096))
+    small, large = (memory_by_stage(asked)[-1] for asked in (few, many))
+    assert "3 + 0 microbatches" in small.part("saved activations").because
+    assert "loss" not in small.part("workspace").because
+    assert "2 + 1 microbatches" in large.part("saved activations").because
+    assert "at the loss" in large.part("workspace").because

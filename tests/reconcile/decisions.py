@@ -34,6 +34,7 @@ FRAMEWORK_OF: Mapping[str, str] = {
     "torchtitan": "torchtitan",
 }
 ADAPTERS = "adapters only: the planner trains every weight"
+BF16_GRADIENTS = ("16",)
 _SCHEMES = ("fsdp", "dp", "tp", "cp", "ep", "pp")
 _OFFLOADED = "qkv_proj_offloaded"
 
@@ -69,12 +70,13 @@ def framework_of(question: ReplayQuestion) -> str:
     return FRAMEWORK_OF.get(question.engine.partition("@")[0], default)
 
 
-def planned_question(question: ReplayQuestion) -> Question:
+def planned_question(question: ReplayQuestion, recipe: str | None = None) -> Question:
     """The model, chips, framework, batch and sequence of a row, and all of the HBM."""
     run = question.run
     return train_question(
         *(run.graph, run.mesh.slice, run.batch, run.seq, run.compute),
         framework=framework_of(question),
+        recipe=recipe,
         hbm_margin=0.0,
     )
 
@@ -115,7 +117,7 @@ def decide(question: ReplayQuestion) -> Decision:
     published = pick = None
     missed = ADAPTERS
     if not question.run.freezes_weights:
-        published, missed = _reached(planned, wanted)
+        planned, published, missed = reached(question)
         try:
             pick = plan_training(planned).candidates[0]
         except RooflightError as error:
@@ -134,6 +136,23 @@ def decide(question: ReplayQuestion) -> Decision:
         pick.step_s if pick else None,
         _nearest(pick, planned) if pick else "",
     )
+
+
+def reached(question: ReplayQuestion) -> tuple[Question, Candidate | None, str]:
+    """What ran, with gradients stored as its framework does, or else in bf16 if it may.
+
+    Rows do not say in what gradients are added up. Megatron-LM has an option for it, and NVIDIA's
+    own recipes for speed switch it on (`grad_reduce_in_fp32 = False`); `--recipe 16` is that.
+    """
+    wanted, missed = published_layout(question), ""
+    planned = planned_question(question)
+    for recipe in (None, *(BF16_GRADIENTS if planned.framework.name == "megatron" else ())):
+        planned = planned_question(question, recipe)
+        found, why = _reached(planned, wanted)
+        if found:
+            return planned, found, ""
+        missed = missed or why
+    return planned_question(question), None, missed
 
 
 def _reached(planned: Question, wanted: Wanted) -> tuple[Candidate | None, str]:

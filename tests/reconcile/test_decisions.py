@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,20 @@ from rooflight.measure.published.rows import (
     read_rows,
     shipped_rows,
 )
+from rooflight.plan.training.search.run import search_training
+from rooflight.plan.training.search.wanted import region_of
 from rooflight.units import format_seconds
 
 from ..dated_figure import today, write_figure
-from .decisions import ADAPTERS, FRAMEWORK_OF, Decision, decide, published_layout
+from .decisions import (
+    ADAPTERS,
+    FRAMEWORK_OF,
+    Decision,
+    decide,
+    planned_question,
+    published_layout,
+    reached,
+)
 from .regret import Regret, Tried, group_key, regrets
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +78,38 @@ def test_a_published_layout_is_reached_and_does_not_beat_the_pick(name: str) -> 
     found = decide(next(q for q in questions() if q.row.id == name))
     assert found.missed == "" and found.ratio is not None and found.ratio <= NO_SLOWER
     assert found.nearest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlperf5.0-llama3.1-405b-h100_sxm-512-tp8pp8cp2-gbs1152-mbs1-fp8",
+        "mlperf5.0-llama3.1-405b-h200_sxm-512-tp4pp8cp2-gbs1152-mbs1-fp8",
+        "mlperf5.1-llama3.1-405b-gb300-512-tp2pp8cp2-gbs1152-mbs1-nvfp4",
+        "mlperf4.1-gpt3-175b-h100_sxm-256-tp4pp8cp1-gbs2048-mbs2-fp8",
+        "mlperf5.1-llama3.1-8b-h100_sxm-64-tp1pp1cp1-gbs64-mbs1-fp8",
+    ],
+)
+def test_what_fits_only_with_gradients_in_bf16_is_reached(name: str) -> None:
+    planned, found, missed = reached(next(q for q in questions() if q.row.id == name))
+    assert missed == "" and found is not None and planned.recipe.name == "16"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlperf5.1-llama3.1-8b-h100_sxm-64-tp1pp1cp1-gbs64-mbs1-fp8",
+        "mlperf5.1-llama3.1-8b-h100_sxm-128-tp2pp1cp1-gbs64-mbs1-fp8",
+    ],
+)
+def test_the_memory_that_mlperf_logs_is_that_of_gradients_in_bf16(name: str) -> None:
+    question = next(q for q in questions() if q.row.id == name)
+    measured = question.row.table("measured")["mem_gib"] * 2**30
+    planned, wanted = planned_question(question, "16"), published_layout(question)
+    region, _ = region_of(wanted, planned)
+    found = search_training(replace(planned, region=region), count=1).candidates[0]
+    assert abs(found.memory.total_bytes / measured - 1) < 0.01
+    assert found.memory.part("gradients").nbytes > 0.15 * measured  # what fp32 would add
 
 
 def test_a_layout_that_the_search_has_not_is_a_miss() -> None:

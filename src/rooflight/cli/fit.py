@@ -9,7 +9,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.models.layout.rules import SCHEMES
 from rooflight.models.layout.schedules import SCHEDULES
 from rooflight.models.presets import load_model
-from rooflight.plan.training.memory.framework import FRAMEWORKS
+from rooflight.plan.training.memory.framework import FRAMEWORKS, SETTINGS
 from rooflight.plan.training.memory.job import Zero
 from rooflight.plan.training.memory.recipe import RECIPES
 from rooflight.plan.training.memory.remat import REMATS
@@ -61,14 +61,12 @@ def configure(parser: Parser) -> None:
     )
     _add_time(parser)
     frameworks = "; ".join(f"{name}: {framework.help}" for name, framework in FRAMEWORKS.items())
-    add_choice(
-        parser,
+    settings = "; ".join(f"{name}: {what}" for name, (what, _) in SETTINGS.items())
+    parser.add_argument(
         "--framework",
-        list(FRAMEWORKS),
-        what="framework",
-        default=None,
+        metavar="NAME[+SETTING...]",
         help=f"whose copies and buffers to count (none by default, of a plan megatron on GPUs,"
-        f" rooflight elsewhere). {frameworks}",
+        f" rooflight elsewhere). {frameworks}. Settings of a run, joined by +: {settings}",
     )
     add_choice(
         parser,

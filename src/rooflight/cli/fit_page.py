@@ -29,7 +29,7 @@ def document(model: str, answer: Fit) -> dict[str, object]:
         "recipe": job.recipe.name,
         "remat": job.remat.name,
         "zero": job.zero,
-        "framework": job.framework.name,
+        "framework": job.framework.label,
         "microbatches": job.micro.count,
         "schedule": job.micro.schedule,
         "virtual": job.micro.virtual,
@@ -39,6 +39,8 @@ def document(model: str, answer: Fit) -> dict[str, object]:
         "fits": found.fits,
         "total_bytes": found.total_bytes,
         "headroom_bytes": found.headroom_bytes,
+        "chance": found.chance,
+        "between_bytes": found.spread and found.spread.between(found.total_bytes),
         "extra_flops": found.extra_flops,
         **asdict(found),
         "stages": [asdict(stage) | {"total_bytes": stage.total_bytes} for stage in answer.stages],
@@ -65,9 +67,10 @@ def text(model: str, answer: Fit, *, by_stage: bool) -> str:
     job, found = answer.job, answer.memory
     again = f", which does {found.extra_flops:.1%} more FLOPs" if found.again_flops else ""
     zero = f", zero {job.zero}" if job.zero else ""
-    made = "" if job.framework.name == "none" else f" as in {job.framework.name}"
+    made = "" if job.framework.name == "none" else f" as in {job.framework.label}"
     blocks = [
-        f"{_verdict(answer)}\n{model} under {job.layout.text} on {_place(answer)};"
+        f"{_verdict(answer)}{_chance(found)}\n"
+        f"{model} under {job.layout.text} on {_place(answer)};"
         f" {job.batch:,} sequences of {job.seq:,} tokens\n"
         f"recipe {job.recipe.name}{made}{zero}, remat {job.remat.name}{again}{_host(found)}"
         f"{_microbatches(job, found)}",
@@ -134,6 +137,14 @@ def _verdict(answer: Fit) -> str:
     if answer.solve == "seq":
         return f"LONGEST SEQUENCES: {job.seq:,} tokens, {job.batch:,} of them; {used}"
     return f"FITS: {used}, {format_si(found.headroom_bytes, 'B')} left"
+
+
+def _chance(found: Memory) -> str:
+    if found.spread is None:
+        return ""
+    low, high = (format_si(nbytes, "B") for nbytes in found.spread.between(found.total_bytes))
+    chance, runs = f"{found.chance:.0%}".replace("100%", "over 99%"), found.spread.num_runs
+    return f"\n{chance} chance to fit (90% between {low} and {high}, by {runs} measured runs)"
 
 
 def _host(found: Memory) -> str:
@@ -205,7 +216,7 @@ def _in_time(job: Job) -> str:
     if job.num_stages > 1:
         flags += f" --schedule {micro.schedule}"
         flags += f" --virtual {micro.virtual}" if micro.schedule == "interleaved" else ""
-    return flags + ("" if job.framework.name == "none" else f" --framework {job.framework.name}")
+    return flags + ("" if job.framework.name == "none" else f" --framework {job.framework.label}")
 
 
 def _where(model: str, answer: Fit, job: Job) -> str:

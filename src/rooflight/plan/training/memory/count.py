@@ -13,16 +13,18 @@ compiler adds padding, fragments and its own buffers, and a `Framework` what is 
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 from math import ceil
 
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.count import dim_sizes, op_flops, param_count, training_flops
 from rooflight.plan.file.record import Part
+from rooflight.plan.training.memory.framework import Spread
 from rooflight.plan.training.memory.in_flight import gathered_part, loss_dtypes, workspace_part
 from rooflight.plan.training.memory.job import Job
 from rooflight.plan.training.memory.remat import Remat, keep
@@ -51,6 +53,7 @@ class Memory:
     again_flops: int  # done again in the backward pass
     stage: int = 0  # of the pipeline: the one that these chips hold
     num_layers: int = 0  # of the stage
+    spread: Spread | None = None  # of the framework's measured runs
 
     @property
     def total_bytes(self) -> int:
@@ -59,6 +62,12 @@ class Memory:
     @property
     def fits(self) -> bool:
         return self.total_bytes <= self.hbm_bytes
+
+    @property
+    def chance(self) -> float | None:
+        """That it fits, by measured runs; what the allocator only caches it would give back."""
+        needed = sum(part.nbytes for part in self.parts if part.name != "allocator")
+        return self.spread.chance(needed, self.hbm_bytes) if self.spread else None
 
     @property
     def headroom_bytes(self) -> int:
@@ -99,8 +108,9 @@ def memory_by_stage(job: Job) -> tuple[Memory, ...]:
     again = _again_flops(Same(job.graph), job.remat, job.microbatch, job.seq)
     found: list[Memory] = []
     for stage in _stages(job):
-        saved, host_bytes = _saved(job, sized, stage)
-        parts = (*_state(job, sized, stage), saved, *_for_a_moment(job, sized, stage))
+        waiting = _fullest(job, sized, stage)
+        saved, host_bytes = _saved(job, sized, stage, waiting)
+        parts = (*_state(job, sized, stage), saved, *_for_a_moment(job, sized, stage, waiting))
         parts += _of_the_framework(job, sized, stage, sum(part.nbytes for part in parts))
         found.append(
             Memory(
@@ -112,6 +122,7 @@ def memory_by_stage(job: Job) -> tuple[Memory, ...]:
                 again_flops=job.micro.count * again,
                 stage=stage.index,
                 num_layers=stage.layers.total(),
+                spread=job.framework.spread,
             )
         )
     return tuple(found)
@@ -127,6 +138,10 @@ class _Stage:
     has_embedding: tuple[bool, ...]  # for each chunk
     has_head: tuple[bool, ...]
     moments: tuple[Waiting, ...]
+
+    def has_loss(self, waiting: Waiting) -> bool:
+        """Whether a microbatch waits in the chunk of the head."""
+        return any(n and head for n, head in zip(waiting, self.has_head, strict=True))
 
 
 def _stages(job: Job) -> list[_Stage]:
@@ -155,6 +170,8 @@ def _stages(job: Job) -> list[_Stage]:
 
 def _cut(job: Job, count: int) -> list[Sequence[int]]:
     layers = job.graph.order
+    if job.micro.layers:
+        return _as_given(layers, job.micro.layers, count)
     if len(layers) + job.framework.counted_ends < count:
         raise UsageError(
             f"{len(layers)} layers do not fill {count} pipeline stages",
@@ -168,20 +185,44 @@ def _cut(job: Job, count: int) -> list[Sequence[int]]:
     return chunk_by_flops(layers, count, head=head / mean)
 
 
-def _for_a_moment(job: Job, sized: BlockBytes, stage: _Stage) -> tuple[Part, ...]:
+def _as_given(layers: Sequence[int], sizes: tuple[int, ...], count: int) -> list[Sequence[int]]:
+    if len(sizes) != count or sum(sizes) != len(layers):
+        found = f"{len(sizes)} chunks have {sum(sizes)} layers"
+        raise UsageError(found, hint=f"give the {len(layers)} layers as {count} chunks")
+    return [layers[end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def _fullest(job: Job, sized: BlockBytes, stage: _Stage) -> Waiting:
+    """The fullest moment of a stage: the loss comes only where its chunk has a microbatch."""
+    both = list(map(sum, zip(*_by_chunk(sized, stage), strict=True)))
+    layer = max((sized.backward[b] for b in stage.layers), default=0)
+    loss = 0 if job.framework.scans_layers else max(0, sized.loss - layer)  # a scan is in step
+    return max(stage.moments, key=lambda w: _dot(w, both) + loss * stage.has_loss(w))
+
+
+def _by_chunk(sized: BlockBytes, stage: _Stage) -> tuple[list[int], list[int]]:
+    """What a microbatch keeps of the layers of each chunk, and of the head."""
+    kept = [sum(n * sized.kept[b] for b, n in chunk.items()) for chunk in stage.chunks]
+    return kept, [sized.head_kept if last else 0 for last in stage.has_head]
+
+
+def _for_a_moment(job: Job, sized: BlockBytes, stage: _Stage, waiting: Waiting) -> tuple[Part, ...]:
     layers, has_head = stage.layers, any(stage.has_head)
     if job.framework.scans_layers:
         return scanned_parts(job, sized, layers, has_head=has_head)
     runs = [(n, sized.gathered[b]) for b, n in layers.items()]
     runs += [(1, sized.gathered["head"])] if has_head else []
     widest = max((sized.backward[b] for b in layers), default=0)
-    loss = sized.loss if has_head else None
+    loss = sized.loss if stage.has_loss(waiting) else None
     return gathered_part(job, runs), workspace_part(job, layer=widest, loss=loss)
 
 
 def _of_the_framework(job: Job, sized: BlockBytes, stage: _Stage, nbytes: int) -> tuple[Part, ...]:
     """What only a named framework holds."""
     found: list[Part] = []
+    if job.framework.buffers:
+        because = "matmul workspaces of cuBLAS and Transformer Engine"
+        found.append(Part("library buffers", job.framework.buffers, because))
     if job.framework.unread_gradients:
         keys = [*stage.layers, *(["head"] if any(stage.has_head) else [])]
         shapes = {shape for key in keys for shape in sized.shapes[key]}
@@ -230,13 +271,9 @@ def _state_part(component: StateComponent, nbytes: int, job: Job) -> Part:
     return Part(component.name, nbytes, f"{each} under {job.layout.text}{more}")
 
 
-def _saved(job: Job, sized: BlockBytes, stage: _Stage) -> tuple[Part, int]:
+def _saved(job: Job, sized: BlockBytes, stage: _Stage, waiting: Waiting) -> tuple[Part, int]:
     """Kept activations on the chip, and those on the host; no policy touches the head."""
-    by_chunk = [sum(n * sized.kept[b] for b, n in chunk.items()) for chunk in stage.chunks]
-    ends = [sized.head_kept if last else 0 for last in stage.has_head]
-    both = [kept + end for kept, end in zip(by_chunk, ends, strict=True)]
-    waiting = max(stage.moments, key=lambda moment: _dot(moment, both))
-    kept, head = _dot(waiting, by_chunk), _dot(waiting, ends)
+    kept, head = (_dot(waiting, sizes) for sizes in _by_chunk(sized, stage))
     if job.remat.on_host:
         because = f"inputs of the head; {format_si(kept, 'B')} more a chip wait on the host"
         return Part("saved activations", head, because), kept
@@ -319,10 +356,11 @@ def _work(job: Job, moment: _Moment) -> str:
 
 def _layers(sized: BlockBytes, layers: dict[int, int], *, has_head: bool) -> _Moment:
     ends = ("head", "tied") if has_head else ()
-    stacked = sum(n * _weights(sized, b) for b, n in layers.items())
-    stacked += sum(_weights(sized, end) for end in ends)
+    stacked = sum(n * sized.state[b][0] for b, n in layers.items())
+    stacked += sum(sized.state[end][0] for end in ends)
     gathered = max((sum(g.nbytes for g in sized.gathered[b]) for b in layers), default=0)
-    return _Moment("a layer", stacked, 2 * gathered, _most(sized.backward[b] for b in layers))
+    widest = max((sized.backward[b] for b in layers), default=0)
+    return _Moment("a layer", stacked, 2 * gathered, widest)
 
 
 def _loss(job: Job, sized: BlockBytes) -> _Moment:
@@ -330,11 +368,3 @@ def _loss(job: Job, sized: BlockBytes) -> _Moment:
     tokens = job.tokens_of_a_chip
     some = min(1.0, job.framework.loss_tokens / tokens) if job.framework.loss_tokens else 1.0
     return _Moment("the loss", 0, table + sized.head_gradient, ceil(some * sized.loss))
-
-
-def _weights(sized: BlockBytes, key: int | str) -> int:
-    return sized.state[key][0]
-
-
-def _most(sizes: Iterable[int]) -> int:
-    return max(sizes, default=0)

@@ -5,13 +5,35 @@ conventions to opt into, read in the frameworks' code; what was chosen to fit pu
 says so (`docs/memory.md` has the runs and the errors).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import NormalDist
 
+from rooflight.algebra.notation import Tensor
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UnknownNameError
 from rooflight.hardware.chip import Chip
 
-_BF16, _F32 = DTYPES["bf16"], DTYPES["f32"]
+_BF16, _F32, _BOOL = DTYPES["bf16"], DTYPES["f32"], DTYPES["bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Logs of measured over counted bytes: nearly normal, wider where runs are few."""
+
+    mean: float
+    sigma: float
+    num_runs: int
+
+    def chance(self, counted: int, room: int) -> float:
+        """That what is counted so takes no more than the room."""
+        return NormalDist(self.mean, self.sigma).cdf(log(room / counted))
+
+    def between(self, counted: int) -> tuple[int, int]:
+        """Nine of ten runs take more than the first and less than the second."""
+        of = NormalDist(self.mean, self.sigma)
+        return int(counted * exp(of.inv_cdf(0.05))), int(counted * exp(of.inv_cdf(0.95)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +47,10 @@ class Framework:
     keeps_gathered: bool = False  # a product's input is kept as gathered, not as the layout has it
     keeps_activation: bool = False  # silu(gate) is kept beside gate, up and their product
     copies_gradients: bool = False  # data parallel: in the compute dtype beside the recipe's
+    weighs_hidden: bool = False  # experts are weighed before their last product, not after it
+    masks: tuple[Dtype, ...] = ()  # kept of each element that dropout goes over
+    scores: tuple[Dtype, ...] = ()  # kept of each score, where attention is no kernel
+    buffers: int = 0  # bytes of the matmul libraries' own workspaces
     unread_gradients: bool = False  # one gradient of each shape that nobody reads stays allocated
     gathers_blocks: bool = False  # weights are gathered a whole layer at a time, one layer ahead
     keeps_weights: bool = False  # a pipeline stage gathers once a step and scatters at its end
@@ -44,6 +70,22 @@ class Framework:
     whole_turns: bool = False  # interleaved only where the stages divide the microbatches
     counted_ends: int = 0  # embedding and head may each stand for a layer where layers are cut
     remats: tuple[str, ...] = ("none", "dots", "block")  # policies, or tensors joined by +
+    spread: Spread | None = None  # of its measured runs, as `tests/plan` replays them
+    settings: tuple[str, ...] = ()  # of `SETTINGS`, that it runs with
+
+    @property
+    def label(self) -> str:
+        return "+".join((self.name, *self.settings))
+
+    def beside(self, name: str) -> tuple[Dtype, ...]:
+        """What is kept of a result itself: masks, the softmax, what dropout left of it."""
+        if name == "weights" and self.scores and self.masks:
+            return (*self.scores, *self.masks, *self.scores)
+        return {"weights": self.scores, "attended": self.masks, "fed": self.masks}.get(name, ())
+
+    def keeps(self, tensor: Tensor) -> bool:
+        """Whether a tensor that gradients read in general is read in this framework."""
+        return tensor.name != "fed_x" or not self.weighs_hidden
 
 
 FRAMEWORKS = {
@@ -65,6 +107,8 @@ FRAMEWORKS = {
             "megatron",
             "Megatron-LM with Transformer Engine and fused cross-entropy",
             loss=(_BF16, _BF16),  # the second one by the runs: the kernel itself works in place
+            weighs_hidden=True,
+            buffers=3 * 2**25,  # cuBLAS of PyTorch, forward and backward; Transformer Engine's
             unread_gradients=True,
             recipe="18",
             # Weights whole, optimizer state split: its distributed optimizer; or Megatron-FSDP.
@@ -72,6 +116,7 @@ FRAMEWORKS = {
             plain_fsdp=True,
             folds_experts=True,
             max_virtual=64,
+            spread=Spread(0.016, 0.038, 183),
             counted_ends=2,  # --account-for-embedding-in-pipeline-split and the same for the loss
         ),
         Framework(
@@ -109,6 +154,7 @@ FRAMEWORKS = {
             keeps_activation=True,
             copies_gradients=True,
             cuts_by_flops=True,
+            spread=Spread(0.037, 0.09, 19),
             data=("", "dp=Z"),
         ),
         Framework(
@@ -139,9 +185,18 @@ FRAMEWORKS = {
             keeps_weights=True,
             recipe="f32",
             max_virtual=8,
+            spread=Spread(0.03, 0.069, 12),
             reserved=0.07,  # by the runs: what is published is reserved memory
         ),
     )
+}
+# What a run may switch on or off; `--framework megatron+dropout` counts with it.
+SETTINGS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "dropout": ("masks after attention, after the MLP and over scores", {"masks": (_BOOL,)}),
+    "unfused-attention": ("the softmax of the scores is kept", {"scores": (_BF16,)}),
+    "unfused-loss": ("cross-entropy in fp32, in place", {"loss": (_BF16, _F32)}),
+    "compiled-loss": ("the same, compiled: not in place", {"loss": (_BF16, _F32, _F32)}),
+    "unfused-gradients": ("weight gradients are added up apart", {"unread_gradients": False}),
 }
 PLANNED = ("megatron", "torchtitan", "maxtext", "rooflight")  # whose runs are planned for
 
@@ -152,7 +207,17 @@ def default_framework(chip: Chip) -> Framework:
 
 
 def parse_framework(text: str) -> Framework:
-    """Finds a framework by name; unknown names get a did-you-mean."""
-    if text not in FRAMEWORKS:
-        raise UnknownNameError("framework", text, FRAMEWORKS)
-    return FRAMEWORKS[text]
+    """Finds a framework by name, with its settings; unknown names get a did-you-mean.
+
+    >>> parse_framework("megatron+unfused-attention+dropout").label
+    'megatron+unfused-attention+dropout'
+    """
+    name, *settings = text.split("+")
+    if name not in FRAMEWORKS:
+        raise UnknownNameError("framework", name, FRAMEWORKS)
+    found = FRAMEWORKS[name]
+    for setting in settings:
+        if setting not in SETTINGS:
+            raise UnknownNameError("setting of a framework", setting, SETTINGS)
+        found = replace(found, settings=(*found.settings, setting), **dict(SETTINGS[setting][1]))
+    return found

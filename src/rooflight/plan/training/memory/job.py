@@ -30,6 +30,7 @@ class Microbatching:
     count: int = 1
     schedule: str = "1f1b"
     virtual: int = 1  # chunks of layers a stage holds: 2 for zb-v, 2 or more for interleaved
+    layers: tuple[int, ...] = ()  # of each chunk, where they are not cut evenly
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -118,7 +119,7 @@ class OnChip:
                 sizes = {**sizes, dim: -(-sizes[dim] // shards) * shards}
         return device_bytes(placed, sizes, job.axes, dtype)
 
-    def kept(self, placed: Iterable[Tensor]) -> int:
+    def kept(self, placed: Iterable[Tensor], beside: Iterable[tuple[Tensor, Dtype]] = ()) -> int:
         """Activations that wait for the backward pass, those of attention in whole lanes."""
         is_tiled = self.job.chip.kind == "tpu"
         lanes = self.job.framework.lanes if is_tiled else 1
@@ -128,7 +129,8 @@ class OnChip:
             return lanes // self.sizes[tensor.dims[-1]] if is_padded else 1
 
         dtype = self.job.recipe.compute
-        return sum(times(tensor) * self.nbytes(tensor, dtype) for tensor in placed)
+        own = sum(times(tensor) * self.nbytes(tensor, dtype) for tensor in placed)
+        return own + sum(self.nbytes(tensor, other) for tensor, other in beside)
 
     def total(self, placed: Iterable[Tensor]) -> int:
         """Activations, all in the compute dtype."""

@@ -3,7 +3,7 @@
 In: a chunk of points and a recipe. Out: a lower bound of what `memory` counts one by one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -33,7 +33,7 @@ class LeastMemory:
         self._state = _state_bytes(points, recipe, framework) + np.zeros(len(points))
         self._saved = {
             name: {
-                block: _kept_bytes(points, layer.tensors, recipe.compute)
+                block: _kept_bytes(points, filter(framework.keeps, layer.tensors), recipe.compute)
                 for block, layer in kept.items()
                 if block != HEAD and not layer.on_host
             }
@@ -63,7 +63,7 @@ def first_share(order: tuple[int, ...], stages: int, micro: Microbatching) -> Ma
     return stage_shares(order, stages, micro)[0]
 
 
-def _kept_bytes(points: Points, tensors: Sequence[Tensor], dtype: Dtype) -> Floats:
+def _kept_bytes(points: Points, tensors: Iterable[Tensor], dtype: Dtype) -> Floats:
     placed = [points.layout.of_activation(t) for t in tensors]
     total = sum((points.elements(t) for t in placed), np.zeros(1))
     return np.broadcast_to(total * dtype.bits_per_element / 8, len(points))

@@ -47,7 +47,7 @@ def size_up(job: Job) -> BlockBytes:
     return BlockBytes(
         pattern,
         {b: tuple(_stored_bytes(c, w, job) for c in stored) for b, w in weights.items()},
-        {b: on.kept(layer.kept) for b, layer in layers},
+        {b: on.kept(layer.kept, layer.beside) for b, layer in layers},
         {b: backward_bytes(layer, on) for b, layer in layers},
         {b: gathered(ps, on) for b, ps in products.items()},
         {

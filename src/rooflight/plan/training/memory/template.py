@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rooflight.algebra.notation import Axes, Tensor
+from rooflight.dtypes import Dtype
 from rooflight.models.graph.ops import Graph, Op, Param
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.memory.framework import Framework
 from rooflight.plan.training.memory.job import Job
 from rooflight.plan.training.memory.remat import REMATS, Remat, activations, is_score, keep
+
+_BESIDE = {"weights": "scores", "attended": "dropout masks", "fed": "dropout masks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Layer:
 
     kept: tuple[Tensor, ...]
     names: tuple[str, ...]  # of what is kept
+    beside: tuple[tuple[Tensor, Dtype], ...]  # masks of dropout and scores, where they are kept
     remade: tuple[Tensor, ...]
     products: tuple[WeightDot, ...]
     moments: tuple[tuple[Tensor, ...], ...]  # operands and result of each op, in memory together
@@ -116,10 +120,15 @@ def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Fr
     kept = keep(ops, remat)
     products = {op.name: _product(op, layout) for op in ops if op.kind == "matmul"}
     whole = _whole(ops, products) if framework.keeps_gathered else {}
-    copies = _copies(ops, kept.tensors) if framework.keeps_activation else []
+    tensors = [*filter(framework.keeps, kept.tensors), *_copies(ops, kept.tensors, framework)]
+    saved = dict.fromkeys(op.contraction.result for op in ops if remat.saves(op))
+    beside = [layout.of_activation(t) for t in saved if framework.beside(t.name)]
     return Layer(
-        kept=tuple(whole.get(t.name) or layout.of_activation(t) for t in (*kept.tensors, *copies)),
-        names=tuple(dict.fromkeys(t.name for t in (*kept.tensors, *copies))),
+        kept=tuple(whole.get(t.name) or layout.of_activation(t) for t in tensors),
+        names=tuple(
+            dict.fromkeys([*(t.name for t in tensors), *(_BESIDE[t.name] for t in beside)])
+        ),
+        beside=tuple((t, d) for t in beside for d in framework.beside(t.name)),
         remade=tuple(map(layout.of_activation, kept.remade)),
         products=tuple(products.values()),
         moments=tuple(_moment(op, layout, products) for op in ops if op.kind != "elementwise"),
@@ -139,15 +148,19 @@ def _whole(ops: Iterable[Op], products: Mapping[str, WeightDot]) -> dict[str, Te
     return found
 
 
-def _copies(ops: Iterable[Op], kept: Iterable[Tensor]) -> list[Tensor]:
-    """The activated gate of each gated product that is kept, as large as the gate."""
+def _copies(ops: Iterable[Op], kept: Iterable[Tensor], framework: Framework) -> list[Tensor]:
+    """The activated gate of a product; what experts without a gate hold before it is weighed."""
     names = {t.name for t in kept}
-    gated = [op.contraction for op in ops if op.name.endswith(".act")]
-    return [
-        replace(c.operands[0], name="activated")
-        for c in gated
-        if len(c.operands) > 1 and c.result.name in names
-    ]
+    found: list[Tensor] = []
+    for op in ops:
+        if not op.name.endswith(".act") or op.contraction.result.name not in names:
+            continue
+        is_gated = len(op.contraction.operands) > 1
+        if is_gated and framework.keeps_activation:
+            found.append(replace(op.contraction.operands[0], name="activated"))
+        if not is_gated and framework.weighs_hidden and op.name.startswith("experts."):
+            found.append(replace(op.contraction.result, name="weighed"))
+    return found
 
 
 def _moment(op: Op, layout: Layout, products: Mapping[str, WeightDot]) -> tuple[Tensor, ...]:
