@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.cli.plan_page import plan_text
+from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError
+from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
+from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.wanted import parse_wanted
 
 from .command import run
@@ -119,15 +124,30 @@ def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, 
 
 def test_the_page_says_why_a_slower_row_is_first() -> None:
     text = run(shlex.split("plan train llama3-8b --on v5p:2x2x4 --batch 256Ki --seq 4096")).out
-    assert "rows 6, 7: forecast faster than row 1, but fewer than two measured runs have" in text
-    assert "dp@torus, cp of 2048 tokens per chip (16384 measured), so 22% is added" in text
+    assert "rows 4-8: forecast faster than a row before, but fewer than two measured runs" in text
+    assert "dp@torus, cp of 2048 tokens per chip (16384 measured)" in text
+    assert "so 22% is added in the ranking" in text
     text = run(shlex.split("plan train llama3-70b --on h100:8x64 --batch 4Mi --seq 8192")).out
     assert (
         "row 1 comes before row 2, which is forecast 1.5% faster: of forecasts within 2 %" in text
     )
+    assert "rows 2-8: too close to row 1 to call: of 91 measured pairs" in text
 
 
 def test_rows_that_extrapolate_alike_are_a_tie_and_no_more() -> None:
+    question = train_question(
+        *(model_graph(load_model("llama3-8b")), parse_slice("h100:8x2"), 64, 4096, DTYPES["bf16"])
+    )
+    found = plan_training(question)
+    alike = [replace(c, unseen=("cp@far",)) for c in found.candidates]
+    slow_first = replace(found, candidates=tuple(alike[::-1]))
+    text = plan_text("Llama", question, slow_first)
+    assert "forecast faster than a row before" not in text
+    assert "extrapolates: fewer than two measured runs have cp@far" in text
+
+
+def test_405b_on_16384_gpus_is_what_an_engineer_would_run() -> None:
+    """16M tokens are no round number of sequences: tensors in the node, stages interleaved."""
     text = run(shlex.split("plan train llama3-405b --on h100:8x2048 --batch 16M --seq 8192")).out
-    assert "row 1 comes before row 2, which is forecast 0.8% faster" in text
-    assert "row 2: " not in text and "extrapolates: fewer than two measured runs" in text
+    headline = text.splitlines()[0]
+    assert "tp=8@node,pp=16@spine16,vp=8, interleaved" in headline and "30 micro" in headline
