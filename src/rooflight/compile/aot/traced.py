@@ -38,7 +38,7 @@ def write_traced(
     if shardings is not None:
         specs = jax.tree.broadcast(shardings, arguments, is_leaf=_is_spec)
     with jax.sharding.use_abstract_mesh(mesh):
-        jitted = function if hasattr(function, "lower") else jax.jit(function)
+        jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
         exported = export.export(jitted, platforms=[platform])(*_placed(arguments, specs, mesh))
     names = [*inspect.signature(function).parameters][: len(arguments)]
     # Its own `serialize` needs one more package; the derivative cannot be written and is not asked.
