@@ -27,7 +27,7 @@ from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.program.cpu.products import few_rows, few_rows_can
+from rooflight.program.cpu.matmuls import few_rows, few_rows_can
 from rooflight.program.decode.form import Unrolled, serving_weights
 from rooflight.program.model.params import Tree, init_params
 from rooflight.program.shardings import device_mesh

@@ -2,7 +2,7 @@
 
     python -m benchmarks.trees record OLD/src old.json
     python -m benchmarks.trees record src new.json
-    python -m benchmarks.trees compare old.json new.json --renamed products_s=matmuls_s
+    python -m benchmarks.trees compare old.json new.json --renamed matmuls_s=matmuls_s
 
 Old spellings are used, so that both trees understand them. Numbers must agree to 1e-9; keys, after
 the renames that were given.

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from benchmarks.record import Row, row_of
-from rooflight.compile.findings.judge import judge
+from rooflight.compile.findings.verify import verify
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import Plan, from_json
 
@@ -33,17 +33,17 @@ PLANS = (
 
 def run(*, quick: bool) -> Iterator[Row]:
     for plan in PLANS[: 1 if quick else None]:
-        found = [_judged(plan) for _ in range(1 if quick else 3)]
+        found = [_verified(plan) for _ in range(1 if quick else 3)]
         case = f"{plan.model.name}, {plan.layout} on {plan.slice}"
         yield row_of(f"{case}: in all", [sum(pair) for pair in found])
         yield row_of(f"{case}: ours", [ours for ours, _ in found])
 
 
-def _judged(plan: Plan) -> tuple[float, float]:
+def _verified(plan: Plan) -> tuple[float, float]:
     """Seconds of ours, and of the child that lowers and compiles."""
     with tempfile.TemporaryDirectory() as cache:
         begin = time.perf_counter()
-        verdict = judge(plan, cache=Path(cache))
+        verdict = verify(plan, cache=Path(cache))
         seconds = time.perf_counter() - begin
     assert not verdict.failed, verdict.findings
     compiling = sum(done.seconds for done in verdict.done)

@@ -61,8 +61,8 @@ with tempfile.TemporaryDirectory() as cache:
     here = str(Path(__file__).parent)
     request = CompileRequest("ring:build", mesh, folder=here)
     step = read_compilation(compile_all([request], cache=Path(cache))[0])
-products = {work.name for work in step.work if work.flops}
+matmuls = {work.name for work in step.work if work.flops}
 permutes = [c for c in step.collectives if c.kind == "permute"]
-hidden = [c for c in permutes if products & set(c.overlapped or ())]
+hidden = [c for c in permutes if matmuls & set(c.overlapped or ())]
 print(f"{len(hidden)} of {len(permutes)} permutes have a product between their start and their end")
 assert len(permutes) == 7 and len(hidden) == 7

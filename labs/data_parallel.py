@@ -70,7 +70,7 @@ assert compiled == predicted, "one all-reduce of every weight, whatever the batc
 np.testing.assert_allclose(losses, together, rtol=1e-5)
 
 # %% How many tokens must a chip have, so that the sum hides behind the backward pass?
-lab.question("tokens a chip from which the all-reduce hides, on a whole v5p cube")
+lab.question("tokens per chip from which the all-reduce hides, on a whole v5p cube")
 cube = parse_mesh("X=64", on="v5p:4x4x4")
 tokens, hides = 32, False
 while not hides:
@@ -80,7 +80,7 @@ while not hides:
     price = choose(found, dims=dims, mesh=cube, dtype=lab.BF16).best
     backward = 2 * price.local_s  # dW and dx
     hides = price.network_s <= backward
-    print(f"{tokens:6} tokens: sum {lab.span(price.network_s)}, products {lab.span(backward)}")
+    print(f"{tokens:6} tokens: sum {lab.span(price.network_s)}, matmuls {lab.span(backward)}")
 assert 512 <= tokens <= 2048, (
     "the threshold is C over the bandwidth of three axes, not far above 850"
 )

@@ -32,14 +32,14 @@ def tensor(x: jax.Array, w_in: jax.Array, w_out: jax.Array) -> jax.Array:
     return lax.psum(jnp.sum(y**2), "X")
 
 
-# %% Predict: products of a layer, each in its sharding; what was gathered is kept.
-FSDP_PRODUCTS = (
+# %% Predict: matmuls of a layer, each in its sharding; what was gathered is kept.
+FSDP_MATMULS = (
     "x[B_X,D] * W_in[D_X,F] -> h[B_X,F]",
     "h[B_X,F] * W_out[F,D_X] -> y[B_X,D]",
     "h[B_X,F] * dy[B_X,D] -> dW_out[F,D_X]",
     "x[B_X,D] * dh[B_X,F] -> dW_in[D_X,F]",
 )
-TENSOR_PRODUCTS = (
+TENSOR_MATMULS = (
     "x[B,D_X] * W_in[D,F_X] -> h[B,F_X]",
     "h[B,F_X] * W_out[F_X,D] -> y[B,D_X]",
     "dy[B,D_X] * W_out[F_X,D] -> dh[B,F_X]",
@@ -57,15 +57,15 @@ for tokens in (64, 4096):
     x = rng.normal(size=(tokens, D)).astype(np.float32)
     whole = [jax.device_put(a, P()) for a in (x, w_in, w_out)]
     reference = jax.jit(jax.grad(alone, (0, 1, 2)))(*whole)
-    for name, local, specs, products in (
-        ("fsdp", fsdp, FSDP, FSDP_PRODUCTS),
-        ("tensor", tensor, TENSOR, TENSOR_PRODUCTS),
+    for name, local, specs, matmuls in (
+        ("fsdp", fsdp, FSDP, FSDP_MATMULS),
+        ("tensor", tensor, TENSOR, TENSOR_MATMULS),
     ):
         layer = jax.shard_map(local, in_specs=specs, out_specs=P())
         arrays = [jax.device_put(a, s) for a, s in zip((x, w_in, w_out), specs, strict=True)]
         step = jax.jit(jax.value_and_grad(layer, (0, 1, 2)))
         compiled = lab.moved(lab.compiled(step, *arrays))
-        prices = lab.best(products, {"B": tokens, "D": D, "F": F})
+        prices = lab.best(matmuls, {"B": tokens, "D": D, "F": F})
         derived = lab.derived(prices)
         derived["all_reduce"] = 4  # the loss
         assert compiled == derived, (
@@ -73,7 +73,7 @@ for tokens in (64, 4096):
         )
         for mine, true in zip(step(*arrays)[1], reference, strict=True):
             np.testing.assert_allclose(mine, true, rtol=1e-3, atol=1e-3)
-        ways |= {text: price.summary for text, price in zip(products, prices, strict=True)}
+        ways |= {text: price.summary for text, price in zip(matmuls, prices, strict=True)}
         moved[name, tokens] = sum(compiled.values())
         held = sum(a.addressable_shards[0].data.nbytes for a in arrays[1:])
         rows.append([str(tokens), name, lab.size(moved[name, tokens]), lab.size(held)])
@@ -81,8 +81,8 @@ for tokens in (64, 4096):
 # %% Compare.
 lab.question("what each product needs")
 lab.show(["product", "best"], [[text, summary] for text, summary in ways.items()])
-lab.question("bytes that a layer moves, and the weights a device holds")
-lab.show(["tokens", "layout", "moved", "weights a device"], rows)
+lab.question("bytes that a layer moves, and the weights per device holds")
+lab.show(["tokens", "layout", "moved", "weights per device"], rows)
 assert moved["fsdp", 64] == moved["fsdp", 4096], "FSDP moves weights, whatever the tokens"
 assert moved["tensor", 4096] > 32 * moved["tensor", 64], "tensor parallelism moves activations"
 assert moved["tensor", 64] < moved["fsdp", 64] < moved["tensor", 4096]

@@ -60,7 +60,7 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> CompiledStep:
 
 
 def moved(step: CompiledStep) -> dict[str, int]:
-    """Bytes a step by kind of collective: V, the array as if this group did not split it."""
+    """Bytes per step by kind of collective: V, the array as if this group did not split it."""
     total: Counter[str] = Counter()
     for collective in step.collectives:
         assert collective.bytes_per_step is not None
@@ -68,15 +68,15 @@ def moved(step: CompiledStep) -> dict[str, int]:
     return dict(total)
 
 
-def best(products: Sequence[str], dims: Mapping[str, int]) -> list[Price]:
+def best(matmuls: Sequence[str], dims: Mapping[str, int]) -> list[Price]:
     """The best way to do each product on eight devices along X, asked of a v5e slice."""
     mesh = parse_mesh("X=8", on="v5e:2x4")
-    found = [strategies(parse_contraction(text)) for text in products]
+    found = [strategies(parse_contraction(text)) for text in matmuls]
     return [choose(one, dims=dims, mesh=mesh, dtype=BF16).best for one in found]
 
 
 def derived(prices: Sequence[Price]) -> dict[str, int]:
-    """What `moved` should find where arrays are f32; v5e has no products of f32."""
+    """What `moved` should find where arrays are f32; v5e has no matmuls of f32."""
     total: Counter[str] = Counter()
     for priced in (step for price in prices for step in price.steps if step.network):
         total[priced.step.op] += F32.nbytes(1) * priced.nbytes // BF16.nbytes(1)

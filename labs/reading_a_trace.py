@@ -14,7 +14,7 @@ from rooflight.measure.trace.read import read_trace
 from rooflight.measure.trace.table import step_table
 
 B, D, F, STEPS = 512, 256, 1024, 4
-PRODUCTS = (
+MATMULS = (
     "x[B_X,D] * W_in[D_X,F] -> h[B_X,F]",
     "h[B_X,F] * W_out[F,D_X] -> y[B_X,D]",
 )
@@ -28,10 +28,10 @@ def layer(x: jax.Array, w_in: jax.Array, w_out: jax.Array) -> jax.Array:
         return h @ lax.all_gather(w_out, "X", axis=1, tiled=True)
 
 
-# %% Predict: two products and two gathers a step; FLOPs follow from the shapes.
+# %% Predict: two matmuls and two gathers a step; FLOPs follow from the shapes.
 lab.question("what is in a step of a feed-forward layer under FSDP?")
-prices = lab.best(PRODUCTS, {"B": B, "D": D, "F": F})
-lab.show(["product", "best"], [[t, p.summary] for t, p in zip(PRODUCTS, prices, strict=True)])
+prices = lab.best(MATMULS, {"B": B, "D": D, "F": F})
+lab.show(["product", "best"], [[t, p.summary] for t, p in zip(MATMULS, prices, strict=True)])
 flops = 2 * 2 * B * D * F / lab.DEVICES  # of a device
 
 # %% Run a few steps under the profiler.

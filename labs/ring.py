@@ -32,7 +32,7 @@ def around(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def build(mesh: Mesh) -> tuple[object, tuple[jax.ShapeDtypeStruct, ...]]:
-    """Both products of a large layer, for `rooflight verify`."""
+    """Both matmuls of a large layer, for `rooflight verify`."""
 
     def like(shape: tuple[int, int], *axes: str | None) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, P(*axes)))

@@ -138,7 +138,7 @@ def test_a_fleet_is_that_of_plan_serve() -> None:
     assert plan.best and printed["fleet"]["replicas"] == plan.best.replicas
 
 
-@pytest.mark.parametrize("policy", ["continuous", "static", "separated"])
+@pytest.mark.parametrize("policy", ["continuous", "static", "disaggregated"])
 def test_a_simulation_is_that_of_the_command(policy: Any) -> None:
     asked: dict[str, Any] = _TRAFFIC | {
         "on": "v5e:2x4",

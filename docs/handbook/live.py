@@ -10,7 +10,7 @@ PORT = 8080
 
 
 def ask(text: str) -> tuple[View, ViewQuery]:
-    """A view and its question, from `roofline?on=v5e`; a field that it has not is an error."""
+    """A view and its question, from `roofline?on=v5e`; an unknown field is an error."""
     name, _, query = text.partition("?")
     view = next(view for view in VIEWS if view.name == name)
     return view, view.ask(dict(parse_qsl(query, keep_blank_values=True)), Files())

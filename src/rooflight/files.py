@@ -19,7 +19,7 @@ def read_file(path: str | Path, *, hint: str, most_bytes: int = MOST_BYTES) -> s
         with open(file, "rb") as opened:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is no regular file")
+                raise OSError("it must be a regular file")
             if status.st_size > most_bytes:
                 raise OSError(f"it has {status.st_size} bytes, of at most {most_bytes}")
             return opened.read(most_bytes).decode("utf-8")

@@ -2,15 +2,15 @@
 
 from collections import Counter
 
+from rooflight.batching.disaggregated import DisaggregatedScheduler
 from rooflight.batching.scheduler import Scheduler
-from rooflight.batching.separated import SeparatedScheduler
 
 
 def check(scheduler: Scheduler) -> None:
     """Every block is free or owned, by exactly those who list it; no row is lost."""
     tables = scheduler.tables()
     held = [*tables.values()]
-    if isinstance(scheduler, SeparatedScheduler):
+    if isinstance(scheduler, DisaggregatedScheduler):
         held += [lease.blocks for lease in scheduler.leases.values()]
         for hold in (*scheduler.leases.values(), *scheduler.landing.values()):
             assert scheduler.is_current(hold)

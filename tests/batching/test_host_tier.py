@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching.host_tier import TierOp
+from rooflight.batching.kv_offload import TierOp
 from rooflight.batching.request import Key, Limits, Request
 from rooflight.batching.scheduler import Scheduler
 

@@ -48,7 +48,7 @@ def test_the_document_holds_measured_and_predicted_and_the_plot_draws_both(tmp_p
     drawn = plot.read_text()
     for name in ("TTFT", "TPOT", "E2E"):
         assert f">{name}<" in drawn and f">{name} predicted<" in drawn
-    assert drawn.count("<polyline") == 7 and "TPOT promised" in drawn  # ITL is not predicted
+    assert drawn.count("<polyline") == 7 and "TPOT SLO" in drawn  # ITL is not predicted
 
 
 def test_a_recorded_trace_is_sent_at_its_times_with_its_lengths() -> None:
@@ -69,7 +69,7 @@ def test_a_dry_run_sends_nothing_and_predicts() -> None:
     assert "700 tokens in (448 of them shared), 63 out; at most 7 due in one" in outcome.out
     assert "roof" in outcome.out and "calibrated: engine any on tpu" in outcome.out
     bare = run([*words, "--requests", "7", "--dry-run", *PREDICTED, "--engine", "none"])
-    assert "uncalibrated: what the roofs allow" in bare.out
+    assert "uncalibrated: the roofline bound" in bare.out
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

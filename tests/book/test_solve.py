@@ -53,7 +53,7 @@ def test_a_slice_has_properties_and_dims_by_name() -> None:
     assert _found("h100:8x128.dims.spine.size") == spine.size
 
 
-def test_products_go_before_sums_and_from_left_to_right() -> None:
+def test_matmuls_go_before_sums_and_from_left_to_right() -> None:
     assert _found("7 + 2 * 3 / 4") == 8.5
     assert _found("8 / 2 / 2") == 2
     assert _found("v5e.torus.dims", "v5p.torus.dims", truth=(1,)) == (2, 3)

@@ -73,7 +73,7 @@ def _scale_tiers(patch: pytest.MonkeyPatch, name: str) -> None:
     patch.setattr(network, name, wrong)
 
 
-def slower_products(patch: pytest.MonkeyPatch) -> None:
+def slower_matmuls(patch: pytest.MonkeyPatch) -> None:
     # The package exports a function of the same name.
     choose = import_module("rooflight.costs.choose")
     right = choose.contraction_time
@@ -97,7 +97,7 @@ def slower_runs(patch: pytest.MonkeyPatch) -> None:
         (slower_switches, 10, "gpus.dp_thresholds_h100"),
         (slower_exchanges, 2, "gpus.ep_threshold"),
         (slower_transfers, 1, "gpus.pp_comms"),
-        (slower_products, 14, "training.q3_mixed_bound"),
+        (slower_matmuls, 14, "training.q3_mixed_bound"),
         (slower_runs, 3, "applied_training.llama70b_44days"),
     ],
 )
@@ -128,14 +128,14 @@ def test_no_other_split_sends_less(overlap: str, tokens: float) -> None:
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-def test_products_and_collectives_take_equally_long_at_the_bound(overlap: str) -> None:
+def test_matmuls_and_collectives_take_equally_long_at_the_bound(overlap: str) -> None:
     m = split(overlap)
     tokens = m.tokens_bound()
-    assert isclose(m.products_s(tokens), m.collectives_s(tokens, m.best_x(tokens)))
+    assert isclose(m.matmuls_s(tokens), m.collectives_s(tokens, m.best_x(tokens)))
     fewest, most = m.range_of_x(1.001 * tokens)
     assert fewest < m.best_x(1.001 * tokens) < most
     for x in (fewest, most):
-        assert isclose(m.products_s(1.001 * tokens), m.collectives_s(1.001 * tokens, x))
+        assert isclose(m.matmuls_s(1.001 * tokens), m.collectives_s(1.001 * tokens, x))
 
 
 def test_overlap_of_the_halves_asks_for_a_quarter_of_the_batch() -> None:

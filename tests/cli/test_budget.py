@@ -20,7 +20,7 @@ def test_the_first_line_is_days_chips_and_dollars() -> None:
     assert outcome.code == 0
     first = outcome.out.splitlines()[0]
     assert first == "Llama 3 70B on 15 T tokens: 44.7 days on 8,960 x TPU v5p, price $40.3 M"
-    assert "price: 4.2 dollars a chip-hour, How to Scale Your Model" in outcome.out
+    assert "price: 4.2 dollars per chip-hour, How to Scale Your Model" in outcome.out
     assert "power: unknown" in outcome.out
 
 

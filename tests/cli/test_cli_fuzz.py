@@ -114,7 +114,7 @@ PLAUSIBLE = {
     ],
     "frontier": [
         *("llama3-8b", "--on", "v5e:2x2", "--layout", "tp=4", "--context", "2048", "--most", "64"),
-        *("--dtypes", "int8", "--bound", "products", "--price", "1.2"),
+        *("--dtypes", "int8", "--bound", "matmuls", "--price", "1.2"),
     ],
     "budget": [
         *("llama3-8b", "--on", "v5e:4x4", "--tokens", "15T", "--mfu", "40%", "--seq", "4096"),

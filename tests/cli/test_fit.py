@@ -35,7 +35,7 @@ def job(remat: str) -> Job:
 def test_the_first_line_is_the_verdict_and_each_component_has_a_row() -> None:
     outcome = run(f"{WHERE} --batch 4Mi".split())
     found = memory(job("block"))
-    used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} a chip"
+    used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} per chip"
     assert outcome.code == 0
     assert outcome.out.startswith(f"FITS: {used}, ")
     for part in found.parts:
@@ -55,7 +55,7 @@ def test_json_has_what_the_library_has() -> None:
 
 def test_overflow_exits_1_with_the_largest_terms_and_ranked_fixes() -> None:
     outcome = run(f"{WHERE} --batch 4Mi --remat none".split())
-    assert outcome.code == 1 and outcome.out.startswith("DOES NOT FIT: 192 GB of 103 GB a chip")
+    assert outcome.code == 1 and outcome.out.startswith("DOES NOT FIT: 192 GB of 103 GB per chip")
     assert "\nlargest: saved activations 180 GB, workspace 6.3 GB, gathered weights" in outcome.out
     rows = outcome.out.partition("one change")[2].splitlines()[2:]
     assert rows[0].startswith("remat block") and "+24% FLOPs" in rows[0]
@@ -138,7 +138,7 @@ def test_a_framework_adds_its_own_components() -> None:
 
 def test_offload_states_its_time_on_pcie() -> None:
     out = run(f"{WHERE} --batch 4Mi --remat offload".split()).out
-    assert "PCIe time of 1.34 s a step for 10.7 GB a chip" in out
+    assert "PCIe time of 1.34 s per step for 10.7 GB per chip" in out
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_degrees_make_their_own_mesh() -> None:
     theirs = f"fit train llama3-70b --layout dp=Z,sp=Y,pp=P --mesh P=2,Z=2,Y=8 {where}"
     assert mine["total_bytes"] == json.loads(run(theirs.split()).out)["total_bytes"]
     refused = run(f"fit train llama3-70b --layout tp=3 {where}".split())
-    assert refused.code == 2 and "tp=3 is no layout of the 32 chips" in refused.err
+    assert refused.code == 2 and "the layout must be of the 32 chips" in refused.err
 
 
 def test_without_a_layout_the_best_plan_is_counted() -> None:

@@ -16,7 +16,9 @@ def test_a_folder_is_shown_as_tables() -> None:
     outcome = run(["hlo", str(DUMPS / "fsdp")])
     assert outcome.code == 0 and outcome.err == ""
     first = outcome.out.splitlines()[0]
-    assert first.startswith("jit_loss, executable, one of 16 devices: 361 GFLOP of matmuls a step")
+    assert first.startswith(
+        "jit_loss, executable, one of 16 devices: 361 GFLOP of matmuls per step"
+    )
     for words in ("reduce-scatter  X ", "while.32", "at the peak", "est. cycles", "programs.py:"):
         assert words in outcome.out
 

@@ -63,7 +63,7 @@ def test_the_plot_is_written_and_the_suggested_command_writes_it(
         (f"1f1b {SIZES} --times 1,1,nan", "'nan' is not a time"),
         (f"1f1b {SIZES} --times 0,0,0", "times of a slot cannot be"),
         (f"1f1b {SIZES} --transfer=-1", "'-1' is not a time"),
-        (f"1f1b {SIZES} --virtual 2", "1 virtual stage a device"),
+        (f"1f1b {SIZES} --virtual 2", "1 virtual stage per device"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_hint(command: str, complaint: str) -> None:

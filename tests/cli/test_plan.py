@@ -60,7 +60,7 @@ def test_every_question_has_its_document(flags: str) -> None:
         ("--why-not fsdp=4", 0, "fsdp=4 is the plan"),
         ("--why-not tp=3", 1, "tp=3 does not divide: no mesh of v5e:2x2 has such axes"),
         ("--what-if hbm=0.01x", 1, "with hbm x 0.01: nothing fits any more"),
-        ("--solve chips --step-time 1e-6", 1, "does not train within 1 us a step on v5e:2x2"),
+        ("--solve chips --step-time 1e-6", 1, "does not train within 1 us per step on v5e:2x2"),
         ("--tokens 1T --checkpoint-s 10", 0, "tokens per step: fsdp=4"),
         ("--scaling weak", 0, "weak scaling stays above 90%"),
     ],

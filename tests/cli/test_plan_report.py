@@ -46,7 +46,7 @@ def test_the_headline_has_the_layout_and_the_time_of_the_plan(case: Case) -> Non
         assert words in page.answer
     shown = {fact.name: fact.value for fact in page.facts}
     assert shown["Step time"] == format_seconds(plan.time.step_s)
-    assert shown["HBM a chip"] == format_si(plan.memory.total_bytes, "B")
+    assert shown["HBM per chip"] == format_si(plan.memory.total_bytes, "B")
     assert shown["MFU"] == f"{plan.mfu.value:.1%}"
     assert shown["Batch"] == f"{format_count(plan.tokens)} tokens"
 

@@ -31,7 +31,7 @@ def test_the_document_has_what_an_engine_needs() -> None:
     assert fleet["simulated"]["good_share"] >= 0.95 and fleet["layout"] == "tp=1"
     assert fleet["pool_tokens"] >= fleet["longest_request"] == 288
     assert fleet["least_replicas"] <= fleet["replicas"] and fleet["paid"] > 1
-    assert found["chips"]["v5e"] == fleet and found["separate"]["together"] > 0
+    assert found["chips"]["v5e"] == fleet and found["disaggregate"]["together"] > 0
 
 
 def test_the_page_says_the_fleet_its_floor_and_whom_to_believe() -> None:
@@ -40,7 +40,7 @@ def test_the_page_says_the_fleet_its_floor_and_whom_to_believe() -> None:
     for words in ("x the physics", "calibrated: engine any on tpu", "separate prefill", "cost: $"):
         assert words in page
     bare = run(shlex.split(f"{TINY} --engine none")).out
-    assert "uncalibrated: what the roofs allow" in bare
+    assert "uncalibrated: the roofline bound" in bare
 
 
 def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
@@ -63,8 +63,8 @@ def test_hours_are_counted_in_a_recorded_day(tmp_path: Path) -> None:
 
 
 def test_separated_fleets_have_both_kinds() -> None:
-    fleet = document("--policy separated")["fleet"]
-    assert fleet["policy"] == "separated"
+    fleet = document("--policy disaggregated")["fleet"]
+    assert fleet["policy"] == "disaggregated"
     assert 1 <= fleet["prefill_replicas"] < fleet["replicas"]
 
 

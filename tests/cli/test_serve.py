@@ -30,7 +30,7 @@ def write_plan(folder: Path, model: str = "llama3-8b", **other: object) -> str:
 def test_a_model_that_is_no_folder_has_no_weights(model: str) -> None:
     outcome = run(["serve", model])
     assert outcome.code == 2
-    assert f"'{model}' is no folder" in outcome.err
+    assert f"must be in a folder, got '{model}'" in outcome.err
     assert "hint: give a folder with config.json" in outcome.err
 
 

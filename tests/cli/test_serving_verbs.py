@@ -59,7 +59,7 @@ def test_fit_solves_for_the_most_that_fits(unknown: str) -> None:
         (f"{FIT} --solve chips", "unknown unknown 'chips'"),
         (f"{EXPLAIN} --batch 32", "unknown flag of `rooflight explain serve` '--batch'"),
         ("explain train llama3-8b --layout dp=X --on v5e:4x4 --seq 8", "required: --batch"),
-        (f"{FRONTIER} --price 0", "is no price"),
+        (f"{FRONTIER} --price 0", "must be a price, got 0"),
         ("frontier llama3-70b --on v5e --context 2048", "not one sequence"),
         ("frontier llama3-70b --on v5e:4x4 --layout tp=7 --context 2048", "7 chips"),
     ],
@@ -90,7 +90,7 @@ def test_a_frontier_is_drawn_and_listed(tmp_path: Path) -> None:
     assert [p["step_s"] for p in points] == sorted(p["step_s"] for p in points)
     assert all(p["lower_s"] <= p["expected_s"] <= p["upper_s"] for p in points)
     text = picture.read_text()
-    assert text.startswith("<svg") and "KV cache" in text and "tokens/s a chip" in text
+    assert text.startswith("<svg") and "KV cache" in text and "tokens/s per chip" in text
 
 
 def test_the_picture_of_the_guide_is_what_its_command_draws(tmp_path: Path) -> None:
@@ -104,6 +104,6 @@ def test_the_picture_of_the_guide_is_what_its_command_draws(tmp_path: Path) -> N
     assert drawn.read_text() == PICTURE.read_text()
 
 
-def test_the_products_bound_leaves_the_network_out() -> None:
-    document = json.loads(run([*FRONTIER.split(), "--bound", "products", "--json"]).out)
+def test_the_matmuls_bound_leaves_the_network_out() -> None:
+    document = json.loads(run([*FRONTIER.split(), "--bound", "matmuls", "--json"]).out)
     assert not any("network" in p["binds"] for p in document["frontier"]["2048"])

@@ -25,7 +25,7 @@ def test_steps_are_those_of_a_measured_engine_unless_the_roofs_are_asked_for() -
     assert usual["calibration"] == "any on tpu" and usual["spread"] > 0
     assert roofs["calibration"] is roofs["spread"] is None
     assert usual["tpot"]["mean_s"] > roofs["tpot"]["mean_s"]
-    assert "uncalibrated: what the roofs allow" in run([*BASE, *LOAD, "--engine", "none"]).out
+    assert "uncalibrated: the roofline bound" in run([*BASE, *LOAD, "--engine", "none"]).out
 
 
 def test_a_broken_promise_is_a_finding() -> None:
@@ -36,8 +36,8 @@ def test_the_document_holds_every_policy_and_its_floor(tmp_path: Path) -> None:
     plot = tmp_path / "latency.svg"
     words = [*BASE, *LOAD, "--replicas", "2", "--compare", "--json", "--plot", str(plot)]
     document = json.loads(run(words).out)
-    assert set(document["compare"]) == {"continuous", "interleaved", "static", "separated"}
-    assert document["compare"]["separated"]["prefill_replicas"] == 1
+    assert set(document["compare"]) == {"continuous", "interleaved", "static", "disaggregated"}
+    assert document["compare"]["disaggregated"]["prefill_replicas"] == 1
     for found in document["compare"].values():
         assert found["finished"] == 300
         assert found["e2e"]["mean_s"] >= found["floor"]["e2e_s"]
@@ -47,7 +47,7 @@ def test_the_document_holds_every_policy_and_its_floor(tmp_path: Path) -> None:
 
 def test_one_replica_cannot_be_separated_but_the_others_are_compared() -> None:
     assert "needs a prefill and a generate replica" in run([*BASE, *LOAD, "--compare"]).out
-    outcome = run([*BASE, *LOAD, "--policy", "separated"])
+    outcome = run([*BASE, *LOAD, "--policy", "disaggregated"])
     assert outcome.code == 2 and "--replicas 2" in outcome.err
 
 
@@ -71,7 +71,10 @@ def test_a_trace_is_simulated_with_its_shared_prefixes(tmp_path: Path) -> None:
         ([*LOAD, "--rows", "4096"], "above the budget"),
         ([*LOAD, "--ttft", "soon"], "--ttft 'soon' is not a time"),
         ([*LOAD, "--layout", "tp=4"], "is for 4 chips"),
-        ([*LOAD, "--replicas", "3", "--policy", "separated", "--prefill-replicas", "3"], "missing"),
+        (
+            [*LOAD, "--replicas", "3", "--policy", "disaggregated", "--prefill-replicas", "3"],
+            "missing",
+        ),
         (["--rate", "x", "--isl", "5", "--osl", "5"], "--rate 'x'"),
     ],
 )

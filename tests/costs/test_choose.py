@@ -72,7 +72,7 @@ def test_a_gather_streams_through_the_product_and_an_all_reduce_waits() -> None:
 
 @pytest.mark.parametrize(("tokens", "winner"), [(128, "all-reduce C"), (65536, "gather B")])
 def test_exercise_3_4_flips_with_the_batch(tokens: int, winner: str) -> None:
-    """Summing partial products wins while 2 * tokens < D; gathering the weights wins beyond."""
+    """Summing partial matmuls wins while 2 * tokens < D; gathering the weights wins beyond."""
     text = "A[I,J] * B[J_X,K] -> C[I,K]"
     choice = pick(text, "v5p:4x4x4", "X=4,Y=4,Z=4", I=tokens, J=4096, K=16384)
     assert choice.best.summary.startswith(winner)

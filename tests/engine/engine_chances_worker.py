@@ -42,7 +42,7 @@ def chi_square(one: list[tuple[int, ...]], two: list[tuple[int, ...]]) -> tuple[
 
 def main() -> dict[str, Any]:
     plain = cases.tiny_engine(cases.ROOMY, 1)
-    drafting = cases.tiny_engine(replace(cases.ROOMY, num_drafts=2), 1, with_model=True)
+    drafting = cases.tiny_engine(replace(cases.ROOMY, num_draft=2), 1, with_model=True)
     one, two = texts(plain, 0), texts(drafting, SEEDS)
     same = texts(drafting, 0) == one
     distance, kinds = chi_square(one, two)
@@ -50,7 +50,7 @@ def main() -> dict[str, Any]:
         "same": same,
         "chi_square": distance,
         "kinds": kinds,
-        "drafted": drafting.stats.drafted_tokens,
+        "drafted": drafting.stats.draft_tokens,
         "accepted": drafting.stats.accepted_tokens,
     }
 

@@ -103,12 +103,12 @@ def schedule(
     return Counter(out.finish.values())
 
 
-def main(count: int, seed: int, num_drafts: int, with_model: int) -> dict[str, Any]:
+def main(count: int, seed: int, num_draft: int, with_model: int) -> dict[str, Any]:
     """With drafts, texts of a model that repeats itself are compared with those without drafts."""
-    scale, jobs = 1 if num_drafts else 3, texts()
-    sizes = replace(cases.TIGHT, num_drafts=num_drafts)
+    scale, jobs = 1 if num_draft else 3, texts()
+    sizes = replace(cases.TIGHT, num_draft=num_draft)
     engine = cases.tiny_engine(sizes, scale, with_model=bool(with_model))
-    plain = cases.tiny_engine(cases.TIGHT, scale) if num_drafts else engine
+    plain = cases.tiny_engine(cases.TIGHT, scale) if num_draft else engine
     compiled: list[str] = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -126,7 +126,7 @@ def main(count: int, seed: int, num_drafts: int, with_model: int) -> dict[str, A
         "distinct": len({t for text, _ in wanted for t in text}),
         "preemptions": stats.preemptions,
         "hits": stats.prefix_hits,
-        "drafted": stats.drafted_tokens,
+        "drafted": stats.draft_tokens,
         "accepted": stats.accepted_tokens,
         "compilations": stats.compilations_after_ready + len(compiled),
     }

@@ -17,7 +17,7 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 import hf_models  # pyright: ignore[reportMissingImports]
 import torch
 
-from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
 from rooflight.serve.engine.request import EngineRequest
@@ -67,11 +67,11 @@ def compare(
     engine: Engine,
     jobs: list[EngineRequest],
     wanted: list[list[int]],
-    there: SeparatedEngine | None = None,
+    there: DisaggregatedEngine | None = None,
 ) -> dict[str, Any]:
     before = engine.stats
-    if there is not None and isinstance(engine, SeparatedEngine):
-        out = separated(engine, there, jobs)
+    if there is not None and isinstance(engine, DisaggregatedEngine):
+        out = disaggregated(engine, there, jobs)
     else:
         out = cases.run(engine, jobs)
     found = [out.tokens[job.id] for job in jobs]
@@ -83,13 +83,13 @@ def compare(
         "preemptions": engine.stats.preemptions - before.preemptions,
         "hits": engine.stats.prefix_hits - before.prefix_hits,
         "cached": sum(out.cached.values()),
-        "drafted": engine.stats.drafted_tokens,
+        "drafted": engine.stats.draft_tokens,
         "compilations": engine.stats.compilations_after_ready,
     }
 
 
-def separated(
-    here: SeparatedEngine, there: SeparatedEngine, jobs: list[EngineRequest]
+def disaggregated(
+    here: DisaggregatedEngine, there: DisaggregatedEngine, jobs: list[EngineRequest]
 ) -> cases.Collected:
     """Every prompt by one engine, its text by another; each group of layers between two steps."""
     out, moves = cases.Collected(), list[tuple[int, int]]()
@@ -125,10 +125,10 @@ def main(folder: Path, name: str) -> dict[str, Any]:
         return made
 
     roomy, tight = engine(cases.ROOMY), engine(cases.TIGHT)
-    drafting = engine(replace(cases.TIGHT, num_drafts=2))
+    drafting = engine(replace(cases.TIGHT, num_draft=2))
     sizes = replace(cases.TIGHT, moves_blocks=True)
-    here, there = (engine(replace(sizes, num_blocks=n), SeparatedEngine) for n in (18, 80))
-    assert isinstance(there, SeparatedEngine)
+    here, there = (engine(replace(sizes, num_blocks=n), DisaggregatedEngine) for n in (18, 80))
+    assert isinstance(there, DisaggregatedEngine)
     alone = [
         EngineRequest(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)
     ]
@@ -137,7 +137,7 @@ def main(folder: Path, name: str) -> dict[str, Any]:
         "prefix hits": compare(roomy, jobs_of(200), wanted),
         "chunks, preemption and prefix hits": compare(tight, jobs_of(300), wanted),
         "all of these and drafts": compare(drafting, jobs_of(400), wanted),
-        "separated": compare(here, jobs_of(500), wanted, there),
+        "disaggregated": compare(here, jobs_of(500), wanted, there),
     }
 
 

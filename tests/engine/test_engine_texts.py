@@ -44,7 +44,7 @@ def test_texts_are_those_of_transformers(place: str, folder: Path) -> None:
 def test_texts_without_a_compiler_are_those_of_transformers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attention and products by XLA alone."""
+    """Attention and matmuls by XLA alone."""
     monkeypatch.setenv("CXX", "false")
     check(report("engine_texts_worker.py", str(folder / "xla"), "one"))
 

@@ -1,4 +1,4 @@
-"""Shard: what it says of arrays and products is what the library says, within bounds."""
+"""Shard: what it says of arrays and matmuls is what the library says, within bounds."""
 
 import json
 import shlex

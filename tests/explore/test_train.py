@@ -89,7 +89,7 @@ def test_why_not_and_time_against_batch_follow(
     assert there.page.locator("figure[data-picture=time] svg").count() == 1
 
 
-@pytest.mark.parametrize("look", ["products under the roof", "strong scaling", "flip points"])
+@pytest.mark.parametrize("look", ["matmuls under the roof", "strong scaling", "flip points"])
 def test_every_look_has_an_answer(look: str) -> None:
     asked = {"model": "llama3.2-1b", "on": "v5e:2x4", "batch": "65536", "look": look}
     assert VIEW.more is not None

@@ -127,7 +127,7 @@ def test_a_long_schedule_is_drawn_with_few_bars() -> None:
     bars = tuple(Bar("P", "P", i * 1.0, i + 0.9, f"op {i}") for i in range(100_000))
     long = Bar("N", "N", 0.0, 50_000.0, "a long one")
     rows = (GanttRow("matrix unit", bars), GanttRow("network X", (long,)))
-    chart = Gantt("A step", "", rows, {"P": "products", "N": "network"}, "")
+    chart = Gantt("A step", "", rows, {"P": "matmuls", "N": "network"}, "")
     small = binned(chart, most=500)
     assert len(small.rows[0].bars) <= 501 and small.end == chart.end
     assert small.rows[1].bars == (long,)

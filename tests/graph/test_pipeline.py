@@ -163,8 +163,8 @@ def test_backward_on_another_device_than_forward_is_refused() -> None:
     [
         ("dualpipe", {"stages": 3, "microbatches": 8}, "even number of stages"),
         ("interleaved", {"stages": 2, "microbatches": 2, "virtual": 1}, "at least 2 virtual"),
-        ("1f1b", {"stages": 2, "microbatches": 2, "virtual": 2}, "1 virtual stage a device"),
-        ("zb-v", {"stages": 2, "microbatches": 2, "virtual": 3}, "2 virtual stages a device"),
+        ("1f1b", {"stages": 2, "microbatches": 2, "virtual": 2}, "1 virtual stage per device"),
+        ("zb-v", {"stages": 2, "microbatches": 2, "virtual": 3}, "2 virtual stages per device"),
         ("gpipe", {"stages": 0, "microbatches": 2}, "not a pipeline"),
     ],
 )

@@ -48,7 +48,7 @@ def check_compiled(bin: Path, folder: Path) -> None:
     write_figure("guides/collectives.md", "verify steps", f"```text\n{text}\n```")
     source = (ROOT / "docs" / "guides" / "steps.py").read_text(encoding="utf-8").splitlines()
     line = next(i for i, words in enumerate(source, start=1) if "hidden @ w_out" in words)
-    assert f"products of this line are done 3 times over [16.7 ms a step, steps.py:{line}]" in text
+    assert f"matmuls of this line are done 3 times over [16.7 ms per step, steps.py:{line}]" in text
     page = (ROOT / "docs" / "guides" / "collectives.md").read_text(encoding="utf-8")
     assert text.partition("\n\ncollective")[0] in page
 

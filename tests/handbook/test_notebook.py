@@ -15,8 +15,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from rooflight.algebra.contract import strategies
 from rooflight.algebra.notation import parse_contraction
 from rooflight.cli.main import main
-from rooflight.compile.aot.program import judge_program
-from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.compile.aot.program import verify_program
+from rooflight.compile.findings.verify import Verdict, verify
 from rooflight.costs.choose import choose
 from rooflight.costs.network import collective_time
 from rooflight.costs.roofline import matmul_time
@@ -149,7 +149,7 @@ def test_a_plan_shows_time_memory_reasons_and_what_lost(
     assert all(choice.because in text for choice in plan.choices)
     assert all(other.because in text for other in plan.alternatives)
     if find_spec("libtpu"):
-        check_verdict(shell, judge(read_plan(str(tmp_path / "plan.json"))))
+        check_verdict(shell, verify(read_plan(str(tmp_path / "plan.json"))))
     hostile = dataclasses.replace(plan, layout="<script>alert(1)</script>")
     assert "<script>alert(1)" not in (html(shell, hostile) or "")
 
@@ -181,7 +181,7 @@ def test_a_cell_of_a_notebook_displays_a_record(shell: Any) -> None:
 def test_verdicts_show_their_findings_and_collectives(shell: Any) -> None:
     pytest.importorskip("libtpu")
     folder, mesh = str(ROOT / "docs" / "guides"), parse_mesh("X=4,Y=4", on="v5e:4x4")
-    verdict = judge_program("steps:build", mesh, until="partitioned", folder=folder)
+    verdict = verify_program("steps:build", mesh, until="partitioned", folder=folder)
     words = Balanced(html(shell, verdict) or "").words
     assert f"{len(verdict.findings)} findings" in words
     assert all(f.words in words and f.fix in words for f in verdict.findings)

@@ -31,7 +31,7 @@ def plan_of(layout: str, mesh: str, *, on: str = "h100:8x16", model: str = "llam
         memory=MemoryUse(0, (), 80 * 10**9),
         mfu=Mfu(0.5, "causal"),
         tokens_per_s=1.0,
-        binds="products",
+        binds="matmuls",
         choices=(),
         alternatives=(),
         searched={},

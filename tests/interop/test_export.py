@@ -214,7 +214,7 @@ def test_a_schedule_a_recipe_or_a_policy_that_is_not_there_is_listed() -> None:
     assert lost(export_plan(plan, to="maxtext")) == ["schedule zb-h1"]
 
 
-def test_experts_are_computed_again_where_maxtext_keeps_products() -> None:
+def test_experts_are_computed_again_where_maxtext_keeps_matmuls() -> None:
     plan = replace(plan_of("fsdp=X", "X=128", model="mixtral-8x7b"), remat="dots")
     assert lost(export_plan(plan, to="maxtext")) == ["remat dots"]
     dense = replace(plan, model=load_model("llama3-8b"))

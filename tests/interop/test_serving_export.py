@@ -81,7 +81,7 @@ def test_jetstream_takes_words_with_their_values() -> None:
     [
         ({"on": parse_slice("h100:4")}, ["H100 SXM"]),
         ({"ways": {"tp": 2, "pp": 2}}, ["pp=2"]),
-        ({"prefill_replicas": 1}, ["separated replicas"]),
+        ({"prefill_replicas": 1}, ["disaggregated replicas"]),
         ({"kv": "fp8", "weights": "fp8"}, ["cache in fp8", "weights in fp8"]),
     ],
 )
@@ -105,8 +105,8 @@ def test_separated_replicas_get_a_command_each() -> None:
         ({"kv_split": "batch"}, "kv=batch"),
         ({"kv": "int4"}, "cache in int4"),
         ({"weights": "int4"}, "weights in int4"),
-        ({"weights": "int8", "compute": "int8"}, "products in int8"),
-        ({"on": parse_slice("v5e:2x2"), "prefill_replicas": 1}, "separated replicas"),
+        ({"weights": "int8", "compute": "int8"}, "matmuls in int8"),
+        ({"on": parse_slice("v5e:2x2"), "prefill_replicas": 1}, "disaggregated replicas"),
     ],
 )
 def test_what_vllm_cannot_say_is_listed(changes: dict[str, Any], what: str) -> None:

@@ -35,7 +35,7 @@ def test_a_scan_counts_as_often_as_it_goes_round() -> None:
 
 def test_functions_within_functions_count_once_each() -> None:
     step = jax.jit(jax.grad(lambda w, x: jax.checkpoint(jnp.matmul)(x, w).sum()))
-    # The product is not done again: only its operands are needed for the gradient.
+    # The matmul is not recomputed: only its operands are needed for the gradient.
     assert counted(step, (16, 16), (8, 16)).matmul_flops % (2 * 8 * 16 * 16) == 0
 
 

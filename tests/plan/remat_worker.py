@@ -1,9 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # jax annotates its own functions only in part.
-"""Asks `jax.checkpoint` what a plain layer keeps and does again, and prints it as JSON.
+"""Asks `jax.checkpoint` what a plain layer keeps and recomputes, and prints it as JSON.
 
-Knows nothing of the library: sizes and policies come in as JSON. Kept: the shapes of the residuals
+Knows nothing of the library: sizes and policies come in as JSON. Saved: the shapes of the residuals
 that are not arguments. Again: FLOPs of forward and backward less those without a policy.
 """
 
@@ -71,7 +71,7 @@ def count(jaxpr: Any) -> int:
     return total
 
 
-def kept(function: Any, w: Any, x: Any) -> list[list[int]]:
+def saved(function: Any, w: Any, x: Any) -> list[list[int]]:
     """The shapes, sorted, from the text that jax prints for people: `f32[2,8,16] output of ...`."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
@@ -87,7 +87,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     x = jax.ShapeDtypeStruct(case["x"], jnp.float32)
     function = under(case["policy"])
     again = flops(function, w, x) - flops(layer, w, x)
-    return {"kept": kept(function, w, x), "again": again}
+    return {"saved": saved(function, w, x), "again": again}
 
 
 print(json.dumps([answer(case) for case in json.load(sys.stdin)]))

@@ -31,7 +31,7 @@ BOOK: dict[str, tuple[list[str], list[str]]] = {
         ["AllGather_Y m critical", "ReduceScatter_{Y,D} fed critical"],
         [
             "AllGather_Y dfed critical",
-            "AllGather_Y m async kept",
+            "AllGather_Y m async saved",
             "ReduceScatter_{Y,D} dm critical",
         ],
     ),
@@ -46,7 +46,7 @@ BOOK: dict[str, tuple[list[str], list[str]]] = {
             "AllGather_Y dfed critical",
             "ReduceScatter_{X,D} dW_out async",
             "AllGather_X W_out ahead",
-            "AllGather_Y m async kept",
+            "AllGather_Y m async saved",
             "ReduceScatter_{X,D} dW_in async",
             "AllGather_X W_in ahead",
             "ReduceScatter_{Y,D} dm critical",
@@ -79,7 +79,7 @@ def derive(
 
 def shown(lines: tuple[PricedStep, ...]) -> list[str]:
     return [
-        f"{str(x.step).split('[')[0]} {x.waits}{' kept' if x.kept else ''}"
+        f"{str(x.step).split('[')[0]} {x.waits}{' saved' if x.saved else ''}"
         for x in lines
         if x.step.is_collective
     ]
@@ -116,7 +116,7 @@ def test_experts_exchange_tokens_twice_each_way() -> None:
         seq=4096,
     )
     for lines in (algorithm.forward, algorithm.backward):
-        exchanged = [x for x in lines if x.step.op == "all_to_all" and not x.kept]
+        exchanged = [x for x in lines if x.step.op == "all_to_all" and not x.saved]
         assert [x.waits for x in exchanged] == ["critical", "critical"]
 
 
@@ -149,7 +149,7 @@ def test_2d_weight_stationary_moves_activations_only(layout: str, tokens: int) -
     assert shown(algorithm.backward) == [
         "AllGather_Y dfed critical",
         "AllReduce_X dhidden critical",
-        "AllGather_Y m async kept",
+        "AllGather_Y m async saved",
         "ReduceScatter_{Y,D} dm critical",
     ]
 
@@ -159,7 +159,7 @@ def test_ulysses_exchanges_queries_keys_values_and_the_result(model: str) -> Non
     """Four all-to-alls each way; gradients of weights, replicated over Y, are summed besides."""
     algorithm = derive(model, "fsdp=X,ulysses=Y", ("attention", "mlp"), seq=8192)
     over_y = [
-        [x for x in lines if "Y" in x.step.axes and x.waits == "critical" and not x.kept]
+        [x for x in lines if "Y" in x.step.axes and x.waits == "critical" and not x.saved]
         for lines in (algorithm.forward, algorithm.backward)
     ]
     assert [shown(tuple(lines)) for lines in over_y] == [
@@ -252,7 +252,7 @@ def test_attention_is_priced_as_a_kernel_that_keeps_its_scores() -> None:
 
 
 @pytest.mark.parametrize("layout", ["fsdp=X,sp=Y", "fsdp=X,cp=Y", "fsdp=X,ulysses=Y"])
-def test_the_products_of_a_layer_are_the_flops_of_the_graph(layout: str) -> None:
+def test_the_matmuls_of_a_layer_are_the_flops_of_the_graph(layout: str) -> None:
     """Three times the forward FLOPs, causal, spread over all chips."""
     graph = model_graph(load_model("llama3-8b"))
     algorithm = derive("llama3-8b", layout, ("attention", "mlp"), seq=4096)

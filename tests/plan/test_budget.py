@@ -173,7 +173,7 @@ def test_no_other_split_has_less_loss_by_a_law_than_its_own(flops: float) -> Non
 
 
 def test_the_papers_own_predictions_come_out() -> None:
-    """Gopher's FLOPs: 40B by approach 3 as published, about 20 tokens a parameter by the refit."""
+    """Gopher's FLOPs: 40B by approach 3 as published, 20 tokens per parameter by the refit."""
     found = {a.by: a for a in allocations(5.76e23)}
     assert near(found["chinchilla"].params, 40e9, rel=0.02)
     assert 15 < found["replication"].tokens_per_param < 25

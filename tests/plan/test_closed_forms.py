@@ -47,16 +47,16 @@ def derive(
 
 
 def math_s(lines: Iterable[PricedStep]) -> float:
-    """Time of the products when FLOPs bind them."""
+    """Time of the matmuls when FLOPs bind them."""
     return sum(x.price.flops for x in lines) / C
 
 
 def comms_s(lines: Iterable[PricedStep], axis: str | None = None) -> float:
-    """Time of the collectives by the rule for large groups; kept ones are free."""
+    """Time of the collectives by the rule for large groups; saved ones are free."""
     return sum(
         x.price.network.rule_s
         for x in lines
-        if x.price.network and not x.kept and (axis is None or axis in x.step.axes)
+        if x.price.network and not x.saved and (axis is None or axis in x.step.axes)
     )
 
 

@@ -83,12 +83,12 @@ def test_no_mesh_of_a_family_is_faster_than_its_curve(
     assert point.time.expected_s() <= min(times) * 1.001
 
 
-def test_products_bind_from_the_batch_after_which_they_always_do(
+def test_matmuls_bind_from_the_batch_after_which_they_always_do(
     curves: dict[str, SchemeCurve],
 ) -> None:
     for curve in curves.values():
-        bound = curve.products_bind_from("sum")
-        hidden = [p.tokens for p in curve.points if p.time.binds("sum") == "products"]
+        bound = curve.matmuls_bind_from("sum")
+        hidden = [p.tokens for p in curve.points if p.time.binds("sum") == "matmuls"]
         assert bound is None or all(t in hidden for t in tokens_from(curve, bound))
         before = [p.tokens for p in curve.points if bound is None or p.tokens < bound]
         assert not before or before[-1] not in hidden
@@ -115,7 +115,7 @@ def test_a_pipeline_keeps_the_size_of_its_microbatches() -> None:
     own = time_by_batch(QUESTION, candidate)[-1]
     assert own.name == "this plan"
     assert [p.tokens // QUESTION.seq for p in own.points] == [4, 8, 16, 32, 64, 128, 256]
-    work = [p.time.products_s / p.tokens for p in own.points]
+    work = [p.time.matmuls_s / p.tokens for p in own.points]
     assert max(work) / min(work) < 1 + 1e-9
     assert len({round(p.time.bubble_s, 9) for p in own.points}) == 1
 

@@ -80,7 +80,7 @@ def state(found: Memory) -> int:
 
 def test_one_chip_holds_what_a_hand_counts() -> None:
     tokens = 4 * 16
-    layer = tokens * 2 * (3 * 8 + 8 + 8 + 8 + 8 + 3 * 32)  # all that block remat makes again
+    layer = tokens * 2 * (3 * 8 + 8 + 8 + 8 + 8 + 3 * 32)  # all that block remat recomputes
     widest = tokens * 2 * (8 + 32)  # m and gate, or hidden and fed
     assert sizes(memory(job(TINY))) == {
         "weights": 2 * TINY_PARAMS,
@@ -105,7 +105,7 @@ def test_tensor_parallelism_gathers_activations_and_no_weight() -> None:
     found = memory(job(TINY, "tp=Y", axes={"Y": 2}))
     assert found.part("gathered weights").nbytes == 0
     widest = 64 * 2 * (8 + 16)  # m whole, gate halved
-    halved = 64 * 2 * (20 - 1) * 8 // 2  # 20 times D, less the input that is kept
+    halved = 64 * 2 * (20 - 1) * 8 // 2  # 20 times D, less the input that is saved
     assert found.part("workspace").nbytes == halved + widest
 
 
@@ -212,14 +212,14 @@ def test_the_stages_of_zero(layout: str, zero: Literal[0, 1, 2], expected: float
     assert isclose(7.5e9 * per_param, expected, rel_tol=0.015)
 
 
-# What is done again
+# What is recomputed
 
 
 @pytest.mark.parametrize("name", model_names())
 def test_keeping_matmuls_redoes_attention_and_nothing_else(name: str) -> None:
     ask = job(name, batch=1, seq=1024, remat="dots")
     again = recomputed_flops_per_token(ask.graph, 1024, "attention") * 1024
-    assert isclose(memory(ask).again_flops, again, rel_tol=1e-12)
+    assert isclose(memory(ask).recompute_flops, again, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("name", ("llama3-70b", "qwen3-32b", "gpt3-175b", "phi-4"))
@@ -228,7 +228,7 @@ def test_block_remat_redoes_a_forward_pass_less_the_product_that_nothing_reads(n
     last = [op for op in ask.graph.ops if op.name == "mlp.out"]
     unread = sum(op.count * op_flops(op, ask.sizes(), causal=True) for op in last)
     full = recomputed_flops_per_token(ask.graph, 1024, "full") * 1024
-    assert isclose(memory(ask).again_flops, full - float(unread), rel_tol=1e-12)
+    assert isclose(memory(ask).recompute_flops, full - float(unread), rel_tol=1e-12)
 
 
 def test_offload_moves_what_block_keeps_to_the_host_and_back() -> None:
@@ -236,7 +236,7 @@ def test_offload_moves_what_block_keeps_to_the_host_and_back() -> None:
     assert host.host_bytes == saved(block) - saved(host) > 0
     pcie = load_chip("v5p").pcie_bytes_per_s
     assert pcie and host.offload_s == 2 * host.host_bytes / pcie
-    assert block.again_flops == host.again_flops and block.offload_s == 0
+    assert block.recompute_flops == host.recompute_flops and block.offload_s == 0
     assert memory(job("llama3-8b", remat="offload", on="b200")).offload_s is None
 
 
@@ -255,7 +255,7 @@ def test_policies_keep_less_and_redo_more_in_order(name: str) -> None:
     for more, less in pairwise(found):
         assert saved(more) > saved(less)
         assert more.total_bytes >= less.total_bytes
-        assert more.again_flops <= less.again_flops
+        assert more.recompute_flops <= less.recompute_flops
 
 
 @pytest.mark.parametrize("remat", POLICIES)
@@ -362,7 +362,7 @@ def test_microbatches_on_one_stage_keep_the_activations_of_one() -> None:
     ask = job("llama3-8b", batch=16, seq=64)
     parts = replace(ask, micro=Microbatching(8))
     assert saved(memory(ask)) == 8 * saved(memory(parts))
-    assert memory(ask).again_flops == memory(parts).again_flops
+    assert memory(ask).recompute_flops == memory(parts).recompute_flops
     assert memory(ask).part("gradients").nbytes == 0  # used up as they come
     summed = memory(parts).part("gradients").nbytes  # added up over microbatches
     assert summed == memory(ask).part("weights").nbytes
@@ -503,19 +503,19 @@ def test_a_model_that_does_not_fit_at_any_batch_has_no_solution() -> None:
     assert solve(job("gpt3-175b", on="v5e"), "batch") is None
 
 
-def kept_by(framework: str, remat: str = "none") -> int:
+def saved_by(framework: str, remat: str = "none") -> int:
     asked = replace(job(TINY, remat=remat), framework=parse_framework(framework))
     return memory(asked).part("saved activations").nbytes
 
 
 def test_dropout_keeps_a_byte_of_each_element_and_unfused_attention_the_scores() -> None:
     stream, scores = 4 * 16 * 8, 4 * 2 * 16 * 16  # B T D, and B N T S
-    plain = kept_by("megatron")
-    assert kept_by("megatron+dropout") - plain == 3 * 2 * stream
-    assert kept_by("megatron+unfused-attention") - plain == 3 * 2 * scores
-    both = kept_by("megatron+unfused-attention+dropout")
+    plain = saved_by("megatron")
+    assert saved_by("megatron+dropout") - plain == 3 * 2 * stream
+    assert saved_by("megatron+unfused-attention") - plain == 3 * 2 * scores
+    both = saved_by("megatron+unfused-attention+dropout")
     assert both - plain == 3 * (2 * stream + 5 * scores)
-    assert kept_by("megatron+dropout+unfused-attention", "block") == kept_by("megatron", "block")
+    assert saved_by("megatron+dropout+unfused-attention", "block") == saved_by("megatron", "block")
 
 
 def test_an_unknown_setting_of_a_framework_is_refused() -> None:

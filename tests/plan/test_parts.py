@@ -39,13 +39,13 @@ def flops(parts: Parts) -> float:
 
 
 @pytest.mark.parametrize("where", LAYOUTS, ids=lambda w: w[0])
-def test_products_are_the_models_own_flops(where: tuple[str, str, str]) -> None:
+def test_matmuls_are_the_models_own_flops(where: tuple[str, str, str]) -> None:
     parts = training_parts(run_of(*where))
     assert flops(parts) == pytest.approx(parts.model_flops, rel=1e-6)
 
 
 @pytest.mark.parametrize("where", LAYOUTS, ids=lambda w: w[0])
-def test_microbatches_change_no_products(where: tuple[str, str, str]) -> None:
+def test_microbatches_change_no_matmuls(where: tuple[str, str, str]) -> None:
     run = run_of(*where)
     cut = training_parts(replace(run, batch=256, micro=Microbatching(4)))
     assert flops(cut) == pytest.approx(4 * flops(training_parts(run)), rel=1e-6)
@@ -57,7 +57,7 @@ def test_recomputing_layers_does_the_forward_pass_of_layers_again() -> None:
     assert 1.2 < flops(again) / flops(plain) < 4 / 3
 
 
-def test_frozen_weights_save_a_third_of_weight_products() -> None:
+def test_frozen_weights_save_a_third_of_weight_matmuls() -> None:
     run = run_of(*LAYOUTS[0])
     frozen = training_parts(replace(run, freezes_weights=True))
     saved = 1 - flops(frozen) / flops(training_parts(run))
@@ -65,11 +65,11 @@ def test_frozen_weights_save_a_third_of_weight_products() -> None:
     assert not any(w.once for w in frozen.works)
 
 
-def test_narrow_products_take_less_time_and_more_casts() -> None:
+def test_narrow_matmuls_take_less_time_and_more_casts() -> None:
     run = run_of("dp=X,sp=Y", "X=8,Y=8", "h100:8x8")
     wide, narrow = (training_parts(replace(run, compute=DTYPES[d])) for d in ("bf16", "fp8"))
     times = [part_table([p]).seconds(ROOF) for p in (wide, narrow)]
-    assert times[1].products < 0.6 * times[0].products
+    assert times[1].matmuls < 0.6 * times[0].matmuls
     assert times[1].memory > times[0].memory
 
 
@@ -79,15 +79,15 @@ def test_the_roofs_agree_with_the_step_time_of_the_planner(where: tuple[str, str
     step = training_step(
         run.graph, run.layout, mesh=run.mesh, batch=64, seq=4096, dtype=DTYPES["bf16"]
     )
-    products = part_table([training_parts(run)]).seconds(ROOF).products[0]
-    assert products == pytest.approx(step.products_s, rel=1e-6)
+    matmuls = part_table([training_parts(run)]).seconds(ROOF).matmuls[0]
+    assert matmuls == pytest.approx(step.matmuls_s, rel=1e-6)
 
 
 def test_a_pipeline_loses_the_time_of_its_bubble() -> None:
     run = run_of("pp=P,dp=X", "P=8,X=8", "h100:8x8")
     parts = training_parts(replace(run, batch=256, micro=Microbatching(32)))
     found = part_table([parts]).seconds(ROOF)
-    assert found.bubble[0] == pytest.approx(7 / 32 * (found.products + found.memory)[0])
+    assert found.bubble[0] == pytest.approx(7 / 32 * (found.matmuls + found.memory)[0])
 
 
 @given(st.integers(1, 32), st.sampled_from(("X=64", "X=8,Y=8")))

@@ -39,7 +39,7 @@ def test_a_program_is_told_every_collective_that_is_priced(name: str, layout: st
         assert {*line.step.inputs, line.step.output} <= stops
 
 
-def test_an_operand_shared_by_products_is_moved_by_the_first() -> None:
+def test_an_operand_shared_by_matmuls_is_moved_by_the_first() -> None:
     found = pins("llama3-8b", "fsdp=X,sp=Y")
     assert [str(t) for t in found.ops[0, "attention.q"].operands[0]] == [
         "h[B_X,T_Y,D]",

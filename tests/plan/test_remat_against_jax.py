@@ -1,7 +1,7 @@
-"""What a policy keeps and does again, against `jax.checkpoint` on a layer written without us.
+"""What a policy keeps and recomputes, against `jax.checkpoint` on a layer written without us.
 
 Policy `none` is left out: unfused, JAX keeps pieces of norms and activation functions that a
-compiler makes again, and scores that an attention kernel never stores.
+compiler recomputes, and scores that an attention kernel never stores.
 """
 
 import json
@@ -57,4 +57,4 @@ def test_a_layer_keeps_and_redoes_what_jax_keeps_and_redoes(
     # Without a kernel the scores are made again in any case; a kernel's gradient does so itself.
     redone = [op for op in layer if op in found.ops or op.name == "attention.scores"]
     again = sum(op_flops(op, sizes, causal=False) for op in redone)
-    assert {"kept": shapes, "again": again} == answers[policy, is_gated]
+    assert {"saved": shapes, "again": again} == answers[policy, is_gated]

@@ -45,7 +45,7 @@ def test_the_bounds_bracket_the_expectation_and_no_roof_is_passed(
 
 def test_a_compute_bound_step_takes_its_flops_over_the_rate() -> None:
     time = step("llama3-70b", "fsdp=X", on="v5p:8x8x8", mesh="X=512", batch=512, seq=8192)
-    assert time.binds() == "products"
+    assert time.binds() == "matmuls"
     assert time.expected_s() == pytest.approx(time.model_flops / time.peak_flops, rel=0.01)
 
 
@@ -54,21 +54,21 @@ def test_a_small_batch_is_bound_by_its_collectives() -> None:
     assert time.binds() == "collectives over X"
 
 
-def test_twice_the_batch_takes_twice_the_products_and_the_same_weights() -> None:
+def test_twice_the_batch_takes_twice_the_matmuls_and_the_same_weights() -> None:
     one = step("llama3-8b", "fsdp=X", on="v5p:4x4x4", mesh="X=64", batch=64)
     two = step("llama3-8b", "fsdp=X", on="v5p:4x4x4", mesh="X=64", batch=128)
-    assert two.products_s == pytest.approx(2 * one.products_s, rel=0.01)
+    assert two.matmuls_s == pytest.approx(2 * one.matmuls_s, rel=0.01)
     assert two.axes_s["X"] == pytest.approx(one.axes_s["X"])
 
 
 def test_an_axis_that_splits_nothing_repeats_the_work() -> None:
     idle = step("llama3-8b", "fsdp=X", on="v5p:4x4x4", mesh="X=16,Z=4", batch=64)
     used = step("llama3-8b", "fsdp=X", on="v5p:4x4x4", mesh="X=64", batch=64)
-    assert idle.products_s == pytest.approx(4 * used.products_s, rel=0.01)
+    assert idle.matmuls_s == pytest.approx(4 * used.matmuls_s, rel=0.01)
     assert idle.mfu() < 0.26
 
 
-def test_products_faster_than_their_flops_are_a_bug_of_ours() -> None:
+def test_matmuls_faster_than_their_flops_are_a_bug_of_ours() -> None:
     with pytest.raises(ModelError):
         StepTime(1.0, {}, {}, model_flops=3e14, peak_flops=2e14)
 

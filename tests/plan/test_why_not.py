@@ -152,7 +152,7 @@ def test_experts_inside_a_data_axis_keep_both_degrees() -> None:
 
 @pytest.mark.parametrize("text", ["pp=4", "fsdp=16", "remat=block"])
 def test_the_terms_make_up_the_step(text: str) -> None:
-    """At the roofline products and collectives overlap, then comes the bubble."""
+    """At the roofline matmuls and collectives overlap, then comes the bubble."""
     forecast = asked(small(), text)
     assert forecast.verdict == "slower" and forecast.candidate
     assert sum(t.seconds for t in forecast.terms) == pytest.approx(forecast.candidate.step_s)
@@ -162,8 +162,8 @@ def test_the_terms_make_up_the_step(text: str) -> None:
     for candidate, side in ((answer.candidate, "seconds"), (answer.best, "best_s")):
         seconds: dict[str, float] = {t.name: getattr(t, side) for t in answer.terms}
         collectives = sum(s for name, s in seconds.items() if name.startswith("collectives"))
-        products = seconds["products"] + seconds.get("done again", 0.0)
-        step = max(products, collectives) + seconds.get("bubble", 0.0)
+        matmuls = seconds["matmuls"] + seconds.get("recomputed", 0.0)
+        step = max(matmuls, collectives) + seconds.get("bubble", 0.0)
         assert step == pytest.approx(candidate.time.expected_s())
 
 

@@ -106,7 +106,7 @@ def test_a_roof_that_nobody_named_is_unknown_and_can_be_given(cpu: Trace) -> Non
 
 
 def test_flops_of_a_cpu_are_those_of_its_program(cpu: Trace) -> None:
-    """Two layers, two products, thrice each; 512 tokens over 2 devices, 512 x 1024 weights."""
+    """Two layers, two matmuls, thrice each; 512 tokens over 2 devices, 512 x 1024 weights."""
     (matmul,) = [row for row in step_table(cpu).rows if row.key == "matmul"]
     assert matmul.flops == 2 * 2 * 3 * 2 * (512 / 2) * 512 * 1024
 

@@ -34,7 +34,7 @@ def placed(tensor: Tensor, layout: Layout) -> Tensor:
     return replace(tensor, axes=layout.of_activation(written).axes)
 
 
-def products(layout: Layout) -> Iterator[Contraction]:
+def matmuls(layout: Layout) -> Iterator[Contraction]:
     for op in GRAPH.ops:
         if op.kind in HAS_FLOPS and op.block == 0:
             operands = tuple(placed(t, layout) for t in op.contraction.operands)
@@ -50,7 +50,7 @@ def main(seed: int, texts: list[str]) -> oracle.Tally:
         devices = np.array(jax.devices()[:side]).reshape(tuple(sizes.values()))
         mesh = Mesh(devices, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
         cases: list[oracle.Case] = []
-        for contraction in products(layout):
+        for contraction in matmuls(layout):
             arrays = oracle.arrays_of(rng, contraction.operands, sizes, side)
             cotangent = oracle.draw(rng, [side] * len(contraction.result.dims))
             cases.append(oracle.Case(contraction, arrays, list(arrays), cotangent))

@@ -119,7 +119,7 @@ def equal_layers() -> dict[str, float]:
 
 
 def plain_experts() -> float:
-    """Without gate and biases: two products and an activation of one argument."""
+    """Without gate and biases: two matmuls and an activation of one argument."""
     x, router, full = draw()
     experts = Experts(full.up, full.down)
     found = moe_mlp(
@@ -235,7 +235,7 @@ def naive_against_explicit() -> dict[str, Any]:
     rows: dict[str, dict[str, list[float]]] = {}
     for growth, tokens in (
         ("same tokens", {n: 4096 for n in (2, 4, 8)}),
-        ("same tokens a device", {n: 512 * n for n in (2, 4, 8)}),
+        ("same tokens per device", {n: 512 * n for n in (2, 4, 8)}),
     ):
         pairs = [compare_layouts(n, t, width, hidden) for n, t in tokens.items()]
         rows[growth] = {

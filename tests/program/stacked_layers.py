@@ -16,7 +16,7 @@ from rooflight.models.layout.slots import Schedule
 from rooflight.program.pipeline.table import stage_order
 
 Tree = Any  # a pytree of arrays: jax has no type for it
-Places = npt.NDArray[np.int32]  # [stages, layers a stage]: which layer is there
+Places = npt.NDArray[np.int32]  # [stages, layers per stage]: which layer is there
 PADDING = -1
 
 

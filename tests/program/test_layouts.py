@@ -12,7 +12,7 @@ pytest.importorskip("jax")
 from rooflight.models.layout.rules import SCHEMES, parse_layout
 
 WORKER = Path(__file__).with_name("layout_worker.py")
-PRODUCTS = 9  # of a dense layer: q, k, v, scores, mix, out, gate, in, out
+MATMULS = 9  # of a dense layer: q, k, v, scores, mix, out, gate, in, out
 LAYOUTS = (
     "fsdp=X,tp=Y",
     "fsdp=X,sp=Y",
@@ -31,7 +31,7 @@ def test_every_product_under_every_layout_equals_the_unsharded_einsum() -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     tally = json.loads(done.stdout)
     assert not tally["wrong"], "\n".join(tally["wrong"][:5])
-    assert tally["cases"] == PRODUCTS * len(LAYOUTS)
+    assert tally["cases"] == MATMULS * len(LAYOUTS)
     assert tally["by_op"]["all_to_all"] >= 4
 
 

@@ -55,8 +55,8 @@ def test_rows_held_by_a_device_fall_with_devices_only_if_exchanged(found: dict[s
 def test_rows_held_by_a_device_grow_with_all_tokens_only_if_left_to_the_compiler(
     found: dict[str, Any],
 ) -> None:
-    """512 tokens a device."""
-    rows = found["naive"]["rows"]["same tokens a device"]
+    """512 tokens per device."""
+    rows = found["naive"]["rows"]["same tokens per device"]
     assert max(rows["explicit"]) < 1.1 * min(rows["explicit"])
     assert rows["auto"][2] > 1.9 * rows["auto"][1] and rows["auto"][2] > 2.5 * rows["auto"][0]
 
@@ -70,8 +70,8 @@ def test_the_tpu_compiler_takes_the_ragged_exchange_forward_and_backward() -> No
 
 
 @pytest.mark.full
-def test_products_of_one_chunk_hide_the_exchange_of_another_on_tpu() -> None:
-    """Of 2 x 2 exchanges, all but the first there and the last back have products inside."""
+def test_matmuls_of_one_chunk_hide_the_exchange_of_another_on_tpu() -> None:
+    """Of 2 x 2 exchanges, all but the first there and the last back have matmuls inside."""
     assert report("moe_tpu_worker.py", "overlap") == {"exchanges": 4, "hidden": 2}
 
 

@@ -21,11 +21,11 @@ from rooflight.algebra.notation import parse_contraction
 from rooflight.models.graph.ops import Mask
 from rooflight.program.attention.tile import How, TileState
 from rooflight.program.cpu import load as native
-from rooflight.program.cpu.products import few_rows, few_rows_can
+from rooflight.program.cpu.matmuls import few_rows, few_rows_can
+from rooflight.program.matmuls import subscripts
 from rooflight.program.paged.attend import attend_natively, native_can
 from rooflight.program.paged.blocks import Blocks, PagedBatch
 from rooflight.program.paged.rows import attend_by_row, read_block
-from rooflight.program.products import subscripts
 from rooflight.program.shardings import device_mesh
 
 SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11
@@ -127,7 +127,7 @@ def test_many_calls_at_once_end() -> None:
             np.testing.assert_array_equal(ours, theirs)
 
 
-PRODUCTS = {
+MATMULS = {
     "x[B,D] * W[D,F] -> y[B,F]": True,
     "x[B,T,D] * W[D,K,G,H] -> q[B,T,K,G,H]": True,
     "m[B,T,K,H] * W[K,H,D] -> y[B,T,D]": True,
@@ -138,7 +138,7 @@ PRODUCTS = {
 
 @settings(max_examples=30)
 @given(
-    text=st.sampled_from([text for text, can in PRODUCTS.items() if can]),
+    text=st.sampled_from([text for text, can in MATMULS.items() if can]),
     rows=st.integers(1, 32),
     sizes=st.lists(st.integers(1, 40), min_size=6, max_size=6),
     seed=st.integers(0, 2**31),
@@ -198,14 +198,14 @@ def _two_parts(values: Any) -> tuple[Any, Any]:
     return high, jnp.asarray(values - np.asarray(high, np.float32), jnp.bfloat16)
 
 
-@pytest.mark.parametrize("text", PRODUCTS)
+@pytest.mark.parametrize("text", MATMULS)
 def test_only_rows_and_a_matrix_in_order_are_taken(text: str) -> None:
     contraction = parse_contraction(text)
     x, w = (jnp.ones([4] * len(t.dims)) for t in contraction.operands)
     many = jnp.ones([33, *x.shape[1:]])
     assert not few_rows_can(contraction, x, w)  # outside a mesh of one device
     with jax.set_mesh(device_mesh({"X": 1})):
-        assert few_rows_can(contraction, x, w) == PRODUCTS[text]
+        assert few_rows_can(contraction, x, w) == MATMULS[text]
         assert not few_rows_can(contraction, many, w)
         assert not few_rows_can(contraction, x.astype(jnp.bfloat16), w)
 

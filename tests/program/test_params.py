@@ -48,7 +48,7 @@ def test_the_parts_of_all_devices_make_up_the_weights(model: str, devices: int) 
             assert np.prod(local) * 4 == spec.device_nbytes(pins), case
 
 
-def test_first_values_have_the_spread_that_keeps_products_in_size() -> None:
+def test_first_values_have_the_spread_that_keeps_matmuls_in_size() -> None:
     pins = alone("moe").pins
     specs = tensor_specs(MODELS["moe"])
     with jax.set_mesh(device_mesh(pins.axes)):

@@ -1,6 +1,6 @@
-"""The contractions that layouts produce: a table of layouts times a table of products.
+"""The contractions that layouts produce: a table of layouts times a table of matmuls.
 
-A layout says over which mesh axes each dim of each kind of tensor is split. Its products, forward
+A layout says over which mesh axes each dim of each kind of tensor is split. Its matmuls, forward
 and both backward, are the cases that `xla_report` hands to XLA and to the algebra. Dims: B
 sequences, T positions, S key positions, D model, F feed-forward, N heads = K kv heads * G, H head
 dim, V vocabulary, E experts, C tokens of an expert from one of the Q groups that tokens come in.
@@ -43,7 +43,7 @@ class Layout:
 
     name: str
     mesh: str
-    products: str
+    matmuls: str
     rules: str
     sizes: str
 
@@ -56,7 +56,7 @@ _ATTENTION = {
     "av": "s[B,K,G,T,S] * k[B,S,K,H] -> h[B,T,K,G,H]",
     "o": "h[B,T,N,H] * w[N,H,D] -> x[B,T,D]",
 }
-PRODUCTS = {
+MATMULS = {
     "attention": _ATTENTION,
     "train": _ATTENTION
     | {
@@ -151,8 +151,8 @@ def layouts() -> list[Layout]:
     rows = [line for line in _LAYOUTS.splitlines() if line and not line.startswith("#")]
     cells = ([cell.strip() for cell in row.split("|")] for row in rows)
     return [
-        Layout(name, mesh, products, rules.format(tp=_TP, mqa=_MQA), sizes)
-        for name, mesh, products, rules, sizes in cells
+        Layout(name, mesh, matmuls, rules.format(tp=_TP, mqa=_MQA), sizes)
+        for name, mesh, matmuls, rules, sizes in cells
     ]
 
 
@@ -168,10 +168,10 @@ def cases() -> list[Case]:
 def _cases_of(layout: Layout) -> Iterator[Case]:
     tables = SIZES | TOKENS
     known = {d: n for word in layout.sizes.split() for d, n in tables[word].items()}
-    for product, text in PRODUCTS[layout.products].items():
+    for product, text in MATMULS[layout.matmuls].items():
         forward = _contraction(text, layout.rules)
         kinds = {product: forward}
-        if layout.products != "decode":
+        if layout.matmuls != "decode":
             left, right = backward(forward)
             kinds |= {f"{product} d left": left, f"{product} d right": right}
         for kind, contraction in kinds.items():

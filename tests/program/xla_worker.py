@@ -63,14 +63,14 @@ def compile_cases(mesh_text: str, folder: str) -> None:
     chosen = [c for c in cases() if c.mesh == mesh_text]
     operands = [(t, c) for c in chosen for t in c.contraction.operands]
 
-    def products(*arrays: jax.Array) -> list[jax.Array]:
+    def matmuls(*arrays: jax.Array) -> list[jax.Array]:
         return [
             jnp.einsum(einsum_text(c.contraction), arrays[2 * i], arrays[2 * i + 1])
             for i, c in enumerate(chosen)
         ]
 
     function = jax.jit(
-        products,
+        matmuls,
         in_shardings=[sharding(t, mesh) for t, _ in operands],
         out_shardings=[sharding(c.contraction.result, mesh) for c in chosen],
     )

@@ -51,8 +51,8 @@ def test_the_constants_that_made_the_data_are_found(table: PartTable) -> None:
 def test_a_fit_is_the_same_from_every_start(table: PartTable) -> None:
     measured = table.seconds(typical_values() | {"matmul_bf16": 0.9}).total
     first = fit_values(table, measured, typical_values(), trust=0.7)
-    again = fit_values(table, measured, typical_values(), trust=0.7, start=first)
-    assert table.seconds(again).total == pytest.approx(table.seconds(first).total, rel=1e-3)
+    repeated = fit_values(table, measured, typical_values(), trust=0.7, start=first)
+    assert table.seconds(repeated).total == pytest.approx(table.seconds(first).total, rel=1e-3)
 
 
 @settings(max_examples=10)
@@ -83,7 +83,7 @@ def test_a_free_coordinate_is_always_a_value_in_range(name: str, free: float) ->
         assert constant.free(value) == pytest.approx(free, abs=1e-6)
 
 
-@given(st.sampled_from([n for n in NAMES if n not in ("step_s", "product_s")]))
+@given(st.sampled_from([n for n in NAMES if n not in ("step_s", "matmul_launch_s")]))
 def test_a_better_efficiency_never_takes_longer(table: PartTable, name: str) -> None:
     slow = table.seconds(typical_values()).total
     fast = table.seconds(typical_values() | {name: calibration_constants()[name].high}).total

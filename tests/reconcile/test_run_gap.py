@@ -10,8 +10,8 @@ from rooflight.measure.reconcile.gap import Compiled, Gap, Planned, Timed, Trace
 _S = st.floats(0.0, 10.0)
 
 
-def _planned(products: float, sent: float, bubble: float) -> Planned:
-    return Planned(max(products, sent) + bubble, products, sent, bubble)
+def _planned(matmuls: float, sent: float, bubble: float) -> Planned:
+    return Planned(max(matmuls, sent) + bubble, matmuls, sent, bubble)
 
 
 _PLANNED = st.builds(_planned, _S, _S, _S)
@@ -50,8 +50,8 @@ def test_each_cause_moves_with_its_own_measurement_only() -> None:
     gap = explain_gap(planned, compiled, traced, timed)
     found = {cause.name: round(cause.seconds, 9) for cause in gap.causes}
     assert found == {
-        "products beyond the plan": 0.2,
-        "speed of products": 0.3,
+        "matmuls beyond the plan": 0.2,
+        "speed of matmuls": 0.3,
         "passes over memory, which plans leave out": 0.1,
         "speed of passes": 0.2,
         "collectives beyond the plan": 0.1,

@@ -39,10 +39,10 @@ def test_two_processes_are_reconciled(tmp_path: Path, tokens: Path, chip: Path) 
     assert total + found["unattributed_s"] == pytest.approx(found["measured_s"])
     assert len(list((run / "traces").iterdir())) == processes
     terms = {term["name"]: term for term in found["terms"]}
-    for name in ("products", "collectives, in flight"):
+    for name in ("matmuls", "collectives, in flight"):
         assert all(terms[name][k] > 0 for k in ("planned_s", "compiled_s", "measured_s")), name
     # Every FLOP of the plan is in the program; the head's loss, in chunks, is there once more.
-    assert 0.95 < terms["products"]["compiled_s"] / terms["products"]["planned_s"] < 1.6
+    assert 0.95 < terms["matmuls"]["compiled_s"] / terms["matmuls"]["planned_s"] < 1.6
     # What `time.traffic.sent_on_a_host` says of CPUs: sums are whole, though devices keep a part.
     program = (run / "step.hlo.txt").read_text()
     assert " all-reduce(" in program and "reduce-scatter(" not in program

@@ -110,8 +110,8 @@ def test_a_calibration_of_every_chip_is_less_sure_than_that_of_one() -> None:
 def test_wide_calibrations_are_widened_by_what_they_are_off(asked: CaseSet) -> None:
     one = shipped_serving()["gpu", "any", "dense"]
     sure = replace(one, spread=0.0)
-    again, narrow = widened([sure, replace(sure, chip="b200")], asked)
-    assert again.spread > 0.1 and narrow.spread == 0.0
+    repeated, narrow = widened([sure, replace(sure, chip="b200")], asked)
+    assert repeated.spread > 0.1 and narrow.spread == 0.0
 
 
 def test_published_generate_steps_lie_inside_intervals_that_never_saw_them(asked: CaseSet) -> None:

@@ -100,13 +100,13 @@ def test_clients_beyond_the_memory_wait_for_their_first_token() -> None:
 
 def test_workers_that_only_generate_have_no_prompts_in_their_way() -> None:
     parts = parts_of(_QUESTIONS[0])
-    table = serving_table([parts, replace(parts, is_separated=1.0)])
+    table = serving_table([parts, replace(parts, is_disaggregated=1.0)])
     together, apart = table.seconds(_typical()).tpot_s
     assert apart < together
 
 
 def test_drafted_tokens_that_are_accepted_shorten_the_time_a_token() -> None:
-    parts = replace(parts_of(_QUESTIONS[2]), batch=4.0, is_separated=1.0)
+    parts = replace(parts_of(_QUESTIONS[2]), batch=4.0, is_disaggregated=1.0)
     table = serving_table([replace(parts, drafted=float(d)) for d in (0, 1, 3)])
     plain, one, three = table.seconds(_typical()).tpot_s
     assert three < one < plain
@@ -123,7 +123,7 @@ def test_the_planner_and_the_fit_price_a_step_alike(question: ServingQuestion) -
         ep=question.ep,
         precision=question.precision,
     )
-    alone = replace(parts_of(question), batch=32.0, is_separated=1.0)
+    alone = replace(parts_of(question), batch=32.0, is_disaggregated=1.0)
     context = question.prompt + question.output / 2
     step_s = calibrated_generate_s(model, values, rows=32, context=context)
     assert step_s == pytest.approx(float(serving_table([alone]).seconds(values).tpot_s[0]))

@@ -32,7 +32,7 @@ def sample_plan() -> Plan:
         memory=MemoryUse(0, (Part("weights", 2 * 10**9, "f32 under fsdp=X,sp=Y"),), 95 * 10**9),
         mfu=Mfu(0.72, "causal"),
         tokens_per_s=419430.4,
-        binds="products",
+        binds="matmuls",
         choices=(Decision("remat", "block", "dots does not fit"),),
         alternatives=(Alternative("fsdp=X", "X=512@x+y+z", "", "block", 10.5, 3, "0.5 s slower"),),
         searched={"named": 100, "dividing": 50},

@@ -76,7 +76,7 @@ WRONG: dict[str, Callable[[Document], object]] = {
     "model.layers[0].blocks[0].attention: 64 query heads do not share 7": put(
         *("model", "layers", 0, "blocks", 0, "attention", "num_kv_heads"), value=7
     ),
-    "model.layers[0].blocks[0].mlp has not the keys of Mlp or Moe": put(
+    "model.layers[0].blocks[0].mlp must have the keys of Mlp or Moe": put(
         *("model", "layers", 0, "blocks", 0, "mlp"), value={"width": 4}
     ),
     "remat is missing": lambda document: document.pop("remat"),

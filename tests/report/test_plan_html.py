@@ -100,7 +100,7 @@ def page(words: Callable[[str], str] = str) -> PlanPage:
     )
     bars = (Bar("F", "F0", 0, 1), Bar("F", "F1", 1, 2, shade=1))
     lines = (
-        TimeLine(w("products"), ((1000, 0.1), (4000, 0.4)), "products"),
+        TimeLine(w("matmuls"), ((1000, 0.1), (4000, 0.4)), "matmuls"),
         TimeLine(w("fsdp"), ((2000, 0.2), (4000, 0.2))),
         TimeLine(w("tensor"), ()),
         TimeLine(w("this plan"), ((1000, 0.05), (4000, 0.2)), "chosen"),
@@ -138,7 +138,7 @@ def page(words: Callable[[str], str] = str) -> PlanPage:
         ),
         reasons=(Reason(w("remat"), w("block"), w("the rest does not fit")),),
         losers=table,
-        assumptions=(w("products and collectives overlap"),),
+        assumptions=(w("matmuls and collectives overlap"),),
         sources=table,
         source_links=(
             Link(w("vendor"), "https://example.com/a?b=1&c=2"),
@@ -167,7 +167,7 @@ def test_headings_make_the_outline_of_the_page(shown: Read) -> None:
     assert [e.text for e in shown.all("h2")] == [
         "Candidates",
         "Time against batch",
-        "Roofline of the products",
+        "Roofline of the matmuls",
         "Memory of a chip",
         "Pipeline",
         "Choices and reasons",

@@ -27,7 +27,7 @@ def places(root: ElementTree.Element) -> list[list[tuple[float, float]]]:
 
 
 def test_equal_ratios_are_equal_steps_on_both_axes() -> None:
-    (points,) = places(drawn(line("products", 0.1, 0.2, 0.4, 0.8)))
+    (points,) = places(drawn(line("matmuls", 0.1, 0.2, 0.4, 0.8)))
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(points)]
     assert max(dx for dx, _ in steps) - min(dx for dx, _ in steps) < 0.2
     assert max(dy for _, dy in steps) - min(dy for _, dy in steps) < 0.2
@@ -36,13 +36,13 @@ def test_equal_ratios_are_equal_steps_on_both_axes() -> None:
 
 def test_the_asked_batch_has_a_dot_on_every_line_that_reaches_it() -> None:
     late = TimeLine("late", ((4000, 0.3), (8000, 0.3)))
-    root = drawn(line("products", 0.1, 0.2, 0.4), line("fsdp", 0.3, 0.3, 0.3), late)
+    root = drawn(line("matmuls", 0.1, 0.2, 0.4), line("fsdp", 0.3, 0.3, 0.3), late)
     dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter(SVG + "circle")]
     assert dots == [points[1] for points in places(root)[:2]]
 
 
 def test_a_line_of_zeros_or_without_points_is_left_out() -> None:
-    root = drawn(line("products", 0.1, 0.2), line("one chip", 0.0, 0.0), line("tensor"))
+    root = drawn(line("matmuls", 0.1, 0.2), line("one chip", 0.0, 0.0), line("tensor"))
     assert len(places(root)) == 1
     assert "tensor" not in [t.text for t in root.iter(SVG + "text")]
 

@@ -27,7 +27,7 @@ from .server_process import Server, start_server
 
 NEIGHBOUR = Path(__file__).with_name("neighbour.py")
 KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("honest", "neighbour", "probe")}
-RATE = 4.0  # requests a second, of the honest client
+RATE = 4.0  # requests per second, of the honest client
 TOKENS = 12
 SETTLE_S = 2.0  # of a shift, for the neighbour to come; not counted
 PROBE_EVERY_S = 0.25

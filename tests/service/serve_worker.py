@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rooflight.cli.main import main
 from rooflight.program.decode.pages import Values
-from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.engine.request import Delta
 from rooflight.serve.engine.run import Engine
 
 switches = Path(sys.argv[1])
-step, read, now, warm = Engine.step, SeparatedEngine.read, time.time, Engine.warm
+step, read, now, warm = Engine.step, DisaggregatedEngine.read, time.time, Engine.warm
 listen = socket.socket.listen
 
 
@@ -53,7 +53,7 @@ def cold(self: Engine) -> None:
     warm(self)
 
 
-def held_up(self: SeparatedEngine, lease: int, group: int) -> Values | None:
+def held_up(self: DisaggregatedEngine, lease: int, group: int) -> Values | None:
     while group and (switches / "hold").exists():
         (switches / "held").touch()
         time.sleep(0.01)
@@ -70,6 +70,6 @@ def wrong_time() -> float:
     return now() + (float(clock.read_text() or 0) if clock.exists() else 0)
 
 
-Engine.step, SeparatedEngine.read, time.time, Engine.warm = hooked, held_up, wrong_time, cold
+Engine.step, DisaggregatedEngine.read, time.time, Engine.warm = hooked, held_up, wrong_time, cold
 socket.socket.listen = narrow  # pyright: ignore[reportAttributeAccessIssue]
 sys.exit(main(["serve", *sys.argv[2:]]))

@@ -50,7 +50,7 @@ def test_a_body_is_read_exactly_if_it_follows_the_schema(name: str) -> None:
     """Two opinions of every body: ours, and that of a library on the schema we publish."""
     library = pytest.importorskip("jsonschema_rs")
     fields: Fields = getattr(PROTOCOL, name)
-    judge = library.validator_for(fields.schema())
+    verify = library.validator_for(fields.schema())
     base = {"model": "tiny"} | {
         "completion": {"prompt": "a"},
         "chat": {"messages": [{"role": "user", "content": "a"}]},
@@ -64,7 +64,7 @@ def test_a_body_is_read_exactly_if_it_follows_the_schema(name: str) -> None:
     def check(changes: dict[str, Any]) -> None:
         body = base | changes
         is_read = reads(fields, body)
-        assert is_read == judge.is_valid(body), body
+        assert is_read == verify.is_valid(body), body
         counts[is_read] += 1
 
     check()

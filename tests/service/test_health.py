@@ -24,7 +24,7 @@ class _Runner:
 def test_health_is_progress() -> None:
     runner = _Runner()
     health = Health(cast(Runner, runner), 0.02, floor_seconds=0.01)
-    assert health.patience == pytest.approx(0.06)
+    assert health.timeout == pytest.approx(0.06)
     assert health.is_live and health.is_ready
     runner.stalled_seconds = 0.07
     assert not health.is_live and not health.is_ready  # a step that does not end

@@ -100,7 +100,15 @@ def test_a_deadline_ends_a_request_with_words(server: Server) -> None:
 def fragile(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose device hangs and fails when told to, and whose log has no room."""
     switches = tmp_path_factory.mktemp("switches")
-    words = (*SMALL, "--patience", f"{PATIENCE_S}s", "--write-timeout", "1s", "--max-waiting", "2")
+    words = (
+        *SMALL,
+        "--step-timeout",
+        f"{PATIENCE_S}s",
+        "--write-timeout",
+        "1s",
+        "--max-waiting",
+        "2",
+    )
     command = (sys.executable, str(WORKER), str(switches))
     server = launch(folder, *words, "--log", "/dev/full", command=command)
     try:
@@ -233,7 +241,7 @@ def test_sigterm_ends_a_server_that_is_not_warm_yet(folder: Path, tmp_path: Path
 
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(folder: Path, tmp_path: Path) -> None:
     command = (sys.executable, str(WORKER), str(tmp_path))
-    words = (*SMALL, "--on", "h100", "--patience", "600s", "--drain", "600s")
+    words = (*SMALL, "--on", "h100", "--step-timeout", "600s", "--drain", "600s")
     with start_server(folder, *words, command=command, name="drained") as server:
         client, hang = server.client, switch(server, "hang")
         hang.write_text(str(STEPS))

@@ -92,8 +92,8 @@ def test_a_checkpoint_goes_to_stages_and_back_bit_for_bit(
     assert found["restacked_bytes"] > 0
     # Four chips are one host here, and stages share the frame of the model.
     assert tree.nbytes <= found["host_bytes"] < found["peak_bytes"] < 5 * tree.nbytes
-    again = _restore(tmp_path / "staged", back, "--out", str(tmp_path / "again"))
-    assert again["restored_step"] == found["restored_step"]
+    repeated = _restore(tmp_path / "staged", back, "--out", str(tmp_path / "again"))
+    assert repeated["restored_step"] == found["restored_step"]
     assert _arrays(undisturbed) == _arrays(tmp_path / "again")
     assert read_tree(tmp_path / "staged").axes == {"X": 2, "P": 2}
     assert _arrays(undisturbed) != _arrays(tmp_path / "staged")  # layers 0 and 2, then 1 and 3

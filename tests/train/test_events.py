@@ -30,7 +30,7 @@ def test_steps_done_again_do_not_count_twice(tmp_path: Path) -> None:
         step(120.0, 2, 2, 1.0),
     )
     found = goodput(tmp_path)
-    assert (found.wall_s, found.steps_s, found.again_s) == (20.0, 6.0, 2.0)
+    assert (found.wall_s, found.steps_s, found.repeated_s) == (20.0, 6.0, 2.0)
     assert (found.saving_s, found.attempts, found.share) == (0.5, 2, 0.3)
     assert losses(tmp_path) == {0: 3.0, 1: 2.0, 2: 1.0}
 

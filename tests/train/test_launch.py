@@ -261,9 +261,9 @@ def test_a_host_that_is_lost_ends_the_attempt_and_is_waited_for() -> None:
             hosts[1].writer.close()
             assert (await hosts[0].told())["stop"] == "host 1 is gone"
             hosts[0].say(ended="stopped")
-            again = _Host(1)
-            await again.join(lead)
-            assert (await hosts[0].told())["go"] == (await again.told())["go"] == 2
+            repeated = _Host(1)
+            await repeated.join(lead)
+            assert (await hosts[0].told())["go"] == (await repeated.told())["go"] == 2
 
     asyncio.run(scene())
 

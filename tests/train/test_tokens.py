@@ -33,8 +33,8 @@ def test_the_text_comes_back_from_its_tokens(tmp_path: Path) -> None:
 def test_a_tokenizer_of_ones_own_is_taken(tmp_path: Path) -> None:
     text = write_text(tmp_path / "a.txt", words=500)
     first = write_tokens([text], tmp_path / "one", vocab=300)
-    again = write_tokens([text], tmp_path / "two", tokenizer=tmp_path / "one" / "tokenizer.json")
-    assert again == first
+    repeated = write_tokens([text], tmp_path / "two", tokenizer=tmp_path / "one" / "tokenizer.json")
+    assert repeated == first
 
 
 def test_the_loss_of_knowing_only_frequencies_is_their_entropy(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def vocabulary_axis(mesh: Mesh, *, mistaken: bool = True) -> Built:
 
 
 def wide_sum(mesh: Mesh, *, mistaken: bool = True) -> Built:
-    """Partial products are summed over Y in f32 and only then rounded."""
+    """Partial matmuls are summed over Y in f32 and only then rounded."""
     kind = jnp.float32 if mistaken else jnp.bfloat16
 
     def forward(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
@@ -82,7 +82,7 @@ def sum_in_each_round(mesh: Mesh, *, mistaken: bool = True) -> Built:
 
 
 def cache_by_sequence(mesh: Mesh, *, mistaken: bool = True) -> Built:
-    """The cache is stored split by sequence, where the products split heads."""
+    """The cache is stored split by sequence, where the matmuls split heads."""
     spec = P("X", "Y", None, None) if mistaken else P("X", None, "Y", None)
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

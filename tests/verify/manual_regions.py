@@ -1,7 +1,7 @@
 # pyright: reportUnknownParameterType=false
-"""Products inside `jax.shard_map`, one a line, in every way that a region is given its parts.
+"""Matmuls inside `jax.shard_map`, one a line, in every way that a region is given its parts.
 
-The lines whose products are really repeated end in `alike over` and the axis.
+The lines whose matmuls are really repeated end in `alike over` and the axis.
 """
 
 from functools import partial

@@ -18,7 +18,7 @@ from typing import Any  # fields of a plan by name
 from plans import EXAMPLE
 from whole_models import WHOLE
 
-from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.compile.findings.verify import Verdict, verify
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import Plan
 from rooflight.program.from_plan.served_step import ServedStep
@@ -130,7 +130,7 @@ AGAIN = ("dense", "decode")  # kinds of which one is compiled in every check; al
 class Found:
     """What the compiler made of a plan; `named` has runs and bytes of each class."""
 
-    matched: int  # collectives a step, in kind, axes, count and bytes
+    matched: int  # collectives per step, in kind, axes, count and bytes
     matched_bytes: int
     other_bytes: int  # found or expected, and not matched
     named: dict[str, list[int]]
@@ -158,7 +158,7 @@ def read_store() -> Store:
 
 def ask(case: Case, cache: Path | None = None) -> Verdict:
     """Compiles a plan until it is partitioned."""
-    verdict = judge(case.plan, cache=cache)
+    verdict = verify(case.plan, cache=cache)
     assert verdict.matching, f"{case.name}: {verdict.done[0].words[-800:]}"
     return verdict
 

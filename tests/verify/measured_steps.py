@@ -14,7 +14,7 @@ from plans import EXAMPLE
 
 from rooflight.compile.aot.request import CompileRequest
 from rooflight.compile.aot.run import compile_all, read_compilation
-from rooflight.compile.findings.judge import BUILD
+from rooflight.compile.findings.verify import BUILD
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import compiled_time
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def measured_s(self) -> float:
-        """As published, or from TFLOP/s a chip with MaxText's own count (`published_flops`)."""
+        """As published, or from TFLOP/s per chip with MaxText's own count (`published_flops`)."""
         if "step_s" in self.row:
             return self.row["step_s"]
         chips = self.plan.placed().slice.num_chips

@@ -44,7 +44,7 @@ def wrong_layout(mesh: Mesh, *, plan: str) -> Built:
     return build_step(mesh, other, make_program(other))
 
 
-def wide_products(mesh: Mesh, *, plan: str) -> Built:
+def wide_matmuls(mesh: Mesh, *, plan: str) -> Built:
     """Weights are gathered in fp32: twice the bytes."""
     decided = from_json(plan)
     return build_step(mesh, decided, replace(make_program(decided), compute="f32"))

@@ -138,10 +138,10 @@ def ratio_table() -> Iterator[str]:
 
 
 def chunk_table() -> Iterator[str]:
-    """The condition: products of a chunk take as long as its exchange there and back."""
+    """The condition: matmuls of a chunk take as long as its exchange there and back."""
     yield (
-        "| F | products of a chunk | exchanges of a chunk | hides by the condition | the chip waits"
-        " | first and last alone take | hidden | exchanges with products inside |"
+        "| F | matmuls of a chunk | exchanges of a chunk | hides by the condition | the chip waits"
+        " | first and last alone take | hidden | exchanges with matmuls inside |"
     )
     yield "|---:|" + "---:|" * 7
     for hidden in WIDTHS:
@@ -152,7 +152,7 @@ def chunk_table() -> Iterator[str]:
 class Chunked:
     """A layer in chunks: what one chunk takes, and what the schedule hides of all."""
 
-    products_s: float
+    matmuls_s: float
     exchange_s: float  # there or back
     exposed_s: float
     hidden_s: float
@@ -161,13 +161,13 @@ class Chunked:
 
     @property
     def hides(self) -> bool:
-        """The condition: a chunk's products take as long as two exchanges, in and out."""
-        return self.products_s >= 2 * self.exchange_s
+        """The condition: a chunk's matmuls take as long as two exchanges, in and out."""
+        return self.matmuls_s >= 2 * self.exchange_s
 
     @property
     def cells(self) -> list[str]:
         return [
-            format_seconds(self.products_s),
+            format_seconds(self.matmuls_s),
             format_seconds(2 * self.exchange_s),
             "yes" if self.hides else "no",
             format_seconds(self.exposed_s),

@@ -33,7 +33,7 @@ def test_a_new_collective_is_named_with_its_line_times_and_bytes() -> None:
     (finding,) = compare(_verdict(GATHER), _verdict(GATHER, new)).added
     assert finding.where == "model.py:33" and finding.nbytes == 8 * 10**6
     assert finding.seconds == pytest.approx(8e-3)
-    assert finding.words.startswith("all-to-all over Y: 4 times a step instead of 0, 8 MB")
+    assert finding.words.startswith("all-to-all over Y: 4 times per step instead of 0, 8 MB")
 
 
 def test_more_times_and_more_bytes_of_a_known_collective_are_added() -> None:
@@ -51,7 +51,7 @@ def test_a_moved_line_is_no_change() -> None:
 def test_fewer_bytes_are_better_and_no_failure() -> None:
     found = compare(_verdict(GATHER), _verdict(_row("all_gather", "X", 5 * 10**5, 8)))
     assert found.added == ()
-    assert found.better == ("all-gather over X: 8 -> 8 times, 8 MB -> 4 MB a step",)
+    assert found.better == ("all-gather over X: 8 -> 8 times, 8 MB -> 4 MB per step",)
 
 
 def test_one_more_scalar_is_nobodys_finding() -> None:
@@ -65,7 +65,7 @@ def test_a_gigabyte_fails_and_less_does_not() -> None:
     assert finding.kind == "added_memory" and finding.nbytes == 10**9
     assert compare(before, _verdict(GATHER, memory=11 * 10**9 - 1)).added == ()
     assert compare(before, _verdict(GATHER)).added == ()  # not asked for: unknown
-    assert compare(before, _verdict(memory=8 * 10**9)).better[-1] == "2 GB less memory a device"
+    assert compare(before, _verdict(memory=8 * 10**9)).better[-1] == "2 GB less memory per device"
 
 
 rows = st.lists(

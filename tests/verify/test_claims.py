@@ -1,4 +1,4 @@
-"""What we claim of our programs, asked of the compiler: products between start and done."""
+"""What we claim of our programs, asked of the compiler: matmuls between start and done."""
 
 import importlib.util
 from pathlib import Path
@@ -44,11 +44,11 @@ def test_a_collective_matmul_has_a_product_between_start_and_done(
     tmp_path: Path, build: str, on: str, mesh: str
 ) -> None:
     step = compiled(build, on, mesh, is_collective=True, cache=tmp_path)
-    products = {w.name for w in step.work if w.flops}
+    matmuls = {w.name for w in step.work if w.flops}
     permutes = [c for c in step.collectives if c.kind == "permute"]
     assert len(permutes) == len(step.collectives) == 4
     assert {c.axes for c in permutes} == {("Y",)}
-    exposed = [c.name for c in permutes if not products & set(c.overlapped or ())]
+    exposed = [c.name for c in permutes if not matmuls & set(c.overlapped or ())]
     assert len(exposed) == EXPOSED[build]
 
 
@@ -62,8 +62,8 @@ def test_the_plain_form_has_no_product_beside_its_collective(
     kinds = {"gather_matmul": "all_gather", "matmul_scatter": "reduce_scatter"}
     assert first.kind == kinds[build]
     assert first.is_exposed
-    products = {w.name for w in step.work if w.flops}
-    assert not any(products & set(c.overlapped or ()) for c in step.collectives)
+    matmuls = {w.name for w in step.work if w.flops}
+    assert not any(matmuls & set(c.overlapped or ()) for c in step.collectives)
     # The compiler pads a scatter; a permute moves (n - 1)/n of what was added back in place.
     added = first.nbytes - 2 * ROWS * COLS
     assert [(c.kind, c.nbytes) for c in rest] == ([("permute", added * 3 // 4)] if added else [])

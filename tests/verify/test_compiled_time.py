@@ -62,7 +62,7 @@ def test_ops_run_one_after_another() -> None:
     assert time.known_share == 1
 
 
-def test_an_op_without_products_takes_no_longer_than_its_bytes() -> None:
+def test_an_op_without_matmuls_takes_no_longer_than_its_bytes() -> None:
     line = f"  ROOT %a = bf16[1024,4096]{{1,0}} negate(%p), {CYCLES % 10**6}\n"
     time = time_of(line)
     hbm = MESH.slice.chip.hbm_bytes_per_s
@@ -141,12 +141,12 @@ def test_of_a_real_step_waits_and_work_are_all_of_its_time(
     waits = sum(n.exposed_s for n in time.network.values()) + time.copies.exposed_s
     assert time.seconds == pytest.approx(sum(time.busy_s.values()) + waits)
     assert set(time.network) == {"X", "Y"}
-    assert time.network["X"].hidden_s > 0, "the gathers of weights overlap with products"
+    assert time.network["X"].hidden_s > 0, "the gathers of weights overlap with matmuls"
     assert time.network["Y"].hidden_s == 0, "the all-reduces of activations do not"
     assert not time.unknown
 
 
-def test_the_products_of_a_real_step_are_not_faster_than_the_peak(
+def test_the_matmuls_of_a_real_step_are_not_faster_than_the_peak(
     steps: Mapping[str, CompiledStep],
 ) -> None:
     time = compiled_time(steps["fsdp"], MESH)
@@ -165,9 +165,9 @@ def test_a_slower_network_only_lengthens_what_is_exposed(
     )
 
 
-def planned(products_s: float, waits_s: float) -> Time:
-    total = products_s + waits_s
-    return Time(total, products_s, total, products_s, 0.0, 0.0, {"X": total}, {"critical": total})
+def planned(matmuls_s: float, waits_s: float) -> Time:
+    total = matmuls_s + waits_s
+    return Time(total, matmuls_s, total, matmuls_s, 0.0, 0.0, {"X": total}, {"critical": total})
 
 
 def test_collectives_that_a_plan_hides_and_the_schedule_does_not_are_a_finding() -> None:

@@ -8,10 +8,10 @@ import pytest
 from plans import small_plan
 
 from rooflight.cli.verify_program_page import limit_bytes, program_text
-from rooflight.compile.aot.program import ProgramVerdict, judge_program
+from rooflight.compile.aot.program import ProgramVerdict, verify_program
 from rooflight.compile.aot.request import Stage
 from rooflight.compile.aot.target import device_chip
-from rooflight.compile.findings.judge import judge
+from rooflight.compile.findings.verify import verify
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.mesh import parse_mesh
 
@@ -33,7 +33,7 @@ def _judge(
     mesh: str = MESH,
     until: Stage = "partitioned",
 ) -> ProgramVerdict:
-    return judge_program(
+    return verify_program(
         "programs:product",
         parse_mesh(mesh, on=on),
         until=until,
@@ -78,7 +78,7 @@ def test_what_is_repeated_over_another_axis_is_found(
 @needs_compiler
 def test_a_plan_is_of_chips_and_what_goes_between_their_devices_is_named(tmp_path: Path) -> None:
     plan = replace(small_plan("dp=X", "X=4", remat="none"), slice="tpu7x:2x2x1")
-    verdict = judge(plan, cache=tmp_path)
+    verdict = verify(plan, cache=tmp_path)
     assert verdict.findings == () and verdict.matching
     assert "between the devices of a chip, which is one to a plan" in verdict.matching.named
 

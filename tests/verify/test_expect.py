@@ -16,7 +16,7 @@ from rooflight.compile.expected.train import (
     expected_optimizer,
     expected_weights,
 )
-from rooflight.compile.findings.judge import (
+from rooflight.compile.findings.verify import (
     _small,  # pyright: ignore[reportPrivateUsage]
     _stored,  # pyright: ignore[reportPrivateUsage]
 )

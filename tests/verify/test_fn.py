@@ -9,7 +9,7 @@ import pytest
 from rooflight.cli import verify
 from rooflight.cli.main import main
 from rooflight.cli.verify_program_page import program_document, program_text
-from rooflight.compile.aot.program import ProgramVerdict, judge_program, parse_build
+from rooflight.compile.aot.program import ProgramVerdict, parse_build, verify_program
 from rooflight.compile.findings.baseline import compare
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import parse_mesh
@@ -28,7 +28,7 @@ SLOW = ("vit", "ulysses", "concrete")  # twelve layers unrolled; 64 rounds of a 
 
 def _judge(name: str, cache: Path) -> ProgramVerdict:
     mesh = parse_mesh(MESHES.get(name, "X=2,Y=4"), on="v5e:2x4")
-    return judge_program(f"strangers:{name}", mesh, folder=str(HERE), cache=cache)
+    return verify_program(f"strangers:{name}", mesh, folder=str(HERE), cache=cache)
 
 
 def _judge_all(names: tuple[str, ...], cache: Path) -> dict[str, ProgramVerdict]:
@@ -155,7 +155,7 @@ def test_a_flax_model_is_sound_and_its_mistake_is_found_where_it_is(tmp_path: Pa
     mesh = parse_mesh("data=2,model=4", on="v5e:2x4")
     names = ("sound", "whole_hidden")
     sound, mistaken = (
-        judge_program(f"strangers_flax:{name}", mesh, folder=str(HERE), cache=tmp_path)
+        verify_program(f"strangers_flax:{name}", mesh, folder=str(HERE), cache=tmp_path)
         for name in names
     )
     assert sound.findings == () and sound.memory
@@ -165,4 +165,4 @@ def test_a_flax_model_is_sound_and_its_mistake_is_found_where_it_is(tmp_path: Pa
     lines = (HERE / "strangers_flax.py").read_text().splitlines()
     line = int(found["cut_again"].place.rpartition(":")[2])
     assert "what the MLP keeps" in lines[line - 1]
-    assert "repeated" in found  # and so the products after it
+    assert "repeated" in found  # and so the matmuls after it

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.compile.aot.program import judge_program
+from rooflight.compile.aot.program import verify_program
 from rooflight.hardware.mesh import parse_mesh
 
 HERE = Path(__file__).parent
@@ -17,7 +17,7 @@ MESH = parse_mesh("X=2,Y=4", on="v5e:2x4")
     reason="libtpu, the compiler that is asked, is not installed",
 )
 def test_only_what_devices_of_an_axis_really_do_alike_is_repeated(tmp_path: Path) -> None:
-    verdict = judge_program(
+    verdict = verify_program(
         "manual_regions:build", MESH, until="partitioned", folder=str(HERE), cache=tmp_path
     )
     found = {f.place: f for f in verdict.findings if f.kind == "repeated"}

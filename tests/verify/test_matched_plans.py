@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matched_plans import AGAIN, CASES, DOCS, KINDS, Case, ask, found_in, read_store, table
 
-from rooflight.compile.findings.judge import expected_of
+from rooflight.compile.findings.verify import expected_of
 
 needs_the_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.compile.aot.program import ProgramVerdict, judge_program
+from rooflight.compile.aot.program import ProgramVerdict, verify_program
 from rooflight.hardware.mesh import parse_mesh
 
 pytestmark = pytest.mark.skipif(
@@ -104,7 +104,7 @@ def verdicts(
 
 def _judge(case: object, cache: Path) -> ProgramVerdict:
     assert isinstance(case, Case)
-    return judge_program(
+    return verify_program(
         case.build,
         MESH,
         until="scheduled" if case.is_large else "partitioned",

@@ -10,7 +10,7 @@ import pytest
 from plans import EXAMPLE, small_plan
 
 from rooflight.compile.expected.train import Expected, expected_collectives, expected_weights
-from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.compile.findings.verify import Verdict, verify
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import Plan
@@ -47,7 +47,7 @@ def whole(
 FSDP = staged("fsdp=X,pp=P", "P=2,X=8")
 SOUND = {
     "fsdp": FSDP,
-    "dp, sp, two stages a device": staged(
+    "dp, sp, two stages per device": staged(
         "dp=Z,sp=Y,pp=P", "P=2,Z=4,Y=2", "interleaved", virtual=2, layers=5
     ),
 }
@@ -132,9 +132,9 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
     cache = tmp_path_factory.mktemp("cache")
     mistake = "pipeline_mistakes:summed_every_tick"
     with ThreadPoolExecutor(max_workers=2) as pool:
-        sound = {name: pool.submit(judge, plan, cache=cache) for name, plan in SOUND.items()}
-        plan = SOUND["dp, sp, two stages a device"]
-        wrong = pool.submit(judge, plan, build=mistake, folder=str(HERE), cache=cache)
+        sound = {name: pool.submit(verify, plan, cache=cache) for name, plan in SOUND.items()}
+        plan = SOUND["dp, sp, two stages per device"]
+        wrong = pool.submit(verify, plan, build=mistake, folder=str(HERE), cache=cache)
         return {name: one.result() for name, one in (sound | {"mistake": wrong}).items()}
 
 
@@ -169,4 +169,4 @@ def test_gradients_that_are_summed_in_every_tick_are_found_out(
 def test_large_models_in_stages_have_the_collectives_that_are_expected(
     name: str, tmp_path: Path
 ) -> None:
-    check(judge(LARGE[name], cache=tmp_path))
+    check(verify(LARGE[name], cache=tmp_path))

@@ -12,7 +12,7 @@ import pytest
 from plans import small_llama
 
 from rooflight.compile.expected.serve import expected_serving, expected_stored, serving_terms
-from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.compile.findings.verify import Verdict, verify
 from rooflight.errors import UsageError
 from rooflight.models.presets import load_model
 from rooflight.program.from_plan.served_step import (
@@ -142,7 +142,7 @@ def test_every_split_of_the_cache_computes_what_one_device_does() -> None:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
-    return judge(SMALL, until="scheduled", cache=tmp_path_factory.mktemp("cache"))
+    return verify(SMALL, until="scheduled", cache=tmp_path_factory.mktemp("cache"))
 
 
 @needs_compiler
@@ -158,6 +158,6 @@ def test_a_sound_step_is_as_planned_in_collectives_and_memory(sound: Verdict) ->
 def test_fsdp_left_on_is_found_out(tmp_path: Path) -> None:
     """The plan says that weights stay; the program gathers one in every layer."""
     here = str(Path(__file__).parent)
-    verdict = judge(SMALL, build="mistakes:weights_gathered", folder=here, cache=tmp_path)
+    verdict = verify(SMALL, build="mistakes:weights_gathered", folder=here, cache=tmp_path)
     words = [finding.words for finding in verdict.findings]
     assert any("all-gather over Z" in text for text in words), words

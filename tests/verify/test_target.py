@@ -12,7 +12,7 @@ from rooflight.compile.aot import environment, program
 from rooflight.compile.aot.environment import require_compiler
 from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest
 from rooflight.compile.aot.target import make_target
-from rooflight.compile.findings import judge
+from rooflight.compile.findings import verify
 from rooflight.errors import MissingExtraError, UsageError
 from rooflight.hardware.mesh import Mesh, parse_mesh
 
@@ -121,13 +121,13 @@ def _asked(on: str, what: str, monkeypatch: pytest.MonkeyPatch) -> list[dict[str
         found.extend(dict(request.options) for request in requests)
         raise UsageError("that is all")
 
-    for module in (program, judge):
+    for module in (program, verify):
         monkeypatch.setattr(module, "compile_all", note)
     with pytest.raises(UsageError, match="that is all"):
         if what == "plan":
-            judge.judge(replace(small_plan("fsdp=X", "X=8"), slice=on), until="scheduled")
+            verify.verify(replace(small_plan("fsdp=X", "X=8"), slice=on), until="scheduled")
         else:
-            program.judge_program("programs:psum", parse_mesh("X=8", on=on), until="scheduled")
+            program.verify_program("programs:psum", parse_mesh("X=8", on=on), until="scheduled")
     return found
 
 

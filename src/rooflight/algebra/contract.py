@@ -34,8 +34,8 @@ class Strategy:
         return tuple(s for s in self.steps if s.is_collective)
 
     @property
-    def product(self) -> Step:
-        """The local product, which every strategy has once."""
+    def matmul(self) -> Step:
+        """The local matmul, which every strategy has once."""
         return next(s for s in self.steps if s.op == "einsum")
 
     def streams(self, step: Step) -> bool:
@@ -43,7 +43,7 @@ class Strategy:
 
         Such a collective can run piece by piece under the product: the collective matmul.
         """
-        touches = step.output in self.product.inputs or step.inputs[0] == self.product.output
+        touches = step.output in self.matmul.inputs or step.inputs[0] == self.matmul.output
         return step.op in ("all_gather", "reduce_scatter") and touches
 
     @property

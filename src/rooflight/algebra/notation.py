@@ -1,7 +1,7 @@
 """The book's notation as records and as text: `A[I_XY,J]{U_Z}`.
 
 `A` is a tensor of dims `I` and `J`; `I` is split over mesh axes `X` (outer) then `Y`; over `Z`
-each device holds one term of a sum that has not been taken yet. Axis names longer than one
+each device holds one term of a sum that is still pending. Axis names longer than one
 letter are written in braces: `W[D_{fsdp,tp},F]`. Text in, frozen records out, and back.
 """
 

@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rooflight.api.values import slice_of
-from rooflight.compile.aot.program import ProgramVerdict, judge_program, parse_build
+from rooflight.compile.aot.program import ProgramVerdict, parse_build, verify_program
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.aot.target import device_axes, make_target
-from rooflight.compile.findings.judge import Until, Verdict, judge
+from rooflight.compile.findings.verify import Until, Verdict
+from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.axes import mesh_of
@@ -23,7 +24,7 @@ def verify(
     plan: Plan | ServedStep, *, until: Until = "partitioned", watch: Watch | None = None
 ) -> Verdict:
     """Compiles the program of a plan for its slice, no chip attached, and says what is odd."""
-    return judge(plan, until=until, watch=watch)
+    return verify_plan(plan, until=until, watch=watch)
 
 
 def verify_function(
@@ -50,7 +51,7 @@ def verify_function(
     placed = mesh_of(mesh, slice_of(on))
     if isinstance(function, str):
         build, folder = parse_build(function)
-        return judge_program(build, placed, until=until, folder=folder, watch=watch)
+        return verify_program(build, placed, until=until, folder=folder, watch=watch)
     from rooflight.compile.aot.traced import BUILD, write_traced  # only here: it imports jax
 
     axes, platform = device_axes(placed), make_target(placed).platform
@@ -58,7 +59,7 @@ def verify_function(
         traced = Path(folder, "traced")
         write_traced(traced, function, arguments, shardings, axes=axes, platform=platform)
         given: dict[str, object] = {"path": str(traced)}
-        found = judge_program(BUILD, placed, until=until, arguments=given, watch=watch)
+        found = verify_program(BUILD, placed, until=until, arguments=given, watch=watch)
     return replace(found, build=getattr(function, "__name__", "function"))
 
 

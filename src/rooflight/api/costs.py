@@ -23,7 +23,7 @@ def matmul(
     dims: Mapping[str, int],
     dtype: str = "bf16",
 ) -> Choice:
-    """The fastest way to a sharded product, and the others, each with the time of every step.
+    """The fastest way to a sharded matmul, and the others, each with the time of every step.
 
     >>> sizes = {"I": 8192, "J": 8192, "K": 32768}
     >>> found = matmul("A[I,J_X] * B[J_X,K] -> C[I,K]", on="v5e:4x4", mesh="X=4,Y=4", dims=sizes)

@@ -29,7 +29,7 @@ from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layo
 from rooflight.plan.serving.step.precision import Precision, parse_precision
 from rooflight.units import positive, whole
 
-SimulatedPolicy = Literal["continuous", "interleaved", "static", "separated"]
+SimulatedPolicy = Literal["continuous", "interleaved", "static", "disaggregated"]
 SIMULATED_POLICIES: tuple[SimulatedPolicy, ...] = get_args(SimulatedPolicy)
 MOST_REPLICAS = 10_000
 _MOST_SPARES = 1000
@@ -160,7 +160,7 @@ def read_setup(
 
 @dataclass(frozen=True, slots=True)
 class SimulationQuestion:
-    """Replicas, the traffic that comes to them, and what was promised of it."""
+    """Replicas, the traffic that comes to them, and its SLO."""
 
     setup: Setup
     load: TrafficLoad
@@ -172,17 +172,17 @@ class SimulationQuestion:
 
     def obstacle(self, policy: SimulatedPolicy) -> str | None:
         """Why a policy cannot be."""
-        few = policy == "separated" and self.replicas < 2
-        return "separated needs a prefill and a generate replica" if few else None
+        few = policy == "disaggregated" and self.replicas < 2
+        return "disaggregated needs a prefill and a generate replica" if few else None
 
     def run(self, policy: SimulatedPolicy, watch: Watch | None = None) -> Simulation:
         if obstacle := self.obstacle(policy):
             raise UsageError(obstacle, hint="add --replicas 2, or choose another --policy")
         load, replicas = self.load, self.replicas
-        own = Policy.CONTINUOUS if policy == "separated" else Policy(policy)
+        own = Policy.CONTINUOUS if policy == "disaggregated" else Policy(policy)
         fleet: int | PoolSplit = replicas
-        if policy == "separated":
-            fleet = self.setup.separation(
+        if policy == "disaggregated":
+            fleet = self.setup.peer(
                 replicas,
                 prefill_replicas=self.prefill_replicas,
                 input_tokens=load.input_tokens,

@@ -34,7 +34,7 @@ class TrafficLoad:
 
 
 def read_slo(ttft: Number | None, tpot: Number | None) -> Slo:
-    """What was promised; infinite where nothing was."""
+    """The SLO; infinite where there is none."""
     return Slo(promised_s(ttft, "--ttft"), promised_s(tpot, "--tpot"))
 
 

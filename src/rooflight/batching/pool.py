@@ -8,7 +8,7 @@ its key, so owners are counted only beyond the first.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from rooflight.batching.host_tier import HostTier
+from rooflight.batching.kv_offload import CpuKvOffload
 from rooflight.batching.request import Key
 
 
@@ -26,7 +26,7 @@ class BlockPool:
         "tier",
     )
 
-    def __init__(self, num_blocks: int, tier: HostTier | None = None) -> None:
+    def __init__(self, num_blocks: int, tier: CpuKvOffload | None = None) -> None:
         self.num_blocks = num_blocks
         self.tier = tier  # takes what is evicted
         self.evictions = 0

@@ -56,7 +56,7 @@ class Limits:
             raise UsageError(f"limits below 1: {self}", hint="every limit is at least 1")
         if self.max_rows > self.max_step_tokens:
             raise UsageError(
-                f"{self.max_rows} rows decode {self.max_rows} tokens a step, above the budget of"
+                f"{self.max_rows} rows decode {self.max_rows} tokens per step, above the budget of"
                 f" {self.max_step_tokens}",
                 hint=f"raise the budget to at least {self.max_rows} tokens, or take fewer rows",
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Seq
 
-from rooflight.batching.host_tier import HostTier
+from rooflight.batching.kv_offload import CpuKvOffload
 from rooflight.batching.pool import BlockPool
 from rooflight.batching.request import Key, Limits
 from rooflight.batching.sequence import Sequence
@@ -25,7 +25,7 @@ class Room:
 
     def __init__(self, limits: Limits, pool: type[BlockPool] = BlockPool) -> None:
         self.limits = limits
-        self.tier = HostTier(limits.host_blocks) if limits.host_blocks else None
+        self.tier = CpuKvOffload(limits.host_blocks) if limits.host_blocks else None
         self.pool = pool(limits.num_blocks, self.tier)
         self.pool_tokens = limits.pool_tokens
         self._block_tokens = limits.block_tokens

@@ -4,9 +4,9 @@ Life of a request: `add` puts it in the queue; `schedule` gives it a row and blo
 prompt is cached already, and chunks of the rest; the `commit` of the last chunk makes its first
 token; from then on it decodes a token each step, until it has all of them, is stopped or cancelled.
 
-One budget of tokens a step: first a token for each row that decodes, then chunks of prompts. A row
+One budget of tokens per step: first a token for each row that decodes, then prompt chunks. A row
 that needs a block when none is free sends the least important row back to the queue, where it
-waits to be computed again; nothing is admitted in such a step. `schedule` and `commit` alternate;
+waits to be recomputed; nothing is admitted in such a step. `schedule` and `commit` alternate;
 `horizon` says how many steps hold no event, and `advance` makes that many at once.
 """
 
@@ -161,7 +161,7 @@ class Scheduler:
         preempted: list[int] = []
         self._clear_steps = 0
         if self.room.tier is not None:
-            self.room.tier.moves.clear()  # whoever has a host has taken them
+            self.room.tier.moves.clear()  # the host has taken them
         if self._has_inserts:
             self._insert_ready(writes)
         if self._is_chunked:

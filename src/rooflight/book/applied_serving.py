@@ -1,4 +1,4 @@
-"""Recipes of chapter 8: Llama 3 70B on v5e, from memory to requests a second."""
+"""Recipes of chapter 8: Llama 3 70B on v5e, from memory to requests per second."""
 
 import math
 from collections.abc import Mapping

@@ -61,7 +61,7 @@ def _wide_matmul(e: Entry) -> Derivation:
     lines = (
         Line("operations a token", one.roofs[0].amount, "OP"),
         Line("bytes of the weights", weights, "B"),
-        Line("bytes of activations a token", one.roofs[1].amount - weights, "B"),
+        Line("bytes of activations per token", one.roofs[1].amount - weights, "B"),
         *ridge_lines(chip, dtype.name),
     )
     return Derivation(values, lines)

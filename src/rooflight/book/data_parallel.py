@@ -23,7 +23,7 @@ def _data_parallel(e: Entry) -> Derivation:
         chips = e.number("batch") / per_chip
         found |= {"chips": chips, "pods": chips / mesh.slice.num_chips}
         found["fsdp_ok"] = e.number("batch") >= needed
-    lines = (*layer.shown(mesh), Line("tokens a chip from which products bind", per_chip, "token"))
+    lines = (*layer.shown(mesh), Line("tokens per chip from which matmuls bind", per_chip, "token"))
     return asked(e, found, lines)
 
 
@@ -46,7 +46,7 @@ def _tokens_of_a_chip(e: Entry) -> Derivation:
     """A batch spread over a slice, against what FSDP needs there."""
     mesh, layer = mesh_of(e), data_layer(e)
     needed, per_chip = tokens_bound(layer, mesh), e.number("batch") / mesh.slice.num_chips
-    lines = (*layer.shown(mesh), Line("batch from which products bind", needed, "token"))
+    lines = (*layer.shown(mesh), Line("batch from which matmuls bind", needed, "token"))
     values: dict[str, Value] = {"tokens_per_chip": per_chip, "fsdp_ok": e.number("batch") >= needed}
     return Derivation(values, lines)
 

@@ -15,7 +15,7 @@ from rooflight.book.derivation import (
 )
 from rooflight.book.entry import Entry, Value
 from rooflight.book.law import Quantities, Sizes, fit, root
-from rooflight.book.layer import LARGEST, PRODUCTS, BookLayer, By, by_rule, tokens_bound
+from rooflight.book.layer import LARGEST, MATMULS, BookLayer, By, by_rule, tokens_bound
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.ragged import ragged_share_bound
 from rooflight.hardware.mesh import Mesh, parse_mesh
@@ -95,9 +95,9 @@ def _tensor_seconds(mesh: Mesh, inner: int, by: By) -> Quantities:
 
 
 def _least_inner(mesh: Mesh, by: By = by_rule) -> float:
-    """The width F from which tensor parallelism over Y is bound by its products."""
+    """The width F from which tensor parallelism over Y is bound by its matmuls."""
     laws = fit(lambda sizes: _tensor_seconds(mesh, sizes["F"], by), {"F": _INNER})
-    return root(lambda f: laws[PRODUCTS].at({"F": f}) - laws["Y"].at({"F": f}), 1, LARGEST)
+    return root(lambda f: laws[MATMULS].at({"F": f}) - laws["Y"].at({"F": f}), 1, LARGEST)
 
 
 def _most_ways(on: Slice, inner: float, *, first: int) -> float:
@@ -164,14 +164,14 @@ def _expert_seconds(mesh: Mesh, experts: tuple[int, int], inner: int, by: By) ->
 
 
 def _expert_parallel(e: Entry) -> Derivation:
-    """The width of an expert from which its products hide both exchanges of tokens."""
+    """The width of an expert from which its matmuls hide both exchanges of tokens."""
     mesh, experts = mesh_of(e), (e.whole("E"), e.whole("k"))
     nodes, node = mesh.slice.num_chips // mesh.slice.shape[0], mesh.slice.shape[0]
     # A token that several experts of one node want is sent there once.
     once = ragged_share_bound(experts[1], nodes) * nodes / experts[1]
     by = by_rule if "rule" in e.inputs else _exactly
     laws = fit(lambda sizes: _expert_seconds(mesh, experts, sizes["F"], by), {"F": _INNER})
-    inner = root(lambda f: laws[PRODUCTS].at({"F": f}) - once * laws["Z"].at({"F": f}), 1, LARGEST)
+    inner = root(lambda f: laws[MATMULS].at({"F": f}) - once * laws["Z"].at({"F": f}), 1, LARGEST)
     lines = (
         *fan_lines(mesh, "Z"),
         Line(f"copies that leave, for {nodes} nodes of {node}", once, "of k"),

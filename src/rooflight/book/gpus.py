@@ -65,7 +65,7 @@ def _add_vectors(e: Entry) -> Derivation:
         "t2": large.lower_s,
     }
     lines = (
-        Line("FLOPs a byte of the addition", small.intensity, "FLOP/B"),
+        Line("FLOPs per byte of the addition", small.intensity, "FLOP/B"),
         Line("FLOPs a byte that the vector units need", vector_ridge_point(chip), "FLOP/B"),
         *roof_lines(small),
     )

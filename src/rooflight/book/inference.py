@@ -21,7 +21,7 @@ from rooflight.plan.serving.step.time import ServingStepTime
 from rooflight.plan.serving.step.totals import Totals, generate_ways
 
 _LONGEST = 10**6  # positions; no prompt of the book comes near
-_DTYPES = {  # of weights, activations and products, by the names of the values
+_DTYPES = {  # of weights, activations and matmuls, by the names of the values
     "bf16_bf16": ("bf16", "bf16", "bf16"),
     "int8w_bf16": ("int8", "bf16", "bf16"),
     "int8_int8": ("int8", "int8", "int8"),
@@ -86,13 +86,13 @@ def critical_batches(e: Entry) -> Derivation:
 
 
 def _attention_bound(e: Entry) -> Derivation:
-    """The prompt from which attention has more FLOPs a byte than a ridge point."""
+    """The prompt from which attention has more FLOPs per byte than a ridge point."""
     wanted = e.number("intensity")
     lengths = range(1, _LONGEST)
     at = bisect_left(lengths, wanted, key=lambda t: attention_intensity(q_len=t, kv_len=t))
     found = lengths[at]
     shown = attention_intensity(q_len=found, kv_len=found)
-    return Derivation({"T": found}, (Line("FLOPs a byte at that length", shown, "FLOP/B"),))
+    return Derivation({"T": found}, (Line("FLOPs per byte at that length", shown, "FLOP/B"),))
 
 
 def decode_step(e: Entry) -> Derivation:

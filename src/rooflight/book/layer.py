@@ -1,6 +1,6 @@
-"""One feed-forward layer under a layout: how long its products and its collectives take.
+"""One feed-forward layer under a layout: how long its matmuls and its collectives take.
 
-In: a mesh, a layout, sizes. Out: seconds, as chapters 5 and 12 count them: products at the peak,
+In: a mesh, a layout, sizes. Out: seconds, as chapters 5 and 12 count them: matmuls at the peak,
 collectives by the rule for large groups. Every line comes from `plan.derive_algorithm`.
 Legend: B tokens, D model, F feed-forward, X and Y ways of data and tensor parallelism, N chips.
 """
@@ -22,7 +22,7 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 from rooflight.plan.training.derive.algorithm import PricedStep, derive_algorithm
 
-PRODUCTS = "products"
+MATMULS = "matmuls"
 _WIDE: Sizes = {"B": 2**20, "D": 2**13, "F": 2**15}  # FLOPs bind, and all that divides them divides
 _SQUARE: Sizes = {"X": 16, "Y": 4}  # a cube of 4: X on two rings of it, Y on the third
 LARGEST = 1e12  # no batch or degree of the book comes near
@@ -66,11 +66,11 @@ class BookLayer:
         return tuple(x for x in lines if not x.kept and (x.price.op or x.price.network))
 
     def seconds(self, mesh: Mesh, sizes: Sizes) -> dict[str, float]:
-        """Seconds of the products, and of the collectives over each mesh axis."""
+        """Seconds of the matmuls, and of the collectives over each mesh axis."""
         spent: dict[str, float] = {}
         for line in self.lines(mesh, sizes):
             if line.price.op:
-                where, seconds = PRODUCTS, line.price.op.roofs[0].seconds
+                where, seconds = MATMULS, line.price.op.roofs[0].seconds
             else:
                 assert line.price.network
                 where, seconds = "+".join(line.step.axes), self.by(line.price.network)
@@ -101,18 +101,18 @@ def _dividing(mesh: Mesh) -> dict[str, int]:
 
 
 def tokens_bound(layer: BookLayer, mesh: Mesh, *, axis: str | None = None) -> float:
-    """The batch from which products take longer than collectives, or than those of one axis."""
+    """The batch from which matmuls take longer than collectives, or than those of one axis."""
     sizes = _dividing(mesh)
 
     def ask(given: Sizes) -> Quantities:
         return layer.seconds(mesh, {**sizes, **given})
 
     laws = fit(ask, {"B": sizes["B"]})
-    waited_for = [laws[axis]] if axis else [laws[name] for name in laws if name != PRODUCTS]
+    waited_for = [laws[axis]] if axis else [laws[name] for name in laws if name != MATMULS]
 
     def spare_s(tokens: float) -> float:
         given = {"B": tokens}
-        return laws[PRODUCTS].at(given) - sum(law.at(given) for law in waited_for)
+        return laws[MATMULS].at(given) - sum(law.at(given) for law in waited_for)
 
     return root(spare_s, 1, LARGEST)
 

@@ -8,7 +8,7 @@ from rooflight.book.data_parallel import data_layer
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of, slice_of
 from rooflight.book.entry import Entry, Input, Value
 from rooflight.book.law import Law, root
-from rooflight.book.layer import LARGEST, PRODUCTS, BookLayer, on_a_cube, tokens_bound
+from rooflight.book.layer import LARGEST, MATMULS, BookLayer, on_a_cube, tokens_bound
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.mesh import parse_mesh
 
@@ -29,8 +29,8 @@ class Mixed:
     inner: float
     chips: float
 
-    def products_s(self, tokens: float) -> float:
-        return self.laws[PRODUCTS].at(self._sizes(tokens, 1.0))
+    def matmuls_s(self, tokens: float) -> float:
+        return self.laws[MATMULS].at(self._sizes(tokens, 1.0))
 
     def collectives_s(self, tokens: float, x: float) -> float:
         """Of X ways of FSDP and N / X of tensor parallelism."""
@@ -58,24 +58,22 @@ class Mixed:
         return best, used // best
 
     def tokens_bound(self) -> float:
-        """The batch from which the best split is bound by its products."""
-        return root(
-            lambda b: self.products_s(b) - self.collectives_s(b, self.best_x(b)), 1, LARGEST
-        )
+        """The batch from which the best split is bound by its matmuls."""
+        return root(lambda b: self.matmuls_s(b) - self.collectives_s(b, self.best_x(b)), 1, LARGEST)
 
     def tokens_bound_of_powers(self) -> float:
         """The same if X and Y are powers of two."""
         return root(
-            lambda b: self.products_s(b) - self.collectives_s(b, self.best_power_of_two(b)[0]),
+            lambda b: self.matmuls_s(b) - self.collectives_s(b, self.best_power_of_two(b)[0]),
             1,
             LARGEST,
         )
 
     def range_of_x(self, tokens: float) -> tuple[float, float]:
-        """The fewest and the most ways of FSDP at which the products still bind."""
+        """The fewest and the most ways of FSDP at which the matmuls still bind."""
 
         def spare_s(x: float) -> float:
-            return self.products_s(tokens) - self.collectives_s(tokens, x)
+            return self.matmuls_s(tokens) - self.collectives_s(tokens, x)
 
         best = self.best_x(tokens)
         return root(spare_s, 1 / LARGEST, best), root(spare_s, best, LARGEST)
@@ -85,7 +83,7 @@ class Mixed:
 
 
 def mixed(chip: Chip, *, overlap: str, inner: float, chips: float) -> Mixed:
-    """The forward pass decides: the backward one has twice the products, not twice the bytes."""
+    """The forward pass decides: the backward one has twice the matmuls, not twice the bytes."""
     laws = on_a_cube(BookLayer("fsdp=X,tp=Y", forward=True), chip)
     return Mixed(laws, overlap, inner, chips)
 
@@ -103,7 +101,7 @@ def _mixed_lines(m: Mixed, tokens: float) -> tuple[Line, ...]:
         Line("best ways of FSDP", x, "ways"),
         Line("FSDP collectives there, D being 1", m.laws["X"].at(sizes), "s"),
         Line("tensor collectives there", m.laws["Y"].at(sizes), "s"),
-        Line("products", m.laws[PRODUCTS].at(sizes), "s"),
+        Line("matmuls", m.laws[MATMULS].at(sizes), "s"),
     )
 
 
@@ -135,7 +133,7 @@ def _mixed_against_fsdp(e: Entry) -> Derivation:
     low = m.tokens_bound() / m.chips
     high = tokens_bound(data_layer(e), mesh) / mesh.size("X")
     found: dict[str, Value] = {"tokens_per_chip": low, "gain": high / low, "lo": low, "hi": high}
-    lines = Line("mixed, tokens a chip", low, "token"), Line("FSDP alone", high, "token")
+    lines = Line("mixed, tokens per chip", low, "token"), Line("FSDP alone", high, "token")
     return asked(e, found, lines)
 
 
@@ -187,7 +185,7 @@ def _whole_axes(e: Entry) -> Derivation:
     for axes in range(len(on.shape) + 1):
         x = math.prod(on.shape[:axes])
         times = layer.seconds(parse_mesh(f"X={x},Y={on.num_chips // x}", on=on), sizes)
-        spent[x] = sum(seconds for name, seconds in times.items() if name != PRODUCTS)
+        spent[x] = sum(seconds for name, seconds in times.items() if name != MATMULS)
     best = min(spent, key=lambda x: spent[x])
     lines = tuple(
         Line(f"collectives with X={x}, Y={on.num_chips // x}", s, "s") for x, s in spent.items()
@@ -233,7 +231,7 @@ def _in_both_conventions(e: Entry) -> dict[str, Mixed]:
 
 
 def pods_bounds(e: Entry) -> dict[str, float]:
-    """What several pods need: tokens a pod over DCN, tokens a chip inside in both conventions."""
+    """What several pods need: tokens a pod over DCN, tokens per chip inside in both conventions."""
     mesh = mesh_of(e)
     over_dcn = tokens_bound(data_layer(e), mesh, axis="P") / mesh.slice.num_slices
     inside = {o: m.tokens_bound() / m.chips for o, m in _in_both_conventions(e).items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of
 from rooflight.book.entry import Entry, Value
 from rooflight.book.law import Law, root
-from rooflight.book.layer import LARGEST, PRODUCTS, BookLayer, cube, on_a_cube
+from rooflight.book.layer import LARGEST, MATMULS, BookLayer, cube, on_a_cube
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.build import model_graph
@@ -20,11 +20,11 @@ def _tensor_laws(chip: Chip, dtype: str = "bf16") -> Mapping[str, Law]:
 
 
 def _most_ways(laws: Mapping[str, Law], inner: float) -> float:
-    """Ways of tensor parallelism at which collectives begin to take longer than products."""
+    """Ways of tensor parallelism at which collectives begin to take longer than matmuls."""
 
     def spare_s(y: float) -> float:
         sizes = {**_ONE, "F": inner, "Y": y}
-        return laws[PRODUCTS].at(sizes) - laws["Y"].at(sizes)
+        return laws[MATMULS].at(sizes) - laws["Y"].at(sizes)
 
     return root(spare_s, 1 / LARGEST, LARGEST)
 
@@ -34,7 +34,7 @@ def _least_inner(laws: Mapping[str, Law], ways: float) -> float:
 
     def spare_s(inner: float) -> float:
         sizes = {**_ONE, "F": inner, "Y": ways}
-        return laws[PRODUCTS].at(sizes) - laws["Y"].at(sizes)
+        return laws[MATMULS].at(sizes) - laws["Y"].at(sizes)
 
     return root(spare_s, 1 / LARGEST, LARGEST)
 

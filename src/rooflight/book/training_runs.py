@@ -59,7 +59,7 @@ def _run_of_a_batch(e: Entry) -> Derivation:
     per_chip = tokens_bound(data_layer(e), mesh) / mesh.size("X")
     chips = e.number("batch") / per_chip
     days = run.chip_hours * _HOUR_S / chips / _DAY_S
-    lines = (Line("tokens a chip that FSDP needs", per_chip, "token"), *_run_lines(run))
+    lines = (Line("tokens per chip that FSDP needs", per_chip, "token"), *_run_lines(run))
     return Derivation({"flops": run.flops, "chips": chips, "days": days}, lines)
 
 
@@ -100,7 +100,9 @@ def _run_on_pods(e: Entry) -> Derivation:
         *_run_lines(run),
         Line("tokens a pod that DCN needs", needs["dcn"], "token"),
         Line(
-            "tokens a chip that mixed parallelism needs, halves side by side", needs["max"], "token"
+            "tokens per chip that mixed parallelism needs, halves side by side",
+            needs["max"],
+            "token",
         ),
         Line("the same, one after another", needs["sum"], "token"),
     )

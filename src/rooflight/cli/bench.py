@@ -75,7 +75,7 @@ def run(args: Namespace) -> int:
         print_json("bench", document(page))
     else:
         show(text(page))
-    return 0 if page.is_kept else 1
+    return 0 if page.meets_slo else 1
 
 
 def _drive(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rooflight import __version__
 from rooflight.cli.serving_flags import trust
-from rooflight.cli.simulate_page import KEPT, answer, quantiles
+from rooflight.cli.simulate_page import GOOD_SHARE, answer, quantiles
 from rooflight.measure.load.machine import HIGH
 from rooflight.measure.load.predict import Predicted
 from rooflight.measure.load.tally import Measured
@@ -32,9 +32,9 @@ class BenchPage:
     predicted: Predicted | None
 
     @property
-    def is_kept(self) -> bool:
-        """True if nearly all requests got what was promised."""
-        return self.found.good_share >= KEPT
+    def meets_slo(self) -> bool:
+        """True if nearly all requests met the SLO."""
+        return self.found.good_share >= GOOD_SHARE
 
 
 def text(page: BenchPage) -> str:
@@ -141,7 +141,7 @@ def rests_on(predicted: Predicted | None) -> list[str]:
 
 
 def plot(page: BenchPage) -> LatencyPlot:
-    """Measured and predicted latencies as lines, the promises beside them."""
+    """Measured and predicted latencies as lines, the SLOs beside them."""
     lines: list[LatencyLine] = []
     for name, times in _times(page.found).items():
         told = of_latency(page.predicted, name)[0]
@@ -149,8 +149,8 @@ def plot(page: BenchPage) -> LatencyPlot:
             lines.append(LatencyLine(name.upper(), times.curve))
         if times is not None and told is not None:
             lines.append(LatencyLine(f"{name.upper()} predicted", told.curve, is_prediction=True))
-    promises = [(f"{name} promised", seconds) for name, seconds in page.slo.promises]
-    return LatencyPlot(f"{page.dialect.model}: {page.traffic}", lines, promises)
+    slos = [(f"{name} SLO", seconds) for name, seconds in page.slo.slos]
+    return LatencyPlot(f"{page.dialect.model}: {page.traffic}", lines, slos)
 
 
 def document(page: BenchPage) -> dict[str, object]:

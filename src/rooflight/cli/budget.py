@@ -55,7 +55,7 @@ def configure(parser: Parser) -> None:
         metavar="PART",
         help="model FLOPs utilisation you reach: 40%%; without it, that of the best plan",
     )
-    parser.add_argument("--seq", help="tokens a sequence, such as 8k: counts attention as well")
+    parser.add_argument("--seq", help="tokens per sequence, such as 8k: counts attention as well")
     parser.add_argument(
         "--batch",
         metavar="TOKENS",
@@ -63,7 +63,7 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--flops", metavar="COUNT", help="a budget in FLOPs, to spend best: 6.3e24")
     parser.add_argument("--dollars", metavar="COUNT", help="a budget in dollars, to spend best: 1M")
-    parser.add_argument("--price", help="dollars a chip-hour, in place of the catalog's: 4.2")
+    parser.add_argument("--price", help="dollars per chip-hour, in place of the catalog's: 4.2")
     parser.add_argument("--mtbf-hours", metavar="HOURS", help="between failures of one chip: 50k")
     parser.add_argument("--dtype", help="element format: bf16 (default), int8, fp8")
     parser.set_examples(
@@ -220,9 +220,9 @@ def _part(text: str) -> float:
 
 
 def _dollars(text: str) -> float:
-    value = _number(text, f"--price {text!r}", "write dollars a chip-hour, such as 4.2")
+    value = _number(text, f"--price {text!r}", "write dollars per chip-hour, such as 4.2")
     if not 1e-6 <= value <= 1e6:
-        raise UsageError(f"--price {text} is no price", hint="write dollars a chip-hour: 4.2")
+        raise UsageError(f"--price must be a price, got {text}", hint="dollars per chip-hour: 4.2")
     return value
 
 

@@ -76,7 +76,7 @@ def _price_line(terms: Terms) -> str:
     if dollars is None:
         return f"price: {_UNKNOWN}, the catalog has none for {terms.on.chip.title}; give --price"
     where = _where(terms.price_source) if terms.price_source else "as given"
-    return f"price: {dollars:g} dollars a chip-hour, {where}"
+    return f"price: {dollars:g} dollars per chip-hour, {where}"
 
 
 def _power_line(terms: Terms) -> str:

@@ -32,7 +32,7 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--chip", metavar="NAME", help="only the rows of one chip, as they name it")
     parser.add_argument(
-        "--write", metavar="FOLDER", help="write one TOML file a chip into a folder that exists"
+        "--write", metavar="FOLDER", help="write one TOML file per chip into a folder that exists"
     )
     parser.set_examples(
         "rooflight calibrate shipped --chip tpu_v4", "rooflight calibrate shipped --chip tpu_v5e"

@@ -80,7 +80,7 @@ def _text(tree: "SavedTree", on: Slice | None, *, sealed: bool, wrong: str | Non
     if on is not None:
         chip, host = _shares(tree, on)
         lines.append(
-            f"split evenly over {on}: {format_si(chip, 'B')} a chip, {format_si(host, 'B')} a host"
+            f"split over {on}: {format_si(chip, 'B')} per chip, {format_si(host, 'B')} per host"
             f" of {on.chip.host_chips}"
         )
     rows = [

@@ -54,7 +54,7 @@ def _said(step: Path, plan: Plan, needs: "RestoreMemory") -> str:
         again = "; its layers are stacked otherwise, and picked anew one array at a time"
     return (
         f"{step}: {format_si(needs.state_bytes, 'B')} of state; as {plan.layout} on {plan.slice}"
-        f" {format_si(needs.chip_bytes, 'B')} a chip, {format_si(needs.host_bytes, 'B')} {hosts},"
+        f" {format_si(needs.chip_bytes, 'B')} per chip, {format_si(needs.host_bytes, 'B')} {hosts},"
         f" at most {format_si(needs.peak_bytes, 'B')} of a host's memory while it restores{again}"
     )
 

@@ -30,7 +30,7 @@ def configure(parser: Parser) -> None:
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
     parser.add_argument("--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}")
     add_mesh(parser)
-    parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens a step: 4Mi")
+    parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens per step: 4Mi")
     add_dtype(parser)
     parser.set_examples(
         "rooflight explain train gpt3-175b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
@@ -48,7 +48,7 @@ def add_layer(parser: Parser) -> None:
     """Which layer, on what: shared with serving."""
     parser.add_argument("model", help="a preset such as llama3-70b (see `rooflight model`)")
     add_on(parser)
-    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 4k")
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens per sequence: 4k")
     parser.add_argument("--part", help="one part of the layer only: attention, mlp, experts")
     parser.add_argument("--block", default="0", help="which kind of layer, counted from 0")
 
@@ -114,7 +114,7 @@ def _line_document(line: PricedStep) -> dict[str, object]:
         "step": str(line.step),
         "collective": line.step.op if line.step.is_collective else None,
         "waits": line.waits,
-        "kept": line.kept,
+        "saved": line.saved,
         "nbytes": line.price.nbytes,
         "flops": line.price.flops,
         "expected_s": line.price.expected_s,
@@ -125,7 +125,7 @@ def _line_document(line: PricedStep) -> dict[str, object]:
 def _text(name: str, mesh: Mesh, algorithm: Algorithm) -> str:
     lines = (*algorithm.forward, *algorithm.backward)
     return (
-        f"{name} under {algorithm.layout.text}: a layer takes {_sum(lines, '')} of products,"
+        f"{name} under {algorithm.layout.text}: a layer takes {_sum(lines, '')} of matmuls,"
         f" {_sum(lines, 'critical')} of collectives on the critical path,"
         f" {_sum(lines, 'ahead')} that can run ahead, {_sum(lines, 'async')} async\n"
         f"on {mesh.slice}, mesh {mesh}; nothing is overlapped in these sums\n"
@@ -142,7 +142,9 @@ def _stages(mesh: Mesh, layout: Layout) -> str:
 
 
 def _sum(lines: tuple[PricedStep, ...], waits: str) -> str:
-    return format_seconds(sum(x.price.expected_s for x in lines if x.waits == waits and not x.kept))
+    return format_seconds(
+        sum(x.price.expected_s for x in lines if x.waits == waits and not x.saved)
+    )
 
 
 def _table(lines: tuple[PricedStep, ...]) -> str:
@@ -157,4 +159,4 @@ def _table(lines: tuple[PricedStep, ...]) -> str:
 
 def _mark(line: PricedStep) -> str:
     mark = _MARKS.get(line.waits, "")
-    return f"{mark}; or kept from the forward pass" if line.kept else mark
+    return f"{mark}; or saved from the forward pass" if line.saved else mark

@@ -75,7 +75,7 @@ def _document(args: Namespace, found: ServedLayer, sequences: int, seq: int) -> 
         "layout": args.layout,
         "sequences": sequences,
         "seq": seq,
-        "products_s": found.products_s,
+        "matmuls_s": found.matmuls_s,
         "collectives_s": found.collectives_s,
         "lines": [
             {
@@ -97,7 +97,7 @@ def _text(args: Namespace, found: ServedLayer, sequences: int, seq: int) -> str:
     ]
     return (
         f"{args.model} under {args.layout}, {args.phase}: a layer takes"
-        f" {format_seconds(found.products_s)} of products and"
+        f" {format_seconds(found.matmuls_s)} of matmuls and"
         f" {format_seconds(found.collectives_s)} of collectives, all on the critical path\n"
         f"on {found.mesh.slice}, mesh {found.mesh}; {sequences:,} sequences of {seq:,} positions\n"
         "\n"

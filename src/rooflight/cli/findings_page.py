@@ -27,10 +27,10 @@ def _lines(finding: Finding) -> tuple[str, str]:
 
 
 def cost(finding: Finding) -> str:
-    """Seconds a step if it costs time, else bytes on a device."""
+    """Seconds per step if it costs time, else bytes on a device."""
     if finding.seconds is not None:
         return f"{format_seconds(finding.seconds)} a step"
-    return "" if finding.nbytes is None else f"{format_si(finding.nbytes, 'B')} a device"
+    return "" if finding.nbytes is None else f"{format_si(finding.nbytes, 'B')} per device"
 
 
 def findings_document(findings: Iterable[Finding]) -> list[dict[str, object]]:

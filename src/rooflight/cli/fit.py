@@ -31,9 +31,9 @@ def configure(parser: Parser) -> None:
     add_on(parser)
     add_mesh(parser)
     parser.add_argument(
-        "--batch", metavar="TOKENS", help="tokens a step: 4Mi (not with --solve batch)"
+        "--batch", metavar="TOKENS", help="tokens per step: 4Mi (not with --solve batch)"
     )
-    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens a sequence: 8k")
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="tokens per sequence: 8k")
     held = "; ".join(f"{name}: {recipe.used_by}" for name, recipe in RECIPES.items())
     add_choice(
         parser,
@@ -41,7 +41,7 @@ def configure(parser: Parser) -> None:
         list(RECIPES),
         what="recipe",
         default=None,
-        help=f"bytes a parameter (10 by default, of a plan its framework's). {held}",
+        help=f"bytes per parameter (10 by default, of a plan its framework's). {held}",
     )
     policies = "; ".join(f"{name}: {remat.help}" for name, remat in REMATS.items())
     parser.add_argument(

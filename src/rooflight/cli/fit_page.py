@@ -65,14 +65,14 @@ def _num_chips(job: Job) -> int:
 
 def text(model: str, answer: Fit, *, by_stage: bool) -> str:
     job, found = answer.job, answer.memory
-    again = f", which does {found.extra_flops:.1%} more FLOPs" if found.again_flops else ""
+    extra = f", which does {found.extra_flops:.1%} more FLOPs" if found.recompute_flops else ""
     zero = f", zero {job.zero}" if job.zero else ""
     made = "" if job.framework.name == "none" else f" as in {job.framework.label}"
     blocks = [
         f"{_verdict(answer)}{_chance(found)}\n"
         f"{model} under {job.layout.text} on {_place(answer)};"
         f" {job.batch:,} sequences of {job.seq:,} tokens\n"
-        f"recipe {job.recipe.name}{made}{zero}, remat {job.remat.name}{again}{_host(found)}"
+        f"recipe {job.recipe.name}{made}{zero}, remat {job.remat.name}{extra}{_host(found)}"
         f"{_microbatches(job, found)}",
         _parts(found),
     ]
@@ -126,7 +126,7 @@ def _by_stage(stages: Sequence[Memory]) -> str:
 
 def _verdict(answer: Fit) -> str:
     job, found = answer.job, answer.memory
-    used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} a chip"
+    used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} per chip"
     if not found.fits:
         what = f"DOES NOT FIT {_NEVER[answer.solve]}" if answer.solve else "DOES NOT FIT"
         return f"{what}: {used}, {format_si(-found.headroom_bytes, 'B')} too much"
@@ -151,7 +151,7 @@ def _host(found: Memory) -> str:
     if not found.host_bytes:
         return ""
     seconds = "unknown" if found.offload_s is None else format_seconds(found.offload_s)
-    return f", and PCIe time of {seconds} a step for {format_si(found.host_bytes, 'B')} a chip"
+    return f", and PCIe time of {seconds} a step for {format_si(found.host_bytes, 'B')} per chip"
 
 
 def _parts(found: Memory) -> str:

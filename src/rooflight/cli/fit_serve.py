@@ -26,7 +26,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset such as llama3-70b, or the path of a config.json")
     parser.add_argument("--layout", required=True, help=SERVING_LAYOUT)
     add_on(parser)
-    parser.add_argument("--seq", required=True, metavar="TOKENS", help="positions a sequence: 8k")
+    parser.add_argument("--seq", required=True, metavar="TOKENS", help="positions per sequence: 8k")
     parser.add_argument("--sequences", help="so many are held at once (not with --solve batch)")
     add_dtypes(parser)
     add_choice(
@@ -106,7 +106,7 @@ def _text(args: Namespace, memory: ServingMemory, held: ChipUsage, batch: int, c
         [
             "activations",
             format_si(held.activations_bytes, "B"),
-            f"{memory.step_tokens:,} tokens a step",
+            f"{memory.step_tokens:,} tokens per step",
         ],
         ["all", format_si(held.total_bytes, "B"), f"of {format_si(held.usable_bytes, 'B')}"],
     ]

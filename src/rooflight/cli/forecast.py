@@ -24,7 +24,7 @@ from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import nearest_runs
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
-from rooflight.plan.training.questions.why_not import WhyNot, judged
+from rooflight.plan.training.questions.why_not import WhyNot, verdict_on
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
 from rooflight.plan.training.search.plan import train_question
 from rooflight.plan.training.search.wanted import Wanted, degrees_text
@@ -118,7 +118,7 @@ def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
         parse_remat(read.remat, question.graph),
     )
     wanted = Wanted(Path(getattr(args, "from")[0]).name, {})
-    return asked, judged(question, wanted, asked.planned().candidates[0], mine)
+    return asked, verdict_on(question, wanted, asked.planned().candidates[0], mine)
 
 
 def _lost(losses: Sequence[Loss]) -> tuple[Decision, ...]:

@@ -48,11 +48,13 @@ def configure(parser: Parser) -> None:
         "--context",
         required=True,
         metavar="TOKENS",
-        help="positions a sequence: 8k (8,192), or 2048,8192",
+        help="positions per sequence: 8k (8,192), or 2048,8192",
     )
     parser.add_argument("--layout", help=f"this layout only: {SERVING_LAYOUT}")
     add_dtypes(parser)
-    parser.add_argument("--price", type=float, help="dollars a chip-hour, instead of the catalog's")
+    parser.add_argument(
+        "--price", type=float, help="dollars per chip-hour, instead of the catalog's"
+    )
     parser.add_argument("--most", default="4096", help="the largest batch to try (4096 by default)")
     add_choice(
         parser,
@@ -60,7 +62,7 @@ def configure(parser: Parser) -> None:
         BOUNDS,
         what="bound",
         default="expected",
-        help="time of a step: expected (default); products, each at its slower roof, without the"
+        help="time of a step: expected (default); matmuls, each at its slower roof, without the"
         " network, as the book draws it; lower, everything overlapped",
     )
     add_engine(parser)
@@ -68,7 +70,7 @@ def configure(parser: Parser) -> None:
     parser.set_examples(
         "rooflight frontier llama3-70b --on v5e:4x4,v5e:2x4 --dtypes int8 --context 8192",
         "rooflight frontier llama3-70b --on v5e:4x4 --layout tp=16,kv=batch"
-        " --dtypes int8/int8/bf16 --context 2048,8192 --bound products",
+        " --dtypes int8/int8/bf16 --context 2048,8192 --bound matmuls",
         "rooflight frontier deepseek-v3 --on h200:8 --dtypes fp8 --context 4096 --price 3",
     )
 
@@ -113,7 +115,7 @@ def _within(count: int, flag: str, most: int) -> int:
 
 def _price(args: Namespace) -> float | None:
     if args.price is not None and not 0 < args.price < 1e6:
-        raise UsageError(f"--price {args.price:g} is no price", hint="write --price 1.20")
+        raise UsageError(f"--price must be a price, got {args.price:g}", hint="write --price 1.20")
     return args.price
 
 

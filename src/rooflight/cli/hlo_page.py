@@ -24,7 +24,7 @@ def answer(step: CompiledStep, dump: Dump) -> str:
     more = " and an unknown rest" if None in moved else ""
     lines = [
         f"{module.name}, {dump.stage}, one of {format_count(module.num_partitions)} devices:"
-        f" {format_si(step.known_flops, 'FLOP')} of matmuls a step{kernels},"
+        f" {format_si(step.known_flops, 'FLOP')} of matmuls per step{kernels},"
         f" {len(step.collectives)} collectives of {format_si(known, 'B')} in all{more}."
     ]
     if step.memory:
@@ -93,7 +93,7 @@ def _collectives(found: Sequence[Collective], most: int | None) -> Shown:
         groups.setdefault(key, []).append(c)
     ordered = sorted(groups.values(), key=lambda g: -sum(c.bytes_per_step or 0 for c in g))
     rows = [_collective_row(group) for group in ordered[:most]]
-    header = ["collective", "axes", "form", "dtype", "bytes", "times", "bytes a step", "in"]
+    header = ["collective", "axes", "form", "dtype", "bytes", "times", "bytes per step", "in"]
     columns = [*header, "meanwhile", "from"]
     return _shown("Collectives", columns, rows, "llllrrrlll", total=len(ordered))
 
@@ -140,7 +140,7 @@ def _loops(step: CompiledStep) -> Shown:
         [loop.name, _count(loop.trips), _count(total), _origin(loop.source, loop.op_name)]
         for loop, total in step.loops.values()
     ]
-    header = ["loop", "trips", "rounds a step", "from"]
+    header = ["loop", "trips", "rounds per step", "from"]
     return _shown("Loops", header, rows, "lrrl", total=len(rows))
 
 

@@ -93,7 +93,7 @@ def _text(found: Imported) -> str:
     rows = [[key, str(value)] for key, value in _fields(found).items() if value is not None]
     parts = [
         f"{found.model.title} on {found.on}: {found.layout} with {found.mesh},"
-        f" {tokens} tokens a step",
+        f" {tokens} tokens per step",
         f"keys and defaults of {found.framework.reference}\n",
         table(("part", "value"), rows, align="ll"),
     ]

@@ -12,7 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.plan.file.codec import encode
 from rooflight.train.cluster_files import ClusterJob, jobset, slurm
 from rooflight.train.events import goodput
-from rooflight.train.processes import Patience
+from rooflight.train.processes import HangTimeout
 from rooflight.train.run import Run
 from rooflight.train.supervisor import HostJob, supervise
 from rooflight.units import parse_seconds, whole
@@ -38,10 +38,12 @@ def configure(parser: Parser) -> None:
         "--retries", default="5", help="attempts that get no further, before giving up (default 5)"
     )
     parser.add_argument(
-        "--patience", default="60s", help="without a step that is a hang, at least (default 60s)"
+        "--step-timeout",
+        default="60s",
+        help="without a step that is a hang, at least (default 60s)",
     )
     parser.add_argument(
-        "--start-patience", default="1800s", help="the same while it starts (default 1800s)"
+        "--start-timeout", default="1800s", help="the same while it starts (default 1800s)"
     )
     add_choice(
         parser,
@@ -86,9 +88,9 @@ def _job(args: Namespace, run: Run) -> HostJob:
         (address, whole("--leader", port, least=0, most=65535)),
         cpu_devices(args, run, hosts * processes),
         whole("--retries", args.retries, least=0, most=_MOST),
-        Patience(
-            parse_seconds(args.start_patience, what="--start-patience"),
-            parse_seconds(args.patience, what="--patience"),
+        HangTimeout(
+            parse_seconds(args.start_timeout, what="--start-timeout"),
+            parse_seconds(args.step_timeout, what="--step-timeout"),
         ),
         lambda number: _command(args, number),
     )

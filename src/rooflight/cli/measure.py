@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
         print_json("measure", _document(host, found))
         return 0
     plot = roofline_text([_roof(host)], _points(host), width=within(72))
-    blocks = [_answer(host), _products(host), plot]
+    blocks = [_answer(host), _matmuls(host), plot]
     blocks += [_collectives(host)] if host.collectives else []
     show("\n\n".join([*blocks, *([layouts_text(found)] if found else [])]))
     if args.write:
@@ -132,12 +132,12 @@ def _roof(host: Host) -> RoofLine:
     return RoofLine("a device, f32", host.chip.flops["f32"], rate)
 
 
-def _name(product: MatmulSample) -> str:
-    return f"{product.m}x{product.k}x{product.n}"
+def _name(matmul: MatmulSample) -> str:
+    return f"{matmul.m}x{matmul.k}x{matmul.n}"
 
 
 def _points(host: Host) -> list[PlotPoint]:
-    return [PlotPoint(_name(p), p.flops / p.nbytes, p.flops / p.seconds) for p in host.products]
+    return [PlotPoint(_name(p), p.flops / p.nbytes, p.flops / p.seconds) for p in host.matmuls]
 
 
 def _answer(host: Host) -> str:
@@ -161,7 +161,7 @@ def _answer(host: Host) -> str:
     return f"{words}."
 
 
-def _products(host: Host) -> str:
+def _matmuls(host: Host) -> str:
     roof = _roof(host)
     rows = [
         [
@@ -171,7 +171,7 @@ def _products(host: Host) -> str:
             format_si(p.nbytes / p.seconds, "B/s"),
             f"{p.flops / p.seconds / roof.height(p.flops / p.nbytes):.0%}",
         ]
-        for p in host.products
+        for p in host.matmuls
     ]
     return table(("matmul", "time", "computes", "moves", "of its roof"), rows, align="lrrrr")
 
@@ -199,7 +199,7 @@ def _document(host: Host, found: HostCalibration | None) -> dict[str, object]:
         "flops_per_s": host.chip.flops["f32"],
         "bytes_per_s": host.chip.hbm_bytes_per_s,
         "network": asdict(fabric) if fabric and host.slice.num_chips > 1 else None,
-        "matmuls": [asdict(p) for p in host.products],
+        "matmuls": [asdict(p) for p in host.matmuls],
         "collectives": [asdict(c) for c in host.collectives],
         "layouts": [asdict(one) for one in found.layouts] if found else None,
         "rank_correlation": found.rank_correlation if found else None,

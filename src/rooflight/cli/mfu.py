@@ -23,9 +23,12 @@ def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset, such as llama3-70b, or the path of a config.json")
     add_on(parser)
     parser.add_argument(
-        "--tokens-per-s", required=True, metavar="COUNT", help="trained tokens a second, all chips"
+        "--tokens-per-s",
+        required=True,
+        metavar="COUNT",
+        help="trained tokens per second, all chips",
     )
-    parser.add_argument("--seq", required=True, help="tokens a sequence: 8k")
+    parser.add_argument("--seq", required=True, help="tokens per sequence: 8k")
     add_dtype(parser)
     add_choice(
         parser,
@@ -65,7 +68,7 @@ def run(args: Namespace) -> int:
 def _rate(text: str) -> int:
     rate = parse_count(text, what="--tokens-per-s")
     if not 1 <= rate <= 10**18:
-        raise UsageError(f"--tokens-per-s {text} is no rate", hint="write a rate such as 24k")
+        raise UsageError(f"--tokens-per-s must be a rate, got {text}", hint="write 24k")
     return rate
 
 

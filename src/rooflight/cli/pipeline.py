@@ -29,9 +29,9 @@ def configure(parser: Parser) -> None:
         help=", ".join(SCHEDULES),
     )
     parser.add_argument("--stages", required=True, help="devices in a row")
-    parser.add_argument("--microbatches", required=True, help="pieces of the batch")
+    parser.add_argument("--microbatches", required=True, help="equal parts of the batch")
     parser.add_argument(
-        "--virtual", help="virtual stages a device; only interleaved has a choice (default 2)"
+        "--virtual", help="virtual stages per device; only interleaved has a choice (default 2)"
     )
     parser.add_argument(
         "--times",

@@ -50,8 +50,10 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
         help="a preset such as llama3-70b, or a config.json",
     )
     add_on(parser)
-    parser.add_argument("--batch", required=is_whole, metavar="TOKENS", help="tokens a step: 4Mi")
-    parser.add_argument("--seq", required=is_whole, metavar="TOKENS", help="tokens a sequence: 4k")
+    parser.add_argument("--batch", required=is_whole, metavar="TOKENS", help="tokens per step: 4Mi")
+    parser.add_argument(
+        "--seq", required=is_whole, metavar="TOKENS", help="tokens per sequence: 4k"
+    )
     add_dtype(parser)
     add_choice(
         parser,
@@ -141,7 +143,7 @@ def run(args: Namespace) -> int:
 
 
 def _show(asked: PlanCommand, found: Search, verified: Shortlist | None) -> int:
-    """Prints a plan; with the compiler asked, the exit code says whether the first one stands."""
+    """Prints a plan; with the compiler asked, the exit code says whether the first one passes."""
     args, training = asked.args, asked.training
     code = 0 if verified is None or verified.does_stand else 1
     plan = verified.record(training) if verified else training.record(found)
@@ -178,12 +180,12 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     where = f"--layout {best.layout.text} --on {shlex.quote(args.on)} --mesh {best.mesh}"
     sizes = f"--batch {question.batch * question.seq} --seq {question.seq}"
     micro = best.micro
-    pieces = f" --microbatches {micro.count}" if micro.count > 1 else ""
+    shown = f" --microbatches {micro.count}" if micro.count > 1 else ""
     if best.num_stages > 1:
-        pieces += f" --schedule {micro.schedule} --virtual {micro.virtual}"
+        shown += f" --schedule {micro.schedule} --virtual {micro.virtual}"
     rest = (
         f"--recipe {question.recipe.name} --remat {best.remat.name} --zero 1"
-        f" --framework {question.framework.name}{pieces}"
+        f" --framework {question.framework.name}{shown}"
     )
     better = better_batch(question, best)
     suits = (

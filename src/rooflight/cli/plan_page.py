@@ -148,10 +148,10 @@ def extrapolates(best: Candidate) -> Iterator[str]:
 
 def _answer(title: str, question: Question, best: Candidate) -> str:
     tokens = format_count(question.batch * question.seq)
-    pieces = schedule_text(best)
+    schedule = schedule_text(best)
     return (
         f"{title} on {question.on}, {tokens} tokens per step: {placed_text(best)},"
-        f" {pieces + ', ' if pieces else ''}{format_seconds(best.step_s)}"
+        f" {schedule + ', ' if schedule else ''}{format_seconds(best.step_s)}"
         f"{' at the roofline' if best.rank == 'roofline' else ''}, MFU {best.mfu:.1%}, bound by"
         f" {best.binds}"
     )
@@ -194,7 +194,7 @@ _PARTS: dict[Rank, tuple[str, ...]] = {
 
 def _row(candidate: Candidate) -> list[str]:
     time, said = candidate.time, candidate.forecast.breakdown
-    parts = (time.products_s, time.collectives_s(candidate.overlap), time.bubble_s)
+    parts = (time.matmuls_s, time.collectives_s(candidate.overlap), time.bubble_s)
     if candidate.rank == "forecast":
         roofline_s = time.expected_s(candidate.overlap)
         parts = (said.matmuls_s, said.exposed_s, said.bubble_s, roofline_s)
@@ -214,11 +214,11 @@ def _why(question: Question, best: Candidate) -> str:
         shown = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
         return "why: " + ", ".join(f"{format_seconds(s)} of {name}" for name, s in shown.items())
     time, overlap = best.time, question.overlap
-    products = format_seconds(time.products_s)
-    again = f" ({format_seconds(time.again_s)} recomputed)" if time.again_s else ""
+    matmuls = format_seconds(time.matmuls_s)
+    extra = f" ({format_seconds(time.recompute_s)} recomputed)" if time.recompute_s else ""
     collectives = format_seconds(time.collectives_s(overlap))
     bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
     return (
-        f"why: {products} of matmuls{again} against {collectives} of collectives,"
+        f"why: {matmuls} of matmuls{extra} against {collectives} of collectives,"
         f" which overlap{bubble}; nothing overlapped it takes {format_seconds(time.upper_s)}"
     )

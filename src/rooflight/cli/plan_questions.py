@@ -61,7 +61,7 @@ def add_questions(parser: Parser) -> None:
         "--scaling",
         type=one_of("scaling", KINDS),
         choices=KINDS,
-        help="from one host to the slice: the same batch (strong), or tokens a chip (weak)",
+        help="from one host to the slice: the same batch (strong), or tokens per chip (weak)",
     )
     add("--pareto", action="store_true", help="slices that none beats in time, chips and dollars")
     add(
@@ -101,7 +101,7 @@ class PlanCommand:
     def subject(self) -> str:
         """What an answer is about."""
         q = self.question
-        return f"{self.title} on {q.on}, {format_count(q.batch * q.seq)} tokens a step"
+        return f"{self.title} on {q.on}, {format_count(q.batch * q.seq)} tokens per step"
 
     def planned(self, count: int = 1) -> Search:
         with progress("patterns", "layouts priced") as watch:
@@ -205,14 +205,14 @@ def _solve(asked: PlanCommand) -> Printout:
     with progress("slices", "planned") as watch:
         limit_s = None if limit is None else parse_seconds(limit, what="--step-time")
         found = smallest_slice(q, limit_s=limit_s, watch=lambda n, total: watch(n, total, n))
-    title = f"{asked.title}, {format_count(q.batch * q.seq)} tokens a step,"
+    title = f"{asked.title}, {format_count(q.batch * q.seq)} tokens per step,"
     return Printout(smallest_text(title, found), smallest_document(found), 0 if found.answer else 1)
 
 
 def _tokens(asked: PlanCommand) -> Printout:
     tokens = parse_count(asked.args.tokens, what="--tokens")
     if not 1 <= tokens <= _MOST_TOKENS:
-        raise UsageError(f"--tokens {asked.args.tokens} is no run", hint="write 15T")
+        raise UsageError(f"--tokens must be of a run, got {asked.args.tokens}", hint="write 15T")
     write, restart = asked.args.checkpoint_s, asked.args.restart_s
     found = asked.planned(count=8)
     cost = run_cost(

@@ -59,8 +59,8 @@ def report_page(model: ModelSpec, question: Question, found: Search, plan: Plan)
 
 
 def _answer(best: Candidate, plan: Plan) -> str:
-    pieces = schedule_text(best)
-    where = f"{plan.layout} on the mesh {plan.mesh}{', ' + pieces if pieces else ''}"
+    schedule = schedule_text(best)
+    where = f"{plan.layout} on the mesh {plan.mesh}{', ' + schedule if schedule else ''}"
     return (
         f"Train with {where}: a step of {format_count(plan.tokens)} tokens takes"
         f" {format_seconds(best.step_s)}, MFU {best.mfu:.1%}, bound by {plan.binds}."
@@ -74,11 +74,11 @@ def _why(best: Candidate, plan: Plan) -> str:
         named = ", ".join(f"{format_seconds(s)} of {name}" for name, s in parts.items())
         return f"{named}. Forecast by {best.forecast.basis.text}."
     collectives = format_seconds(best.time.collectives_s(plan.overlap))
-    again = f" ({format_seconds(time.recompute_s)} of them done again)" if time.recompute_s else ""
+    extra = f" ({format_seconds(time.recompute_s)} of them recomputed)" if time.recompute_s else ""
     bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
     return (
-        f"{format_seconds(time.products_s)} of products{again} against {collectives} of"
-        f" collectives, which overlap{bubble}. Uncalibrated: what the roofs of the catalog allow,"
+        f"{format_seconds(time.matmuls_s)} of matmuls{extra} against {collectives} of"
+        f" collectives, which overlap{bubble}. Uncalibrated: the roofline bound of the catalog,"
         " without overheads."
     )
 
@@ -102,7 +102,9 @@ def _facts(question: Question, plan: Plan) -> Iterator[PlanFact]:
     )
     used = f"{held.total_bytes / held.capacity_bytes:.0%} of {format_si(held.capacity_bytes, 'B')}"
     yield PlanFact(
-        "HBM a chip", format_si(held.total_bytes, "B"), f"{used}; source: {plan.sources['memory']}"
+        "HBM per chip",
+        format_si(held.total_bytes, "B"),
+        f"{used}; source: {plan.sources['memory']}",
     )
     yield PlanFact(
         "Batch",
@@ -114,7 +116,7 @@ def _facts(question: Question, plan: Plan) -> Iterator[PlanFact]:
 
 
 def _candidates(question: Question, found: Search) -> Grid:
-    header = ("#", "step", "MFU", "HBM a chip", "layout", "mesh", "schedule", "remat", "bound by")
+    header = ("#", "step", "MFU", "HBM per chip", "layout", "mesh", "schedule", "remat", "bound by")
     rows = tuple((str(i), *_row(c, question)) for i, c in enumerate(found.candidates, 1))
     caption = "The fastest layouts that fit, best first"
     return Grid(caption, (*header, "collectives", "bubble"), rows, "rrrrllwllrr", marked=0)
@@ -155,9 +157,9 @@ def _losers(plan: Plan) -> Grid | None:
 
 
 def _assumptions(plan: Plan) -> Iterator[str]:
-    yield f"Products and collectives overlap; {_OVERLAP[plan.overlap]}."
+    yield f"Matmuls and collectives overlap; {_OVERLAP[plan.overlap]}."
     yield (
-        f"Products run at the catalog's dense {plan.dtype} rate or at HBM bandwidth, whichever is"
+        f"Matmuls run at the catalog's dense {plan.dtype} rate or at HBM bandwidth, whichever is"
         " slower."
     )
     yield "Attention is a kernel: it skips masked pairs and never stores the scores."

@@ -1,4 +1,4 @@
-"""`rooflight plan serve`: the cheapest fleet that serves a model's traffic as promised."""
+"""`rooflight plan serve`: the cheapest fleet that serves a model's traffic within its SLO."""
 
 import shlex
 
@@ -20,7 +20,7 @@ from rooflight.cli.progress import progress
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.plan import Fleet
 
-HELP = "the cheapest fleet that serves a model's traffic as promised, and what a token costs"
+HELP = "the cheapest fleet that serves a model's traffic within its SLO, and what a token costs"
 
 
 def configure(parser: Parser) -> None:

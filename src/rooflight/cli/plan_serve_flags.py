@@ -16,17 +16,17 @@ _TRACES = (".csv", ".jsonl", ".json")
 
 
 def add_traffic(parser: Parser) -> None:
-    """What comes, and what was promised of it."""
+    """What comes, and its SLO."""
     parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
-    parser.add_argument("--rate", required=True, help="requests a second")
+    parser.add_argument("--rate", required=True, help="requests per second")
     parser.add_argument(
         "--isl",
         required=True,
         help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024",
     )
     parser.add_argument("--osl", required=True, help="new tokens, in the same words")
-    parser.add_argument("--ttft", metavar="TIME", help="promised time to first token: 1s")
-    parser.add_argument("--tpot", metavar="TIME", help="promised time per further token: 30ms")
+    parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
+    parser.add_argument("--tpot", metavar="TIME", help="SLO of the time per output token: 30ms")
     parser.add_argument(
         "--percentile", default="95", help="of requests that must get both (default 95)"
     )
@@ -34,7 +34,7 @@ def add_traffic(parser: Parser) -> None:
         "--hit-rate", default="0", help="of prompt tokens in the prefix cache: 0.5 (default 0)"
     )
     parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
-    parser.add_argument("--requests", help="simulated at a time (default: as the promise needs)")
+    parser.add_argument("--requests", help="simulated at a time (default: as the SLO needs)")
     parser.add_argument("--seed", default="0", help="of the random traffic (default 0)")
 
 
@@ -63,7 +63,7 @@ def add_hardware(parser: Parser) -> None:
         FLEET_POLICIES,
         what="policy",
         default=None,
-        help="replicas that do everything (continuous), or that prefill or generate (separated);"
+        help="replicas that do everything (continuous), or prefill or generate (disaggregated);"
         " whichever is cheaper if left out",
     )
     add_engine(parser)
@@ -89,7 +89,7 @@ def add_serving_questions(parser: Parser) -> None:
     parser.add_argument(
         "--hourly",
         metavar="RATES",
-        help="requests a second by hour, joined by commas, or a recorded trace (.csv, .jsonl) to"
+        help="requests per second by hour, joined by commas, or a recorded trace (.csv, .jsonl) to"
         " count them in: replicas by hour and the saving",
     )
 
@@ -106,7 +106,7 @@ def prices_of(words: Sequence[str]) -> dict[str, str]:
 
 
 def rates_of(words: str) -> list[float]:
-    """Requests a second, hour by hour; a file is a trace."""
+    """Requests per second, hour by hour; a file is a trace."""
     if words.endswith(_TRACES):
         return hourly_rates(RequestTrace(Path(words)))
     return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]

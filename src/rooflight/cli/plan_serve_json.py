@@ -27,7 +27,7 @@ def document(page: FleetPage) -> dict[str, object]:
         "simulations": sum(search.num_simulations for search in page.plan.found.values()),
     }
     if page.verdict:
-        fields["separate"] = {"separates": page.verdict.separates, **asdict(page.verdict)}
+        fields["disaggregate"] = {"is_faster": page.verdict.is_faster, **asdict(page.verdict)}
     if page.doubled:
         fields["doubled"] = {d.what: _fleet(d.fleet) if d.fleet else None for d in page.doubled}
     if page.why_not:

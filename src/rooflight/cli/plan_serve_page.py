@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
+from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNotFleet, saving
 from rooflight.plan.serving.fleet.search import FleetPlan
-from rooflight.plan.serving.fleet.separate import PolicyComparison
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
@@ -61,14 +61,14 @@ def _latencies(fleet: Fleet) -> str:
         [name, format_seconds(s) if s else "-", *map(format_seconds, (least, q.p50, q.p95, q.p99))]
         for name, s, least, q in fleet.latencies
     ]
-    return table(("", "promised", "floor", "p50", "p95", "p99"), rows, align="lrrrrr")
+    return table(("", "SLO", "floor", "p50", "p95", "p99"), rows, align="lrrrrr")
 
 
 def _cost(fleet: Fleet) -> str:
     cached = fleet.dollars_per_million_cached
-    apart = "" if cached is None else f", ${cached:.3f} cached"
+    rest = "" if cached is None else f", ${cached:.3f} cached"
     return (
-        f"cost: ${fleet.dollars_per_million_in:.3f} a million tokens in{apart},"
+        f"cost: ${fleet.dollars_per_million_in:.3f} a million tokens in{rest},"
         f" ${fleet.dollars_per_million_out:.3f} out; ${fleet.dollars_per_million:.3f} of all"
     )
 
@@ -97,9 +97,9 @@ def _simulated(fleet: Fleet) -> str:
     if found.replicas < fleet.replicas:
         part = f" (a part of the fleet at its share, {fleet.simulated_rate:.4g} requests/s)"
     return (
-        f"simulated: {found.good_share:.1%} of {found.num_requests:,} requests as promised on"
+        f"simulated: {found.good_share:.1%} of {found.num_requests:,} requests within the SLO on"
         f" {_many(found.replicas, 'replica')}{part}{broken}; {found.busy_share:.0%} busy,"
-        f" {found.mean_rows:.0f} rows a step"
+        f" {found.mean_rows:.0f} rows per step"
     )
 
 
@@ -126,7 +126,7 @@ def standing(fleet: Fleet | None, best: Fleet | None) -> str:
 
 def _cells(fleet: Fleet | None) -> list[str]:
     if fleet is None:
-        return ["none keeps the promise", *["-"] * 6]
+        return ["none meets the SLO", *["-"] * 6]
     found = fleet.simulation
     return [
         str(fleet),
@@ -139,13 +139,13 @@ def _cells(fleet: Fleet | None) -> list[str]:
 
 
 def _verdict(verdict: PolicyComparison) -> str:
-    better = "separate prefill" if verdict.separates else "do not separate prefill"
+    better = "disaggregate prefill" if verdict.is_faster else "do not disaggregate prefill"
     isl, rate = verdict.input_flip, verdict.bandwidth_flip
     prompts = "at no prompt length in sight" if isl is None else f"at {isl:,.0f} prompt tokens"
     speed = "at no bandwidth in sight" if rate is None else f"at {format_si(rate, 'B/s')}"
     return (
         f"{better}: in smooth traffic a replica serves {verdict.gain:.2f}x the requests"
-        f" ({verdict.together:.3g}/s together, {verdict.separated:.3g}/s apart)\n"
+        f" ({verdict.together:.3g}/s together, {verdict.disaggregated:.3g}/s disaggregated)\n"
         f"it flips {prompts}, {speed} between replicas"
     )
 
@@ -156,7 +156,7 @@ def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
     for one in doubled:
         fleet = one.fleet
         if fleet is None:
-            lines.append(f"{words[one.what]} x2: no fleet keeps the promise")
+            lines.append(f"{words[one.what]} x2: no fleet meets the SLO")
             continue
         more = fleet.dollars_per_hour / best.dollars_per_hour - 1
         lines.append(f"{words[one.what]} x2: {fleet}, {more:+.0%} dollars")

@@ -23,7 +23,7 @@ class Shortlist:
 
     @property
     def does_stand(self) -> bool:
-        return self.standings[0].word == "stands"
+        return self.standings[0].word == "passes"
 
     @property
     def column(self) -> list[str]:
@@ -34,7 +34,7 @@ class Shortlist:
     def words(self) -> str:
         """What was asked, what came of it, and every layout that does not stand."""
         asked = [one for one in self.standings if one is not NOT_ASKED]
-        good = sum(one.word == "stands" for one in asked)
+        good = sum(one.word == "passes" for one in asked)
         seconds = sum(one.seconds for one in asked)
         lines = [
             f"compiled: {good} of {len(asked)} stand: collectives as planned, the schedule fits"
@@ -52,9 +52,9 @@ class Shortlist:
         plan = training.record(self.found)
         best, *rest = self.standings
         why = (
-            f"the fastest that stands when compiled ({self.compiler})"
+            f"the fastest that passes when compiled ({self.compiler})"
             if self.does_stand
-            else f"nothing that was compiled stands ({self.compiler}); this one: {best.because}"
+            else f"nothing that was compiled passes ({self.compiler}); this one: {best.because}"
         )
         kept = [replace(c, because=why) if c.what == "layout" else c for c in plan.choices]
         others = [

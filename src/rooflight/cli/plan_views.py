@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.plan.training.derive.products import MatmulGroup, products_of
+from rooflight.plan.training.derive.matmuls import MatmulGroup, matmuls_of
 from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.run import Search
@@ -19,7 +19,7 @@ from rooflight.ui.svg.roofline import PlotPoint, RoofLine
 from rooflight.ui.svg.time import TimeLine
 from rooflight.units import format_count, format_seconds, format_si
 
-_MOST_PRODUCTS = 6
+_MOST_MATMULS = 6
 
 
 def time_view(question: Question, best: Candidate) -> TimeView:
@@ -30,22 +30,22 @@ def time_view(question: Question, best: Candidate) -> TimeView:
         plot,
         _summary(question, curves),
         _numbers(plot.lines),
-        "Where a scheme's line is below the products, its collectives hide behind them; where the"
-        " products' own line bends, HBM binds them. Each scheme"
+        "Where a scheme's line is below the matmuls, its collectives hide behind them; where the"
+        " matmuls' own line bends, HBM binds them. Each scheme"
         " has the best of its meshes that divide, in one microbatch, and memory is not asked; this"
         " plan keeps its own mesh and the size of its microbatches. Source: spec, uncalibrated.",
     )
 
 
 def _summary(question: Question, curves: Sequence[SchemeCurve]) -> Grid:
-    header = ("scheme", "layout", "divides from", "products bind from", "step at the asked batch")
+    header = ("scheme", "layout", "divides from", "matmuls bind from", "step at the asked batch")
     rows = tuple(_summary_row(question, curve) for curve in curves)
-    return Grid("Batches in tokens a step", (*header, "mesh there"), rows, "llrrrl")
+    return Grid("Batches in tokens per step", (*header, "mesh there"), rows, "llrrrl")
 
 
 def _summary_row(question: Question, curve: SchemeCurve) -> tuple[str, ...]:
     there = curve.at(question.batch * question.seq)
-    bind = curve.products_bind_from(question.overlap)
+    bind = curve.matmuls_bind_from(question.overlap)
     return (
         curve.name,
         curve.layout,
@@ -62,8 +62,8 @@ def _numbers(lines: Sequence[TimeLine]) -> Grid:
         (format_count(tokens), *(_at(line, tokens) for line in shown))
         for tokens, _ in lines[0].points
     ]
-    header = ("tokens a step", *(line.label for line in shown))
-    caption = "Seconds of products, and of the collectives of each scheme"
+    header = ("tokens per step", *(line.label for line in shown))
+    caption = "Seconds of matmuls, and of the collectives of each scheme"
     return Grid(caption, header, tuple(rows), "r" * len(header))
 
 
@@ -73,23 +73,23 @@ def _at(line: TimeLine, tokens: int) -> str:
 
 
 def roof_view(question: Question, best: Candidate) -> RoofView:
-    """The products of a step under the roof of the chip."""
+    """The matmuls of a step under the roof of the chip."""
     chip = question.on.chip
     compute = chip.matmul_dtype(question.dtype.name)
-    products = products_of(question, best)
+    matmuls = matmuls_of(question, best)
     roof = RoofLine(f"{chip.title} {compute}", chip.peak_flops(compute), memory_bytes_per_s(chip))
-    main = enumerate(products[:_MOST_PRODUCTS], 1)
+    main = enumerate(matmuls[:_MOST_MATMULS], 1)
     points = [PlotPoint(str(i), p.intensity, p.flops_per_s) for i, p in main]
     # Labels are placed in this order, on the right first: so neighbours do not swap theirs.
     points.sort(key=lambda p: -p.intensity)
     return RoofView(
-        f"Products of one chip, {compute}",
+        f"Matmuls of one chip, {compute}",
         roof,
         tuple(points),
-        _product_table(products, best),
+        _matmul_table(matmuls, best),
         "Numbers are those of the table. Left of the ridge HBM binds, right of it the matrix unit."
         " Forward and backward together;"
-        " what is computed again is left out. Source: spec, uncalibrated.",
+        " what is recomputed is left out. Source: spec, uncalibrated.",
     )
 
 
@@ -102,8 +102,8 @@ def _short(ops: Sequence[str]) -> str:
     return "; ".join(f"{part}: {', '.join(names)}" for part, names in parts.items())
 
 
-def _product_table(products: Sequence[MatmulGroup], best: Candidate) -> Grid:
-    whole = sum(p.seconds for p in products)
+def _matmul_table(matmuls: Sequence[MatmulGroup], best: Candidate) -> Grid:
+    whole = sum(p.seconds for p in matmuls)
     rows = tuple(
         (
             str(i),
@@ -115,10 +115,10 @@ def _product_table(products: Sequence[MatmulGroup], best: Candidate) -> Grid:
             format_si(p.intensity, "FLOP/B"),
             p.binds,
         )
-        for i, p in enumerate(products, 1)
+        for i, p in enumerate(matmuls, 1)
     )
     stage = ", of an average stage" if best.num_stages > 1 else ""
-    header = ("#", "product", "time", "share", "FLOPs", "HBM traffic", "intensity", "bound by")
+    header = ("#", "matmul", "time", "share", "FLOPs", "HBM traffic", "intensity", "bound by")
     return Grid(f"A step on one chip{stage}, what takes longest first", header, rows, "rlrrrrrl")
 
 
@@ -149,6 +149,6 @@ def pipeline_view(question: Question, best: Candidate) -> PipelineView | None:
     return PipelineView(
         pipeline_chart(run),
         f"{fewer if drawn < count else ''}All stages run in step, padding and the head on each,"
-        " their collectives and transfers overlapped with their products. Source: spec,"
+        " their collectives and transfers overlapped with their matmuls. Source: spec,"
         " uncalibrated.",
     )

@@ -35,7 +35,7 @@ def _lead(found: Reconciled) -> Iterator[str]:
     gap, plan = found.gap, found.plan
     yield (
         f"{found.folder}: {plan.model.title} on {found.mesh.slice}, {plan.layout} with"
-        f" {found.mesh}, {format_count(plan.tokens)} tokens a step"
+        f" {found.mesh}, {format_count(plan.tokens)} tokens per step"
     )
     yield (
         f"planned {format_seconds(gap.planned_s)}, measured {format_seconds(gap.measured_s)}:"
@@ -84,7 +84,7 @@ def _spent(found: Reconciled) -> str:
     spent = found.found.spent
     return (
         f"of {format_seconds(spent.wall_s)} since the run began {spent.share:.0%} went into steps"
-        f" that count; {format_seconds(spent.again_s)} into steps done again,"
+        f" that count; {format_seconds(spent.repeated_s)} into repeated steps,"
         f" {format_seconds(spent.saving_s)} into waiting for saves, {spent.attempts}"
         f" attempt{'s' * (spent.attempts > 1)}"
     )

@@ -90,7 +90,7 @@ def _rate(text: str | None) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < 1e3:
-        raise UsageError(f"--learning-rate {text!r} is no rate", hint="give --learning-rate 3e-4")
+        raise UsageError(f"--learning-rate must be a rate, got {text!r}", hint="write 3e-4")
     return found
 
 

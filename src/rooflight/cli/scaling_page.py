@@ -11,7 +11,7 @@ from rooflight.units import format_count, format_seconds, format_si
 
 _BILLION = 1e9
 _WHY = ("bound by", "lost most to", "layout")
-_COLUMNS = ("slice", "chips", "tokens a step", "step", "tokens/s")
+_COLUMNS = ("slice", "chips", "tokens per step", "step", "tokens/s")
 _KEEP = ("slice", "step", "efficiency", "$ a billion tokens", "bound by", "layout")
 
 
@@ -19,7 +19,7 @@ def scaling_text(title: str, curve: Scaling) -> str:
     """Where the curve bends, then a row for each slice."""
     rows = [(*_row(p), _efficiency(curve, p), *_why(p)) for p in curve.points]
     header = (*_COLUMNS, "efficiency", *_WHY)
-    best = "efficiency: tokens a second of a chip, as a part of the best of these slices"
+    best = "efficiency: tokens per second of a chip, as a part of the best of these slices"
     answer = f"{title}: {curve.kind} scaling {_bend(curve)}"
     return "\n".join([answer, "", table(header, rows, align="lrrrrrlll", keep=_KEEP), "", best])
 
@@ -86,7 +86,7 @@ def pareto_text(title: str, front: Sequence[ScalingPoint], num_planned: int) -> 
     price = front[0].on.chip.dollars_per_hour if front else None
     source = front[0].on.chip.source_of("dollars_per_hour") if front else None
     where = f", {source.title}" if source else ""
-    known = "price: unknown" if price is None else f"price: {price:g} dollars a chip-hour{where}"
+    known = "price: unknown" if price is None else f"price: {price:g} dollars per chip-hour{where}"
     answer = (
         f"{title}: {len(front)} of {num_planned} slices are not beaten in time, chips and dollars"
     )

@@ -36,8 +36,8 @@ _PACKAGES = ("jax", "aiohttp", "tokenizers", "prometheus_client", "jinja2", "saf
 _NAME = re.compile(r"[\w./:-]{1,128}")
 _MOST = 10**7
 _PORT = 8000
-_DRAFTS, _MOST_DRAFTS = 4, 16
-_TIMES = ("deadline", "write-timeout", "drain", "patience", "prefill-timeout")
+_DRAFTS, _MOST_DRAFT = 4, 16
+_TIMES = ("deadline", "write-timeout", "drain", "step-timeout", "prefill-timeout")
 _TRANSFERS = ("bytes", "jax")
 _SIZES = {
     "--rows": (32, "sequences that run at once"),
@@ -53,7 +53,7 @@ class Times(NamedTuple):
     deadline_s: float
     write_s: float
     drain_s: float
-    patience_s: float
+    step_s: float
     prefill_s: float
 
 
@@ -64,23 +64,23 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--name", help="of the model, for clients (default: of the folder)")
     parser.add_argument("--keys", metavar="FILE", help="a line for each API key: NAME KEY [LIMITS]")
     add_placement(parser)
-    parser.add_argument("--ttft", metavar="TIME", help="promised time to first token: 1s")
+    parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
     for flag, (default, what) in _SIZES.items():
         parser.add_argument(flag, help=f"{what} (default {default})")
     parser.add_argument("--max-tokens", help="of a prompt and its text (default 2048, or fewer)")
     parser.add_argument("--blocks", help="of KV cache (default: for all rows at full length)")
+    parser.add_argument("--host-blocks", help="of CPU KV offload, for evicted prefixes (default 0)")
+    parser.add_argument("--draft-tokens", help="of a sequence, proposed ahead per step (default 0)")
     parser.add_argument(
-        "--host-blocks", help="cached prefixes that host memory keeps when evicted (default 0)"
+        "--draft-model", metavar="FOLDER", help="proposes them, in place of past text"
     )
-    parser.add_argument("--drafts", help="tokens that a row may guess ahead in a step (default 0)")
-    parser.add_argument("--draft-model", metavar="FOLDER", help="guesses, in place of past text")
     parser.add_argument("--deadline", default="600s", help="of a request (default 600s)")
     parser.add_argument(
         "--write-timeout", default="20s", help="for a reader to make room (default 20s)"
     )
     parser.add_argument("--drain", default="60s", help="to finish after SIGTERM (default 60s)")
     parser.add_argument(
-        "--patience",
+        "--step-timeout",
         default="5s",
         help="a longer step is stuck, unless it was predicted (default 5s)",
     )
@@ -112,7 +112,7 @@ def run(args: Namespace) -> int:
     folder = Path(args.model)
     if not args.dry_run and not folder.is_dir():
         raise UsageError(
-            f"{args.model!r} is no folder, so there are no weights to serve",
+            f"weights to serve must be in a folder, got {args.model!r}",
             hint="give a folder with config.json, tokenizer.json and safetensors, or --dry-run",
         )
     model = load_model(args.model)
@@ -145,7 +145,7 @@ def _check(args: Namespace, page: ServePage, where: ServePlacement, folder: Path
     load_tokenizer(folder)
     if (template := load_template(folder)) is not None:
         template.stop()
-    check_folder(folder, _config(args, page, is_separated=False), _placement(args, where))
+    check_folder(folder, _config(args, page, is_disaggregated=False), _placement(args, where))
 
 
 def _keys(args: Namespace) -> tuple[Key, ...]:
@@ -178,22 +178,20 @@ def _serve_on(
     prefill_from: str | None,
 ) -> int:
     # Only now: these bring jax, which takes seconds.
-    from rooflight.serve.disaggregated.separation import PeerConfig
+    from rooflight.serve.disaggregated.sides import PeerConfig
     from rooflight.serve.http.fingerprint import fingerprint
     from rooflight.serve.http.run import Deployment, serve
     from rooflight.serve.http.service import ServerSettings
 
-    is_separated = args.prefill_only or prefill_from is not None
-    config = _config(args, page, is_separated=is_separated)
+    is_disaggregated = args.prefill_only or prefill_from is not None
+    config = _config(args, page, is_disaggregated=is_disaggregated)
     settings = ServerSettings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
-    separation = None
-    if is_separated:
+    peer = None
+    if is_disaggregated:
         mark, key = fingerprint(folder, config, where.dtypes), os.environ.get("ROOFLIGHT_API_KEY")
-        separation = PeerConfig(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
+        peer = PeerConfig(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
     placement = _placement(args, where)
-    deployment = Deployment(
-        folder, config, settings, page.waiting, sock, placement, args.log, separation
-    )
+    deployment = Deployment(folder, config, settings, page.waiting, sock, placement, args.log, peer)
 
     def announce() -> None:
         host, bound = sock.getsockname()[:2]
@@ -206,7 +204,7 @@ def _serve_on(
     return 0 if serve(deployment, announce) else 1
 
 
-def _config(args: Namespace, page: ServePage, *, is_separated: bool) -> "EngineConfig":
+def _config(args: Namespace, page: ServePage, *, is_disaggregated: bool) -> "EngineConfig":
     from rooflight.serve.engine.config import EngineConfig
 
     limits = page.limits
@@ -218,9 +216,9 @@ def _config(args: Namespace, page: ServePage, *, is_separated: bool) -> "EngineC
         max_model_tokens=page.max_tokens,
         max_waiting=limits.max_waiting,
         max_waiting_tokens=page.waiting.max_waiting_tokens,
-        moves_blocks=is_separated,
+        moves_blocks=is_disaggregated,
         host_blocks=limits.host_blocks,
-        num_drafts=_num_drafts(args),
+        num_draft=_num_draft(args),
     )
 
 
@@ -231,14 +229,18 @@ def _placement(args: Namespace, where: ServePlacement) -> "Placement":
     return Placement(on, str(where.layout), where.dtypes, args.draft_model)
 
 
-def _num_drafts(args: Namespace) -> int:
+def _num_draft(args: Namespace) -> int:
     if args.draft_model is not None and not Path(args.draft_model).is_dir():
         raise UsageError(
-            f"--draft-model {args.draft_model!r} is no folder",
+            f"--draft-model must be a folder, got {args.draft_model!r}",
             hint="give a folder with config.json and safetensors of the same vocabulary",
         )
     default = 0 if args.draft_model is None else _DRAFTS
-    return default if args.drafts is None else whole("--drafts", args.drafts, most=_MOST_DRAFTS)
+    return (
+        default
+        if args.draft_tokens is None
+        else whole("--draft-tokens", args.draft_tokens, most=_MOST_DRAFT)
+    )
 
 
 def _prefill_from(args: Namespace) -> str | None:
@@ -269,7 +271,9 @@ def _page(args: Namespace, model: ModelSpec, where: ServePlacement) -> ServePage
     waiting = waiting_limit(limits, cost, ttft_s=ttft_s, max_model_tokens=max_tokens)
     name = args.name or Path(args.model).resolve().name
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a model", hint="add --name my-model")
+        raise UsageError(
+            f"the name of a model must match, got {name!r}", hint="add --name my-model"
+        )
     return ServePage(name, limits, max_tokens, waiting)
 
 

@@ -40,7 +40,7 @@ def _kept(limits: Limits) -> list[list[str]]:
     if not limits.host_blocks:
         return []
     tokens = limits.host_blocks * limits.block_tokens
-    return [["tokens kept in host memory", f"{tokens:,}", "cached prefixes, once evicted"]]
+    return [["tokens of CPU KV offload", f"{tokens:,}", "cached prefixes, once evicted"]]
 
 
 def document(page: ServePage) -> dict[str, object]:

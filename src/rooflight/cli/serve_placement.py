@@ -38,7 +38,7 @@ def add_placement(parser: Parser) -> None:
     parser.add_argument(
         "--dtypes",
         metavar="W[/KV[/COMPUTE]]",
-        help="of weights, cache and products: bf16, int8/int8/f32 (default bf16, f32 on a CPU)",
+        help="of weights, cache and matmuls: bf16, int8/int8/f32 (default bf16, f32 on a CPU)",
     )
 
 

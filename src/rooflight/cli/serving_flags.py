@@ -19,7 +19,7 @@ def add_dtypes(parser: Parser) -> None:
         "--dtypes",
         default="bf16",
         metavar="W[/KV[/COMPUTE]]",
-        help="of weights, cache and products: bf16 (default), int8, int8/bf16/bf16",
+        help="of weights, cache and matmuls: bf16 (default), int8, int8/bf16/bf16",
     )
 
 
@@ -30,14 +30,14 @@ def add_engine(parser: Parser) -> None:
         (ANY, ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
         what="engine",
         default=ANY,
-        help="whose calibration to plan with (default any; none: what the roofs allow)",
+        help="whose calibration to plan with (default any; none: the roofline bound)",
     )
 
 
 def trust(known: Calibration | None) -> str:
     """What the seconds of a step rest on, and how far they are off."""
     if known is None:
-        return "uncalibrated: what the roofs allow; measured engines take 1.5-3x as long"
+        return "uncalibrated: the roofline bound; measured engines take 1.5-3x as long"
     return (
         f"calibrated: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
         f" median error {known.median_error:.0%}, 80% within x{math.exp(known.spread):.2f}"

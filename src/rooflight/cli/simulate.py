@@ -29,7 +29,7 @@ def configure(parser: Parser) -> None:
     add_traffic(parser, requests=REQUESTS)
     add_replica(parser)
     parser.add_argument(
-        "--prefill-replicas", help="of these, in policy separated (default: by work)"
+        "--prefill-replicas", help="of these, in policy disaggregated (default: by work)"
     )
     add_choice(
         parser,
@@ -73,7 +73,7 @@ def run(args: Namespace) -> int:
         show("\n\n".join([text(page), *([comparison(compared)] if compared else [])]))
         if not args.compare:
             suggest(_compare_command(args))
-    return 0 if page.is_kept else 1
+    return 0 if page.meets_slo else 1
 
 
 def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:

@@ -14,7 +14,7 @@ from rooflight.ui.svg.latency import LatencyLine, LatencyPlot
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
-KEPT = 0.99  # of all requests; less is a finding
+GOOD_SHARE = 0.99  # of all requests; less is a finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class SimulationPage:
     calibration: Calibration | None  # that the seconds of steps rest on
 
     @property
-    def is_kept(self) -> bool:
-        """True if nearly all requests got what was promised."""
-        return self.found.good_share >= KEPT
+    def meets_slo(self) -> bool:
+        """True if nearly all requests met the SLO."""
+        return self.found.good_share >= GOOD_SHARE
 
 
 def text(page: SimulationPage) -> str:
@@ -59,7 +59,7 @@ def text(page: SimulationPage) -> str:
 
 def answer(found: Simulation | Measured, slo: Slo) -> str:
     """What became of the requests, in a line."""
-    within = f"within {slo}" if slo.promises else "finished"
+    within = f"within {slo}" if slo.slos else "finished"
     return (
         f"{found.good_share:.2%} of {found.num_requests:,} requests {within}:"
         f" {found.goodput:.4g} good requests/s"
@@ -131,11 +131,11 @@ def _cells(found: Simulation) -> list[str]:
 
 
 def plot(page: SimulationPage) -> LatencyPlot:
-    """The latencies as lines, the promises beside them."""
+    """The latencies as lines, the SLOs beside them."""
     return LatencyPlot(
         title=f"{page.model} on {_replicas(page)}: {page.traffic}",
         lines=[LatencyLine(name, times.curve) for name, _, times in _latencies(page.found)],
-        promises=[(f"{name} promised", seconds) for name, seconds in page.slo.promises],
+        slos=[(f"{name} SLO", seconds) for name, seconds in page.slo.slos],
     )
 
 

@@ -10,7 +10,7 @@ from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds
 
 _WORDS = {
-    "matrix": "products",
+    "matrix": "matmuls",
     "kernels": "kernels",
     "memory": "vector and memory",
 }
@@ -65,7 +65,7 @@ def time_grid(planned: Time | None, time: CompiledTime) -> Grid:
 def _planned(planned: Time | None, row: str) -> str:
     if planned is None:
         return ""
-    known = {"matrix": planned.products_s, "": planned.roofline_s}
+    known = {"matrix": planned.matmuls_s, "": planned.roofline_s}
     axes = "+".join(sorted(row.split("+")))
     return _seconds(known.get(row, planned.collectives_s.get(axes, 0.0)))
 

@@ -32,8 +32,8 @@ def setup_of(args: Namespace) -> Setup:
 
 
 def add_traffic(parser: Parser, *, requests: int) -> None:
-    """What comes, and what was promised of it; so many `requests` unless said."""
-    parser.add_argument("--rate", help="requests a second; inf: all at once")
+    """What comes, and its SLO; so many `requests` unless said."""
+    parser.add_argument("--rate", help="requests per second; inf: all at once")
     parser.add_argument(
         "--isl", help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024"
     )
@@ -48,8 +48,8 @@ def add_traffic(parser: Parser, *, requests: int) -> None:
     parser.add_argument("--trace", metavar="FILE", help="recorded requests, .csv or .jsonl")
     parser.add_argument("--requests", help=f"how many (default {requests}, or the whole trace)")
     parser.add_argument("--seed", default="0", help="of the random traffic (default 0)")
-    parser.add_argument("--ttft", metavar="TIME", help="promised time to first token: 1s")
-    parser.add_argument("--tpot", metavar="TIME", help="promised time per further token: 30ms")
+    parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
+    parser.add_argument("--tpot", metavar="TIME", help="SLO of the time per output token: 30ms")
 
 
 def load_of(args: Namespace, *, default: int, most: int) -> TrafficLoad:

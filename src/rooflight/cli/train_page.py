@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line that moves, or a line a step where nobody watches."""
+"""What a person sees of a run: a line that moves, or a line per step where nobody watches."""
 
 import sys
 from collections.abc import Mapping

@@ -37,7 +37,7 @@ def validation_page(
         blocks.append(f"{_TITLES.get(kind, kind)}, by {by}\n{_table(groups)}")
     if served:
         groups = [group for group in served if by == "engine" or ":" not in group.group]
-        blocks.append(f"serving, seconds a token; these rows do not ship\n{_table(groups)}")
+        blocks.append(f"serving, seconds per token; these rows do not ship\n{_table(groups)}")
     if found.refusals:
         blocks.append(_refused(found))
     if verbose:

@@ -14,7 +14,7 @@ from rooflight.cli.verify_page import answer, document, expectation, expectation
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
 from rooflight.cli.verify_report import write_verdict
 from rooflight.compile.findings.baseline import compare, read_baseline
-from rooflight.compile.findings.judge import STAGES, expected_of
+from rooflight.compile.findings.verify import STAGES, expected_of
 from rooflight.errors import UsageError
 from rooflight.plan.file.record import Plan, from_json, read_text
 from rooflight.program.from_plan.served_step import ServedStep, is_fleet, step_of_fleet
@@ -34,7 +34,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--fn",
         metavar="MODULE:BUILD",
-        help="judge a function of your own: BUILD(mesh) in package.module or file.py returns"
+        help="verify a function of your own: BUILD(mesh) in package.module or file.py returns"
         " (function, abstract arguments)",
     )
     parser.add_argument("--on", metavar="SLICE", help="with --fn: the slice, v5p:8x8x8")
@@ -107,7 +107,7 @@ def _run_expectation(args: Namespace) -> int:
 def _run_program(args: Namespace) -> int:
     if args.plan or args.expect:
         raise UsageError(
-            "--fn judges a function without a plan", hint="leave the plan and --expect out"
+            "--fn verifies a function without a plan", hint="leave the plan and --expect out"
         )
     if args.on is None:
         raise UsageError(

@@ -8,7 +8,7 @@ from rooflight.cli.findings_page import collectives_document, findings_document,
 from rooflight.cli.time_page import time_document, time_line, time_table
 from rooflight.compile.expected.match import Matching, Surplus
 from rooflight.compile.expected.train import Expected
-from rooflight.compile.findings.judge import Verdict, terms_of
+from rooflight.compile.findings.verify import Verdict, terms_of
 from rooflight.plan.file.record import Plan
 from rooflight.program.from_plan.served_step import ServedStep
 from rooflight.ui.text.table import table
@@ -18,7 +18,7 @@ _ROWS = 12
 
 
 def answer(verdict: Verdict) -> str:
-    """Whether what was judged is as planned, and by how much."""
+    """Whether what was verified is as planned, and by how much."""
     lines = [_head(verdict)]
     if verdict.matching:
         lines.append(_agreement(verdict.matching))
@@ -35,10 +35,10 @@ def _head(verdict: Verdict) -> str:
     plan = verdict.plan
     what = f"{plan.model.name}, {plan.layout} on {plan.slice}"
     seconds = max(d.seconds for d in verdict.done)
-    return f"{what}: {_judged(verdict)} (compiled in {seconds:.0f} s, plan {verdict.hash})."
+    return f"{what}: {_verified(verdict)} (compiled in {seconds:.0f} s, plan {verdict.hash})."
 
 
-def _judged(verdict: Verdict) -> str:
+def _verified(verdict: Verdict) -> str:
     """Says no more than was asked of the compiler."""
     if count := len(verdict.findings):
         return f"{count} finding{'s' if count > 1 else ''}"
@@ -53,7 +53,7 @@ def _agreement(matching: Matching) -> str:
     return (
         f"{format_count(matching.matched_count)} collectives,"
         f" {matching.matched_share:.2%} of the bytes, are the expected ones in kind, axes, bytes"
-        f" and count; the compiler has {total} a step."
+        f" and count; the compiler has {total} per step."
     )
 
 
@@ -136,7 +136,7 @@ def _named(matching: Matching) -> str:
         ]
         for name, found in matching.named.items()
     ]
-    header = ["not in the derivation, by design", "times", "bytes a step"]
+    header = ["not in the derivation, by design", "times", "bytes per step"]
     return table(header, rows, align="lrr") if rows else ""
 
 
@@ -217,7 +217,7 @@ def expectation(plan: Plan | ServedStep, expected: Sequence[Expected], *, everyt
     total = format_si(sum(e.nbytes * e.count for e in expected), "B")
     count = format_count(sum(e.count for e in expected))
     head = (
-        f"{plan.model.name}, {plan.layout} on {plan.slice}: {count} collectives of {total} a step"
+        f"{plan.model.name}, {plan.layout} on {plan.slice}: {count} collectives of {total} per step"
         " are expected; nothing was compiled."
     )
     if not rows:

@@ -33,10 +33,10 @@ def program_text(verdict: ProgramVerdict, *, everything: bool) -> str:
 
 def _head(verdict: ProgramVerdict) -> str:
     count = len(verdict.findings)
-    judged = f"{count} finding{'s' if count > 1 else ''}" if count else "no finding"
+    verdict_on = f"{count} finding{'s' if count > 1 else ''}" if count else "no finding"
     seconds = max(d.seconds for d in verdict.done)
     where = f"{verdict.mesh.slice}, mesh {verdict.mesh}"
-    return f"{verdict.build} on {where}: {judged} (compiled in {seconds:.0f} s)."
+    return f"{verdict.build} on {where}: {verdict_on} (compiled in {seconds:.0f} s)."
 
 
 def _facts(verdict: ProgramVerdict) -> list[str]:
@@ -44,7 +44,7 @@ def _facts(verdict: ProgramVerdict) -> list[str]:
     if step is None or verdict.step_s is None:
         return []
     lines = [
-        f"A step takes at least {format_seconds(verdict.step_s)}: {_flops(verdict)} of products a"
+        f"A step takes at least {format_seconds(verdict.step_s)}: {_flops(verdict)} of matmuls a"
         f" device at the peak rate, {len(step.collectives)} collectives one after the other."
     ]
     for axis in verdict.alike:
@@ -57,7 +57,7 @@ def _facts(verdict: ProgramVerdict) -> list[str]:
         held = sum(a.device_bytes for a in verdict.arguments)
         return [
             *lines,
-            f"Arguments: {format_si(held, 'B')} a device; all memory was not asked for.",
+            f"Arguments: {format_si(held, 'B')} per device; all memory was not asked for.",
         ]
     parts = [f"{k} {format_si(n, 'B')}" for k, n in memory.by_category.items() if n]
     limit = limit_bytes(verdict)
@@ -92,7 +92,7 @@ def _collectives(verdict: ProgramVerdict, most: int | None) -> str:
     each = {key: network_seconds(key[0], key[3], key[1], verdict.mesh) for key in counts}
     ordered = sorted(counts, key=lambda key: -(each[key] or 0.0) * counts[key])
     rows = [_row(key, counts[key], each[key], key in unknown) for key in ordered[:most]]
-    header = ["collective", "axes", "dtype", "bytes", "times", "bytes a step", "alone", "from"]
+    header = ["collective", "axes", "dtype", "bytes", "times", "bytes per step", "alone", "from"]
     text = table(header, rows, align="lllrrrrl") if rows else ""
     left = len(ordered) - len(rows)
     return text + (f"\n({left} more rows: -v)" if left else "")

@@ -6,7 +6,7 @@ from rooflight.cli.output import write_file
 from rooflight.cli.time_page import time_line
 from rooflight.compile.aot.run import read_compilation
 from rooflight.compile.aot.target import device_chip
-from rooflight.compile.findings.judge import Verdict
+from rooflight.compile.findings.verify import Verdict
 from rooflight.ui.html.step import StepPage, step_html
 
 

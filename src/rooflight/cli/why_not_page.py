@@ -33,7 +33,7 @@ def why_not_text(title: str, answer: WhyNot, overlap: Overlap) -> str:
     if mine and answer.verdict != "wins":
         lines += ["", compare((answer.wanted.text, "the plan"), (mine, best), overlap)]
         if best.rank == "roofline":
-            overlaps = "products and collectives overlap: a step takes the longer, then the bubble"
+            overlaps = "matmuls and collectives overlap: a step takes the longer, then the bubble"
             lines += ["", overlaps]
     return "\n".join(lines)
 
@@ -72,7 +72,7 @@ def flips_text(title: str, answer: Flips) -> str:
     high = f"to {_size_text(above[0].held, along)}" if above else "up to the largest tried"
     looked = (
         f"tried: {format_count(answer.least)} to {format_count(answer.most)}"
-        f" {'sequences a step' if along == 'batch' else 'tokens a sequence, as many a step'}"
+        f" {'sequences a step' if along == 'batch' else 'tokens per sequence, as many a step'}"
     )
     return "\n".join(
         [f"{title}: {holds} holds {low} {high}", looked, *map(_flip_line, answer.found)]
@@ -93,8 +93,8 @@ def _flip_line(flip: Flip) -> str:
 
 def _size_text(side: Side, along: str) -> str:
     if along == "batch":
-        return f"{format_count(side.tokens)} tokens a step"
-    return f"{format_count(side.question.seq)} tokens a sequence"
+        return f"{format_count(side.tokens)} tokens per step"
+    return f"{format_count(side.question.seq)} tokens per sequence"
 
 
 def flips_document(answer: Flips, overlap: Overlap) -> dict[str, object]:

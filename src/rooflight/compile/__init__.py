@@ -1,1 +1,1 @@
-"""The real compiler as judge: compile for a slice that is not there, and read what came out."""
+"""The real compiler as witness: compile for a slice that is not there, and read what came out."""

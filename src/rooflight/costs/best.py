@@ -200,7 +200,7 @@ def _too_small(
             hint="choose dim sizes that the mesh axes divide",
         )
     return ShardingError(
-        f"no sharding of {contraction} fits {format_si(memory_bytes or 0, 'B')} a device;"
+        f"no sharding of {contraction} fits {format_si(memory_bytes or 0, 'B')} per device;"
         f" the smallest stores {format_si(smallest, 'B')}",
         hint=f"allow at least --memory-cap {smallest}",
     )

@@ -1,4 +1,4 @@
-"""What a collective costs on every mesh of a sweep: seconds a byte, and a latency.
+"""What a collective costs on every mesh of a sweep: seconds per byte, and a latency.
 
 In: a collective, its axes and a `MeshSweep`. Out: a `Rate`, or `TierRates`, which tell near links
 from far ones. The formulas are those of `torus` and `switched`; a test holds every element against
@@ -115,7 +115,7 @@ def _joined(meshes: MeshSweep, names: list[str], dim: PhysicalDim) -> list[tuple
 
 @dataclass(frozen=True, slots=True)
 class TierRates:
-    """Seconds a byte of a collective on every mesh by how far it goes, and its latency."""
+    """Seconds per byte of a collective on every mesh by how far it goes, and its latency."""
 
     near: Floats  # on links of a torus, or inside a node
     far: Floats  # through a NIC, or between slices

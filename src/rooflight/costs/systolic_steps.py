@@ -1,8 +1,8 @@
 """A systolic array cycle by cycle, with the values that move: the formula of `systolic`, watched.
 
 In: X[m,k], W[k,n] and the rows and cols of the array. Out: one `Cycle` a clock. Timing (book ch. 2,
-app. B): tile t of the weights enters column j from the top at cycle t P + j, one row a cycle; row r
-of the activations reaches cell (i, j) at cycle rows + t P + r + i + j; its sum leaves the foot of
+app. B): tile t of the weights enters column j from the top at cycle t P + j, one row per cycle; row
+r of the activations reaches cell (i, j) at cycle rows + t P + r + i + j; its sum leaves the foot of
 column j after the last row. P is the period of `systolic_cycles`. k and n are padded with zeros.
 """
 

@@ -2,7 +2,7 @@
 
 In: `calibrations/*.toml`, and files or folders of the environment variable ROOFLIGHT_CALIBRATIONS
 (several, joined like PATH). Out: records. A calibration says what it was fitted to, when, and how
-far it was off on runs that it had not seen; a chip without one is uncalibrated, and says so.
+far it was off on held-out runs; a chip without one is uncalibrated, and says so.
 """
 
 import math
@@ -23,7 +23,7 @@ _ERRORS = ("rows", "median_error", "mean_error", "spread")
 DENSE, EXPERTS = "dense", "experts"
 OWN = "rooflight"  # the engine of runs of one's own
 ANY = "any"  # stands for every chip of a kind, or every engine
-ROOFS = "none"  # no engine: what the roofs allow
+ROOFS = "none"  # no engine: the roofline bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The hardware catalog: one TOML file a chip, every fact as `[value, "source"]`.
+"""The hardware catalog: one TOML file per chip, every fact as `[value, "source"]`.
 
 The built-in files are beside this module. A user adds chips with files of the same form, in the
 folder or file named by the environment variable ROOFLIGHT_CHIPS (several, joined like PATH).

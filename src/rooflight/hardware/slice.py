@@ -262,7 +262,7 @@ def _check_shape(chip: Chip, shape: tuple[int, ...]) -> None:
         if len(shape) > 2 or gpus > switched.domain_chips:
             raise PlacementError(
                 f"{chip.title} shapes are GPUS_PER_NODE x NODES with at most"
-                f" {switched.domain_chips} GPUs a node; got {text}",
+                f" {switched.domain_chips} GPUs per node; got {text}",
                 hint=f"write {chip.name}:{_example(chip)}",
             )
     elif math.prod(shape) != 1:

@@ -7,7 +7,7 @@ MaxText lays the axes of a slice on its torus itself, so where they lie is not w
 from rooflight.algebra.notation import Axes
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
 from rooflight.interop.policies import policies, their_model, title
-from rooflight.interop.read_maxtext import KEYS, experts_again, import_maxtext
+from rooflight.interop.read_maxtext import KEYS, import_maxtext, recomputed_experts
 from rooflight.interop.roles import Roles, axes_by_key, read_roles
 from rooflight.interop.round_trip import unstated
 from rooflight.interop.sizes import ModelSizes, plain_sizes
@@ -36,8 +36,8 @@ def export_maxtext(plan: Plan) -> Export:
         "allow_split_physical_axes": _splits(roles),
         **chosen,
     }
-    again = experts_again(plan.model, plan.remat)
-    losses = [*unsaid, *lost, *less, *again, *uneven, *moved, _placement(roles)]
+    recomputed = recomputed_experts(plan.model, plan.remat)
+    losses = [*unsaid, *lost, *less, *recomputed, *uneven, *moved, _placement(roles)]
     on = roles.mesh.slice
     losses += unstated(
         plan,

@@ -52,7 +52,7 @@ def import_maxtext(settings: Flat, *, on: Slice, model: ModelSpec | None = None)
     model = model or _model(framework, values)
     pipe = _pipeline(values, model, on)
     remat, kept = name_of(framework, "remats", values, what="remat", fallback="block")
-    kept += experts_again(model, remat)
+    kept += recomputed_experts(model, remat)
     recipe, stored = name_of(framework, "recipes", values, what="recipe", fallback="f32")
     dtype, element = name_of(framework, "dtypes", values, what="dtype", fallback="bf16")
     zero, _ = name_of(framework, "zeros", values, what="zero stage", fallback="0")
@@ -79,10 +79,10 @@ def import_maxtext(settings: Flat, *, on: Slice, model: ModelSpec | None = None)
     )
 
 
-def experts_again(model: ModelSpec, remat: str) -> list[Loss]:
-    """The policy `minimal` names the products of dense MLPs, not those of experts."""
+def recomputed_experts(model: ModelSpec, remat: str) -> list[Loss]:
+    """The policy `minimal` names the matmuls of dense MLPs, not those of experts."""
     routed = any(isinstance(block.mlp, Moe) for block in model.blocks)
-    because = "MaxText's minimal computes the products of experts again"
+    because = "MaxText's minimal recomputes the matmuls of experts"
     return [Loss("remat dots", because)] if routed and remat == "dots" else []
 
 
@@ -173,7 +173,7 @@ def _pipeline(values: Mapping[str, object], model: ModelSpec, on: Slice) -> _Pip
     virtual, left = divmod(model.num_layers, stages * layers)
     losses: list[Loss] = []
     if left or not virtual or values["pipeline_parallel_layers"] != -1:
-        because = f"{layers} layers a stage; stages are taken to share the layers evenly"
+        because = f"{layers} layers per stage; stages are taken to share the layers evenly"
         losses.append(Loss(f"{model.num_layers} layers on {stages} stages", because))
     if accumulated > 1:
         losses.append(Loss("gradient_accumulation_steps", "taken for more microbatches"))

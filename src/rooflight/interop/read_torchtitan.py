@@ -18,7 +18,7 @@ from rooflight.interop.imported import (
 from rooflight.interop.settings import Flat, text, whole
 from rooflight.models.spec import ModelSpec
 
-LOOPED = ("interleaved", "zb-v", "dualpipe")  # schedules with several stages a rank
+LOOPED = ("interleaved", "zb-v", "dualpipe")  # schedules with several stages per rank
 _P = "parallelism."
 
 
@@ -115,7 +115,7 @@ def _data_ways(axes: Mapping[str, Degree]) -> int:
 
 
 def _batch(values: Mapping[str, object], ranks: int, stages: int) -> tuple[int, int, list[Loss]]:
-    """Sequences a step, microbatches, and what is lost: passes over a pipeline are one longer."""
+    """Sequences per step, microbatches, and what is lost: passes over a pipeline are one longer."""
     local = whole(values, "training.local_batch_size")
     asked = whole(values, "training.global_batch_size", least=-1)
     batch = local * ranks if asked == -1 else asked
@@ -141,7 +141,7 @@ def _batch(values: Mapping[str, object], ranks: int, stages: int) -> tuple[int, 
 def _pipeline(
     framework: FrameworkSpec, values: Mapping[str, object], model: ModelSpec
 ) -> tuple[str, int, list[Loss]]:
-    """The schedule and its stages a rank."""
+    """The schedule and its stages per rank."""
     schedule, losses = name_of(
         framework, "schedules", values, what="schedule", fallback="interleaved"
     )
@@ -172,7 +172,7 @@ def _differs(
         because = "keys and values are taken to be gathered"
         losses.append(Loss("parallelism.context_parallel_rotate_method", because))
     if values["model.converters"]:
-        losses.append(Loss("model.converters", "products are taken to be in the dtype above"))
+        losses.append(Loss("model.converters", "matmuls are taken to be in the dtype above"))
     if values["training.enable_cpu_offload"] is True:
         losses.append(Loss("training.enable_cpu_offload", "taken for false"))
     return losses

@@ -19,7 +19,7 @@ HTTP_SERVERS = SERVERS[:2]  # those that a gateway can stand before
 _FILE = Path(__file__).parent / "servers.toml"
 _WHOLE = ("bf16", "f16")  # stored as the checkpoint has it: no flag
 _HAVE_NO_FLAG = {
-    "ws": "2D weight-stationary products are not among its layouts",
+    "ws": "2D weight-stationary matmuls are not among its layouts",
     "cp": "prompts are not split over chips",
     "pp": "layers are not cut into stages",
 }
@@ -38,12 +38,12 @@ class Server:
     model: str  # the flag before the model; empty where it stands alone
     tp_holds_dp: bool  # ways of tp are counted with those of dp
     chips: Sequence[str]  # kinds that it runs on
-    separates: Sequence[str]  # those where caches go from prefill to generate replicas
+    disaggregated: Sequence[str]  # those where caches go from prefill to generate replicas
     flags: Mapping[str, str]  # one that ends with = is one word with its value
     switches: Mapping[str, Sequence[str]]
     kv: Mapping[str, str]  # our dtype, theirs
     weights: Mapping[str, str]
-    computes: Mapping[str, str]  # by dtype of weights, where products run in another
+    computes: Mapping[str, str]  # by dtype of weights, where matmuls run in another
 
     @property
     def reference(self) -> str:
@@ -109,11 +109,11 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
     kind = fleet.on.chip.kind
     if kind not in server.chips:
         yield Loss(f"{fleet.on.chip.title}", f"{server.title} has no {kind.upper()}s")
-    elif fleet.prefill_replicas and kind not in server.separates:
-        yield Loss("separated replicas", f"it moves no caches between {kind.upper()}s")
+    elif fleet.prefill_replicas and kind not in server.disaggregated:
+        yield Loss("disaggregated replicas", f"it moves no caches between {kind.upper()}s")
     computed = server.computes.get(fleet.weights, fleet.weights)
     if fleet.weights in server.weights and computed != fleet.compute:
-        yield Loss(f"products in {fleet.compute}", f"with this setting they run in {computed}")
+        yield Loss(f"matmuls in {fleet.compute}", f"with this setting they run in {computed}")
     for name, why in _HAVE_NO_FLAG.items():
         if name in fleet.ways and name not in server.flags:
             yield Loss(f"{name}={fleet.ways[name]}", why)

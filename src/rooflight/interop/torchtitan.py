@@ -82,7 +82,7 @@ def _pipeline(plan: Plan) -> tuple[Settings, list[Loss]]:
     cuts = plan.stages * plan.virtual
     layers = -(-plan.model.num_layers // cuts)
     settings["parallelism.pipeline_parallel_layers_per_stage"] = layers
-    because = f"at {layers} layers a stage, {plan.model.num_layers} layers are not so many stages"
+    because = f"at {layers} layers per stage, {plan.model.num_layers} layers are not so many stages"
     uneven = -(-plan.model.num_layers // layers) != cuts
     return settings, [Loss(f"{plan.stages} x {plan.virtual} stages", because)] if uneven else []
 

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]  # a TOML table: its values are of any TOML type until r
 
 @dataclass(frozen=True, slots=True)
 class ScalingLaw:
-    """L(N, D) = E + A / N^alpha + B / D^beta, in nats a token."""
+    """L(N, D) = E + A / N^alpha + B / D^beta, in nats per token."""
 
     name: str
     E: float

@@ -56,7 +56,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention: keys and values come from one small vector a token."""
+    """Multi-head latent attention: keys and values come from one small vector per token."""
 
     query_rank: int | None  # Q; None where queries come straight from the model dim
     kv_rank: int  # R

@@ -1,4 +1,4 @@
-"""Arrays in few bits with a scale a row: weights of a model, keys and values of a cache.
+"""Quantized arrays with a scale per row: weights of a model, keys and values of a cache.
 
     w[D,F] ~ values[D,F] * scale[1,F]        scale = max over D of |w| / the largest value
 
@@ -55,9 +55,9 @@ def quantize(wide: jax.Array, dtype: str, *, dims: tuple[int, ...] = (-1,)) -> Q
 
 
 def quantize_weights(model: ModelSpec, params: Tree, dtype: str) -> Tree:
-    """The same weights, the matrices of the layers and a head of its own in few bits.
+    """The same weights, the matrices of the layers and a head of its own quantized.
 
-    A scale is shared along the dims that the weight's product sums over. The table of tokens, of
+    A scale is shared along the dims that the weight's matmul sums over. The table of tokens, of
     which a step reads few rows, routers, scales and biases stay as they are.
     """
     summed = _summed_dims(model)
@@ -82,7 +82,7 @@ def quantize_weights(model: ModelSpec, params: Tree, dtype: str) -> Tree:
 
 
 def _summed_dims(model: ModelSpec) -> dict[tuple[int | None, str], tuple[int, ...]]:
-    """For each weight of a product the dims, from the last, that the product sums over."""
+    """For each weight of a matmul the dims, from the last, that the matmul sums over."""
     found: dict[tuple[int | None, str], tuple[int, ...]] = {}
     for op in model_graph(model).ops:
         if op.kind != "matmul" or not op.params:

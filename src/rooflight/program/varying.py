@@ -1,6 +1,6 @@
 """Over which mesh axes a value may differ inside `jax.shard_map`, and making operands agree.
 
-A rule of differentiation written by hand must return gradients of the very types of its inputs.
+A rule of differentiation written by hand must return gradients of the types of its inputs.
 It can when all inputs vary over the same axes; the sum of a replicated operand's gradient over the
 axes it did not vary over is then the transpose of the cast made here, once, outside the rule.
 """

@@ -1,7 +1,7 @@
-"""The event log of a run: one JSON object a line, appended by whoever knows; and its goodput.
+"""The event log of a run: one JSON object a line, appended where it happens; and its goodput.
 
 In: events as they happen. Out: `events.jsonl`, and from it how the time was spent: steps that
-count, steps done again after a restart, starting, waiting. A last line that was cut short by a
+count, steps repeated after a restart, starting, waiting. A last line that was cut short by a
 crash is passed over.
 """
 
@@ -57,7 +57,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def losses(folder: Path) -> dict[int, float]:
-    """The loss of every step; of one done again, the last."""
+    """The loss of every step; of one repeated, the last."""
     steps = (e for e in read_events(folder) if e["event"] == "step")
     return {int(cast(int, e["step"])): float(cast(float, e["loss"])) for e in steps}
 
@@ -68,7 +68,7 @@ class Goodput:
 
     wall_s: float
     steps_s: float  # steps that count
-    again_s: float  # steps whose results a failure took
+    repeated_s: float  # steps whose results a failure took
     saving_s: float  # that steps waited for a save; the rest of it is written beside them
     attempts: int
 
@@ -81,15 +81,15 @@ def goodput(folder: Path) -> Goodput:
     """How much of the time since the first event went into steps that count."""
     first = last = 0.0
     seconds: dict[int, float] = {}
-    again, saving, attempts = 0.0, 0.0, set[int]()
+    repeated, saving, attempts = 0.0, 0.0, set[int]()
     for event in read_events(folder):
         last = float(cast(float, event["time"]))
         first = first or last
         attempts.add(int(cast(int, event["attempt"])))
         if event["event"] == "step":
             step = int(cast(int, event["step"]))
-            again += seconds.get(step, 0.0)
+            repeated += seconds.get(step, 0.0)
             seconds[step] = float(cast(float, event["seconds"]))
         elif event["event"] == "save":
             saving += float(cast(float, event["seconds"]))
-    return Goodput(last - first, sum(seconds.values()), again, saving, len(attempts))
+    return Goodput(last - first, sum(seconds.values()), repeated, saving, len(attempts))

@@ -62,7 +62,7 @@ class Connection:
         self._sent = self._received = 0
 
     def send(self, message: Message) -> None:
-        """A peer that is gone is found out by whoever reads from it."""
+        """A peer that is gone is noticed by its next reader."""
         body = json.dumps(message)
         _write(self._writer, {"body": body, "code": self._code(self._role, self._sent, body)})
         self._sent += 1

@@ -1,4 +1,4 @@
-"""What a step was worth: tokens a second, MFU by every convention, and TensorBoard's file of it."""
+"""What a step was worth: tokens per second, MFU by every convention, and TensorBoard's file."""
 
 import os
 import struct

@@ -24,7 +24,7 @@ _NOISE = ("[Gloo]", "WARNING: All log messages", "I0000", "W0000", "    @ ")  # 
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class HangTimeout:
     """Seconds of silence after which a worker counts as hung."""
 
     start_s: float  # before its first step, and while it saves: compiling, restoring, writing
@@ -43,10 +43,10 @@ class Worker:
     busy: bool = True  # starting or saving: silence is expected
     longest_s: float = 0.0
 
-    def limit_s(self, patience: Patience) -> float:
+    def limit_s(self, hang_timeout: HangTimeout) -> float:
         if self.busy:
-            return patience.start_s
-        return max(patience.step_s, _STEPS_OF_SILENCE * self.longest_s)
+            return hang_timeout.start_s
+        return max(hang_timeout.step_s, _STEPS_OF_SILENCE * self.longest_s)
 
     def take(self, fact: dict[str, object]) -> None:
         now = time.monotonic()
@@ -64,7 +64,7 @@ class Processes:
     """All workers of one attempt on one host."""
 
     run_folder: Path
-    patience: Patience
+    hang_timeout: HangTimeout
     on_fact: Callable[[int, dict[str, object]], None]
     _workers: list[Worker] = field(default_factory=list[Worker])
     _readers: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"])
@@ -118,7 +118,7 @@ class Processes:
     def _wrong(self, worker: Worker) -> str:
         code = worker.process.returncode
         if code is None:
-            silent, limit = time.monotonic() - worker.heard, worker.limit_s(self.patience)
+            silent, limit = time.monotonic() - worker.heard, worker.limit_s(self.hang_timeout)
             if silent <= limit:
                 return ""
             return f"process {worker.index} said nothing for {silent:.0f} s" + self._full()

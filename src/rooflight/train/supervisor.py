@@ -19,7 +19,7 @@ from rooflight.train.events import EventLog, read_events
 from rooflight.train.facts import facts_of
 from rooflight.train.leader import Leader
 from rooflight.train.lines import Connection, Message, meet, run_secret
-from rooflight.train.processes import Patience, Processes
+from rooflight.train.processes import HangTimeout, Processes
 from rooflight.train.run import Run, claim
 from rooflight.train.worker import PREEMPTED
 
@@ -38,7 +38,7 @@ class HostJob:
     leader: tuple[str, int]  # where host 0 listens
     cpu_devices: int | None  # of each process, standing for chips; None: its own
     retries: int
-    patience: Patience
+    hang_timeout: HangTimeout
     start: Callable[[int], str]  # the command of a host
 
 
@@ -198,7 +198,7 @@ class _Supervisor:
             flags = [word for name, value in told.items() for word in (f"--{name}", str(value))]
             return [job.run.out, *flags, *fake]
 
-        self._processes = Processes(job.run.folder, job.patience, self._heard)
+        self._processes = Processes(job.run.folder, job.hang_timeout, self._heard)
         await self._processes.start([(i, command(i)) for i in range(first, first + job.processes)])
         self._watch = asyncio.create_task(self._watched(self._processes))
 

@@ -106,7 +106,7 @@ def _load_tokenizer(path: Path) -> Any:  # tokenizers has no types
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise UsageError(
-            f"{path} is no tokenizer: {error}", hint="give the tokenizer.json of a model"
+            f"{path} must be a tokenizer: {error}", hint="give the tokenizer.json of a model"
         ) from None
 
 

@@ -12,9 +12,9 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.cost import calibrated_cost, fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.disaggregate import disaggregate_or_not
 from rooflight.plan.serving.fleet.plan import Fleet, Trials, cheapest_fleet, fewest_replicas
 from rooflight.plan.serving.fleet.questions import hourly_fleets, saving
-from rooflight.plan.serving.fleet.separate import separate_or_not
 from rooflight.plan.serving.fleet.way import Way, chip_slices, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import Lengths
 from rooflight.plan.serving.simulate.run import simulate
@@ -65,7 +65,7 @@ def brute_force(found: list[Way], asked: Demand, *, most: int) -> float:
     """The dollars of the cheapest fleet, every number of replicas from one tried on every way."""
     trials, best = Trials(asked), math.inf
     for way in found:
-        first = 2 if way.policy == "separated" else 1
+        first = 2 if way.policy == "disaggregated" else 1
         # a bound of nothing: every split of every number is tried
         free = replace(way, bound=replace(way.bound, prefill_s=0.0, generate_s=0.0, together_s=0.0))
         for count in range(first, most + 1):
@@ -225,15 +225,15 @@ def test_the_sizes_of_a_chip_begin_with_the_smallest_that_holds_the_model() -> N
 def test_the_flip_lies_where_both_policies_serve_alike() -> None:
     setup = Setup(TINY, parse_slice("v5e:2x2"), parse_serving_layout("tp=4"), INT8)
     asked = demand(input=fixed(2048), output=fixed(128), slo=Slo(1.0, 0.01))
-    verdict = separate_or_not(setup, asked, engine=None)
-    assert verdict and verdict.together > 0 and verdict.separated > 0
+    verdict = disaggregate_or_not(setup, asked, engine=None)
+    assert verdict and verdict.together > 0 and verdict.disaggregated > 0
     flips = verdict.input_flip
     assert flips is not None
     before, after = (
-        separate_or_not(setup, replace(asked, input=Lengths("fixed", flips * f)), engine=None)
+        disaggregate_or_not(setup, replace(asked, input=Lengths("fixed", flips * f)), engine=None)
         for f in (0.97, 1.03)
     )
-    assert before and after and before.separates != after.separates
+    assert before and after and before.is_faster != after.is_faster
 
 
 def _typical() -> dict[str, float]:

@@ -225,7 +225,7 @@ def test_bursts_wait_longer_than_a_poisson_stream() -> None:
 
 
 def test_a_separated_fleet_finishes_everything_and_pays_for_the_transfer() -> None:
-    def separated(bytes_per_s: float) -> Simulation:
+    def disaggregated(bytes_per_s: float) -> Simulation:
         return simulate(
             everyday().arrivals(),
             cost=RoofCost(),
@@ -233,7 +233,7 @@ def test_a_separated_fleet_finishes_everything_and_pays_for_the_transfer() -> No
             replicas=PoolSplit(2, 3, Transfer(131072, bytes_per_s)),
         )
 
-    fast, slow = separated(1e12), separated(2e9)
+    fast, slow = disaggregated(1e12), disaggregated(2e9)
     assert fast.num_finished == slow.num_finished == 3000
     assert fast.output_tokens == slow.output_tokens
     assert fast.ttft and slow.ttft and fast.e2e and slow.e2e

@@ -11,7 +11,7 @@ import pytest
 from rooflight.batching.request import Admission, Limits, Policy
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clock import StepClock
-from rooflight.plan.serving.simulate.fleet import SeparatedFleet, Transfer
+from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Transfer
 from rooflight.plan.serving.simulate.replica import Replica, Ticket, segment_keys
 from rooflight.plan.serving.simulate.tally import Slo, Tally
 
@@ -132,7 +132,7 @@ def test_a_separated_pair_comes_out_the_same(block: int) -> None:
         case = random_case(seed)
         transfer = Transfer(bytes_per_token=3 * TICK, bytes_per_s=1.0, latency_s=5 * TICK)
         tally = Recorder()
-        fleet = SeparatedFleet(
+        fleet = DisaggregatedFleet(
             case.limits,
             StepClock(case.cost),
             tally,

@@ -105,9 +105,9 @@ def test_a_trace_is_counted_by_the_hour(tmp_path: Path) -> None:
     [
         ("a.csv", "arrival_s,input_tokens\n1,2\n", "'output_tokens' is missing"),
         ("a.csv", "arrival_s,input_tokens,output_tokens\n5,1,1\n4,1,1\n", "line 3 comes before"),
-        ("a.csv", "arrival_s,input_tokens,output_tokens\nx,1,1\n", "line 2 is no request"),
+        ("a.csv", "arrival_s,input_tokens,output_tokens\nx,1,1\n", "line 2 must be a request"),
         ("a.csv", "arrival_s,input_tokens,output_tokens\n1,nan,1\n", "not a number"),
-        ("a.csv", "arrival_s,input_tokens,output_tokens\n1,1e12,1\n", "tokens in one text"),
+        ("a.csv", "arrival_s,input_tokens,output_tokens\n1,1e12,1\n", "tokens in one sequence"),
         ("a.csv", "arrival_s,input_tokens,output_tokens\n", "holds no request"),
         ("a.csv", "\xff", "cannot read|holds no request"),
         ("a.jsonl", "[1]\n", "line 1 is not a JSON object"),

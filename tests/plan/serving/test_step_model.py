@@ -245,9 +245,9 @@ def test_a_layout_must_have_the_chips_of_the_slice() -> None:
         serving_model(load_model("llama3-8b"), parse_slice("v5e:4x4"), ServingLayout(tp=8))
 
 
-def test_a_step_counts_its_products_and_the_collectives_that_wait() -> None:
+def test_a_step_counts_its_matmuls_and_the_collectives_that_wait() -> None:
     step = built("llama3-70b", "v5e:4x4", "tp=16,kv=batch").generate([100])
-    assert (step.num_products, step.num_collectives) == (80 * 9 + 1, 80 * 4)
+    assert (step.num_matmuls, step.num_collectives) == (80 * 9 + 1, 80 * 4)
     assert 0 < step.latency_s < step.network_s
 
 

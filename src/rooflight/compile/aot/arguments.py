@@ -17,7 +17,7 @@ from rooflight.compile.hlo.step import CompiledStep
 _SPEC = re.compile(r"#sdy\.sharding<@\w+, \[(.*?)\](?:,|>)")
 _DIM = re.compile(r"\{([^{}]*)\}")
 _AXIS = re.compile(r'"(\w+)')
-_PRODUCTS = ("dot", "convolution", "all-gather", "gather")
+_MATMULS = ("dot", "convolution", "all-gather", "gather")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,19 @@ def read_arguments(
 
 
 def _first_uses(found: CompiledStep) -> dict[str, str]:
-    """The line of the first product of every argument; of one without, of anything else."""
+    """The line of the first matmul of every argument; of one without, of anything else."""
     flow = Flow(found.module)
-    products: dict[str, str] = {}
+    matmuls: dict[str, str] = {}
     others: dict[str, str] = {}
     for name in found.runs:
         computation = found.module.computations[name]
         for instruction in computation.instructions:
-            lines = products if instruction.opcode in _PRODUCTS else others
+            lines = matmuls if instruction.opcode in _MATMULS else others
             source = found.module.source(instruction)
             for value in computation.inputs(instruction) if source else ():
                 if argument := flow.argument_of((computation, value)):
                     lines.setdefault(argument.name, source)
-    return others | products
+    return others | matmuls
 
 
 def _parameters(step: CompiledStep) -> Mapping[str, Instruction]:

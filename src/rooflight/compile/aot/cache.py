@@ -22,7 +22,7 @@ from rooflight.files import user_cache
 
 _VARIABLE = "ROOFLIGHT_CACHE"
 MOST_BYTES = 2 * 10**9
-# Whoever was handed a result may still be reading it; a compile takes minutes at most.
+# A caller that was handed a result may still be reading it; a compile takes minutes at most.
 _GRACE_S = 900.0
 _STALE_S = 86400.0  # the work folder of a process that was killed
 _WORK, _EVICTED, _FAILED = "rooflight-work-", "rooflight-evicted-", "failed-"

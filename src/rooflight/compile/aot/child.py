@@ -4,7 +4,7 @@
 """One compile in a process of its own: `python -m rooflight.compile.aot.child TASK.json`.
 
 The compiler may crash its process, and is stopped on purpose when it has written what was asked
-for. Whoever starts this reads `lowered.json` (the key of the result), `result.json` (written at
+for. The parent process reads `lowered.json` (the key of the result), `result.json` (written at
 the end, error or not) and the compiler's dumps, all in the task's dump folder.
 """
 

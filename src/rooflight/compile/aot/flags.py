@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest, CompilerOption
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
-from rooflight.compile.findings.judge import BUILD
+from rooflight.compile.findings.verify import BUILD
 from rooflight.compile.time.step import compiled_time
 from rooflight.plan.file.record import Plan, to_json
 

@@ -1,4 +1,4 @@
-"""The judge without a plan: any jitted function, compiled for a slice, and what is odd about it.
+"""Verifies without a plan: any jitted function, compiled for a slice, and what is odd about it.
 
 In: `package.module:build` and a mesh. Out: a `ProgramVerdict`: collectives on named axes with
 their times, memory against the chip's limit, findings.
@@ -47,7 +47,7 @@ class ProgramVerdict:
     arguments: tuple[Argument, ...]
     partitioned: CompiledStep | None
     scheduled: CompiledStep | None
-    step_s: float | None  # the least time of the step: no overlap of network and products
+    step_s: float | None  # the least time of the step: no overlap of network and matmuls
     findings: tuple[Finding, ...]
     time: CompiledTime | None = None  # None before the executable: unknown
     alike: tuple[
@@ -85,7 +85,7 @@ def parse_build(text: str) -> tuple[str, str]:
     return f"{file.stem}:{function}", str(file.parent)
 
 
-def judge_program(
+def verify_program(
     build: str,
     mesh: Mesh,
     *,
@@ -99,7 +99,7 @@ def judge_program(
 
     `build` (found in `folder`) takes the jax mesh, or nothing, and returns the function and a
     tuple of its abstract arguments. Right after partitioning, collective matmuls off, the plain
-    collectives are judged; at the schedule of the compiler's defaults, memory and waits.
+    collectives are verified; at the schedule of the compiler's defaults, memory and waits.
     """
     given = arguments or {}
     plain = plain_collectives(mesh)
@@ -202,7 +202,7 @@ def _too_large(over: OutOfMemory, step: CompiledStep | None) -> Finding:
 
 
 def _least_seconds(step: CompiledStep, arguments: list[Argument], mesh: Mesh) -> float:
-    """Products at the peak rate, or reading the arguments once, and every collective alone."""
+    """Matmuls at the peak rate, or reading the arguments once, and every collective alone."""
     chip = mesh.slice.chip
     peak = chip.peak_flops(chip.matmul_dtype("bf16"))
     read = sum(a.device_bytes for a in arguments)

@@ -1,7 +1,7 @@
 """`CompileTarget`: the slice and mesh as XLA names them, with nothing of jax in it.
 
 In: a `specs.Mesh`. Out: a topology name, its options, and where each mesh axis lies, so that a
-child process can build the very devices in the very order. Wraparound is always said: the
+child process can build the same devices in the same order. Wraparound is always said: the
 compiler's own default is a mesh without it, even for a whole pod.
 """
 

@@ -22,7 +22,7 @@ _OP = re.compile(r"[a-z_]\w*\.[a-z_]\w*")
 class Small:
     """The largest arrays, in bytes, that the derivation does not list."""
 
-    vector: int  # a scale or a bias, or one number a token of a device, in fp32
+    vector: int  # a scale or a bias, or one number per token of a device, in fp32
     scalar: int = 64
     biased: frozenset[str] = frozenset()  # ops of the graph that add a bias, or read sinks
     inside: frozenset[str] = frozenset()  # axes of the devices of a chip; of these any size

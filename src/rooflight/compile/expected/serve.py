@@ -39,7 +39,7 @@ def expected_serving(step: ServedStep) -> list[Expected]:
 def expected_stored(step: ServedStep) -> dict[str, int]:
     """Bytes on one device of every weight and of the pages of every layer, by path.
 
-    Of matrices in few bits, and of such pages, the values without their scales.
+    Of quantized matrices, and of such pages, the values without their scales.
     """
     setting, model = serving_setting(step), step.model
     found = {f"params.frame['{p.name}']": _weight(setting, p) for p in _params(setting, None)}
@@ -57,7 +57,7 @@ def _params(setting: StepSpec, block: int | None) -> list[Param]:
 
 
 def _weight(setting: StepSpec, param: Param) -> int:
-    """One layer of it. In few bits are matrices, but neither the table of tokens nor a router."""
+    """One layer of it. Quantized are matrices, but neither the table of tokens nor a router."""
     kept, few = setting.precision.activations, setting.precision.weights
     matrices = {op.params[0] for op in setting.graph.ops if op.kind == "matmul" and op.params}
     is_matrix = param.name in matrices and param.part not in ("router", "embedding")
@@ -86,7 +86,7 @@ def serving_terms(step: ServedStep) -> tuple[StateTerm, ...]:
     weights = sum(stored.values()) - pages
     program = {"weights": weights, "kv cache": pages, "activations": planned["activations"]}
     why = {
-        "weights": "tables, routers and vectors are not in few bits",
+        "weights": "tables, routers and vectors are not quantized",
         "kv cache": "whole blocks, and every position of layers with a window",
     }
     return tuple(

@@ -6,7 +6,7 @@ follows from how the program is written:
 
     forward     each layer, each microbatch; or each tick of a pipeline (`from_plan.schedule`)
     backward    the same, but for sums of weights' gradients that may pend to the end
-    again       what the remat policy does again; around the layers there is none (the embedding,
+    recomputed  what the remat policy recomputes; around the layers there is none (the embedding,
                 the head): what was gathered is kept, weights too, instead of gathered twice
     update      once a step, for all layers of a run: gradients go to where the optimizer has its
                 part of a weight, and the new weights come back (zero 1)
@@ -109,21 +109,21 @@ def _steps(
 ) -> Iterator[tuple[Derived, bool]]:
     """The collectives of one layer and one microbatch, and which of them a forward alone has.
 
-    Those that remat does again are included."""
+    Those that remat recomputes are included."""
     if block is None:
         made = {line.step.output for line in derivation.forward}
-        again = [d for d in derivation.backward if d.step.output not in made]
+        recomputed = [d for d in derivation.backward if d.step.output not in made]
     else:
         remat = parse_remat(setting.plan.remat, setting.graph)
         ops = [op for op in setting.graph.ops if op.block == block]
         names = {op.name for op in keep(ops, remat).ops}
         # Combining experts reads, for the router's gradient, what came back from them.
         names |= {op.name for op in ops if op.kind == "route"}
-        remade = [d for d in derivation.forward if d.op.name in names and d.waits == "critical"]
-        # A policy names results of ops; what was gathered for a product is never among them.
-        done = {d.step for d in remade}
-        again = [*remade, *(d for d in derivation.backward if d.step not in done)]
-    for lines, is_forward in ((derivation.forward, True), (again, False)):
+        recomputed = [d for d in derivation.forward if d.op.name in names and d.waits == "critical"]
+        # A policy names results of ops; what was gathered for a matmul is never among them.
+        done = {d.step for d in recomputed}
+        recomputed = [*recomputed, *(d for d in derivation.backward if d.step not in done)]
+    for lines, is_forward in ((derivation.forward, True), (recomputed, False)):
         for line in lines:
             if line.step.is_collective and line.step.output.name != _NO_GRADIENT:
                 yield line, is_forward

@@ -15,7 +15,7 @@ from rooflight.errors import UsageError
 from rooflight.units import format_count, format_si
 
 _GIGABYTE = 10**9
-_TINY = 1000  # bytes a step: the sum of one more metric is nobody's finding
+_TINY = 1000  # bytes per step: the sum of one more metric is nobody's finding
 _MORE = 1.01
 _KEYS = {"kind", "axes", "nbytes", "count", "source", "seconds"}
 
@@ -38,7 +38,7 @@ def read_baseline(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read the baseline {path!r}: {error}", hint=hint) from None
     if not _is_verdict(document):
-        raise UsageError(f"{path!r} is no verdict of a compile", hint=hint)
+        raise UsageError(f"the baseline must be a verdict of a compile, got {path!r}", hint=hint)
     return document
 
 
@@ -75,7 +75,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
         if change >= _GIGABYTE:
             added.append(_more_memory(change, memory[1] or 0))
         elif change <= -_GIGABYTE:
-            better.append(f"{format_si(-change, 'B')} less memory a device")
+            better.append(f"{format_si(-change, 'B')} less memory per device")
     return Comparison(tuple(added), tuple(better))
 
 
@@ -100,7 +100,7 @@ def _added(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Iter
     what = f"{kind.replace('_', '-')} over {axes}"
     yield Finding(
         "added_collective",
-        f"{what}: {format_count(now)} times a step instead of {format_count(times)},"
+        f"{what}: {format_count(now)} times per step instead of {format_count(times)},"
         f" {format_si(total, 'B')} instead of {format_si(nbytes, 'B')}",
         _seconds(new) - _seconds(old),
         total - nbytes,
@@ -114,7 +114,7 @@ def _better(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Ite
     if now <= times and total <= nbytes and (now, total) != (times, nbytes):
         yield (
             f"{kind.replace('_', '-')} over {axes}: {format_count(times)} -> {format_count(now)}"
-            f" times, {format_si(nbytes, 'B')} -> {format_si(total, 'B')} a step"
+            f" times, {format_si(nbytes, 'B')} -> {format_si(total, 'B')} per step"
         )
 
 
@@ -142,7 +142,7 @@ def _memory(document: Mapping[str, Any]) -> int | None:
 def _more_memory(change: int, total: int) -> Finding:
     return Finding(
         "added_memory",
-        f"{format_si(change, 'B')} more memory a device, {format_si(total, 'B')} now",
+        f"{format_si(change, 'B')} more memory per device, {format_si(total, 'B')} now",
         None,
         change,
         "",

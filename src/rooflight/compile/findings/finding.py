@@ -21,7 +21,7 @@ _REMATERIALISED = "Involuntary full rematerialization"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`words` say what is wrong with what; the cost is seconds a step, or bytes on a device.
+    """`words` say what is wrong with what; the cost is seconds per step, or bytes on a device.
 
     A cost of None is unknown, and is never too small.
     """

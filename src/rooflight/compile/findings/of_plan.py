@@ -26,7 +26,7 @@ def compile_findings(done: Iterable[Compilation]) -> Iterator[Finding]:
             None,
             over.needed_bytes - over.limit_bytes if over else None,
             "",
-            "plan for more chips, fewer tokens a device or a remat policy that keeps less"
+            "plan for more chips, fewer tokens per device or a remat policy that keeps less"
             if over
             else f"read what it said: {one.last_words}",
         )
@@ -82,7 +82,7 @@ def stored_finding(name: str, nbytes: int, expected_bytes: int) -> Finding:
         None,
         nbytes - expected_bytes,
         "",
-        f"give its sharding the axes of the layout: {format_si(expected_bytes, 'B')} a device,"
+        f"give its sharding the axes of the layout: {format_si(expected_bytes, 'B')} per device,"
         f" not {format_si(nbytes, 'B')}",
     )
 
@@ -90,7 +90,7 @@ def stored_finding(name: str, nbytes: int, expected_bytes: int) -> Finding:
 def absent_finding(name: str) -> Finding:
     return Finding(
         "absent",
-        f"{name} is no argument of the program",
+        f"{name} must be an argument of the program, got none",
         None,
         None,
         "",
@@ -98,23 +98,23 @@ def absent_finding(name: str) -> Finding:
     )
 
 
-def remat_findings(policy: str, again_flops: int | None) -> Iterator[Finding]:
+def remat_findings(policy: str, recompute_flops: int | None) -> Iterator[Finding]:
     """A policy that the program has lost, or has without the plan; collectives do not show it.
 
-    Policies between all and nothing do again what has no products, or only some.
+    Policies between all and nothing recompute what has no matmuls, or only some.
     """
-    if again_flops is None or policy not in ("none", "block"):
+    if recompute_flops is None or policy not in ("none", "block"):
         return
-    if (policy == "block") == (again_flops > 0):
+    if (policy == "block") == (recompute_flops > 0):
         return
-    done = "no product is done again" if policy == "block" else "products are done again"
+    done = "no matmul is recomputed" if policy == "block" else "matmuls are recomputed"
     yield Finding(
         "remat",
         f"the plan has remat {policy}, and {done} in the backward pass",
         None,
         None,
         "",
-        "wrap the layer in jax.checkpoint: without it every activation is kept"
+        "wrap the layer in jax.checkpoint: without it every activation is saved"
         if policy == "block"
         else "take jax.checkpoint off the layer, or plan with the policy that it has",
     )
@@ -123,12 +123,12 @@ def remat_findings(policy: str, again_flops: int | None) -> Iterator[Finding]:
 def exposed_findings(
     planned: Time, time: CompiledTime, collectives: Sequence[Collective]
 ) -> Iterator[Finding]:
-    """Collectives that the plan hides behind products, and for which the schedule has it wait.
+    """Collectives that the plan hides behind matmuls, and for which the schedule has it wait.
 
-    The plan's own wait is what its step takes beyond products and bubble. `collectives` are those
+    The plan's own wait is what its step takes beyond matmuls and bubble. `collectives` are those
     of the schedule; the line is that of the ones with the most bytes among those with no work.
     """
-    waits = max(0.0, planned.roofline_s - planned.products_s - planned.bubble_s)
+    waits = max(0.0, planned.roofline_s - planned.matmuls_s - planned.bubble_s)
     exposed = sum(network.exposed_s for network in time.network.values())
     if exposed - waits < _LEAST_SHARE * planned.roofline_s:
         return

@@ -1,6 +1,6 @@
-"""Several plans of one question before the judge: which stand, in fast mode.
+"""Several plans of one question, verified in fast mode: which pass.
 
-In: `Plan`s, best first. Out: a `Standing` each, in the same order. A plan stands if its program is
+In: `Plan`s, best first. Out: a `Standing` each, in the same order. A plan passes if its program is
 compiled to a schedule, fits, and has no finding; how long its step takes is not asked.
 """
 
@@ -11,14 +11,14 @@ from typing import Literal
 
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.findings.finding import Finding
-from rooflight.compile.findings.judge import Verdict, judge
+from rooflight.compile.findings.verify import Verdict, verify
 from rooflight.errors import MissingExtraError, UsageError
 from rooflight.plan.file.record import Plan
 from rooflight.units import format_si
 
-Word = Literal["stands", "findings", "not asked", "does not fit", "not compiled"]
+Word = Literal["passes", "findings", "not asked", "does not fit", "not compiled"]
 # The order of layouts after the compiler was asked; as priced within each.
-WORDS: tuple[Word, ...] = ("stands", "findings", "not asked", "does not fit", "not compiled")
+WORDS: tuple[Word, ...] = ("passes", "findings", "not asked", "does not fit", "not compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def stand(
 def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> Standing:
     """A plan that Rooflight's own program cannot have is no reason to stop asking."""
     try:
-        verdict = judge(plan, until="scheduled", cache=cache, watch=watch)
+        verdict = verify(plan, until="scheduled", cache=cache, watch=watch)
     except MissingExtraError:
         raise
     except UsageError as error:
@@ -73,7 +73,7 @@ def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> Standin
 
 def _word(verdict: Verdict) -> Word:
     if verdict.failed is None:
-        return "findings" if verdict.findings else "stands"
+        return "findings" if verdict.findings else "passes"
     return "does not fit" if verdict.failed.outcome == "out of memory" else "not compiled"
 
 

@@ -35,13 +35,15 @@ def find_surprises(
     by_name = {a.name: a for a in arguments}
     data = [a.spec for a in arguments if a.is_integer and a.spec]
     batch = frozenset(axis for spec in data for axis in spec[0])
-    judge = _Judge(step, flow, by_name, batch, mesh, axes, only_calls(step.module), _helpers(step))
+    finder = _Finder(
+        step, flow, by_name, batch, mesh, axes, only_calls(step.module), _helpers(step)
+    )
     for found in step.collectives:
-        yield from judge.of(found)
+        yield from finder.of(found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judge:
+class _Finder:
     """Looks at one collective after the other; the first rule that holds names it."""
 
     step: CompiledStep
@@ -61,7 +63,7 @@ class _Judge:
             self._cut_again,
             self._resharded,
             self._added_each_round,
-            self._small_product,
+            self._small_matmul,
             self._batch,
             self._stored_whole,
             self._returned_whole,
@@ -113,7 +115,7 @@ class _Judge:
             "resharded",
             found,
             f"{what} is moved to another sharding over {_over(found)} ({_kind(found)})",
-            f"give {what} the sharding that the product on this line wants, or constrain the other"
+            f"give {what} the sharding that the matmul on this line wants, or constrain the other"
             " operand to the one it has",
         )
 
@@ -133,7 +135,7 @@ class _Judge:
         return self.step.module.source(value)
 
     def _weights_met(self, place: Place) -> list[Argument]:
-        """Arguments that are the other side of a product of a value, gathered or not."""
+        """Arguments that are the other side of a matmul of a value, gathered or not."""
         found: list[Argument] = []
         for computation, use in self.flow.uses(place):
             for operand in computation.inputs(use) if use.opcode == "dot" else ():
@@ -159,7 +161,7 @@ class _Judge:
             share=1 - 1 / trips,
         )
 
-    def _small_product(self, found: Collective, place: Place) -> Finding | None:
+    def _small_matmul(self, found: Collective, place: Place) -> Finding | None:
         """A weight is moved to fewer numbers than it has."""
         argument = self._argument(place)
         if found.kind != "all_gather" or argument is None or not found.axes:
@@ -175,7 +177,7 @@ class _Judge:
         return self._finding(
             "weight_moved",
             found,
-            f"{argument.name} is gathered over {_over(found)} for products of fewer bytes than it"
+            f"{argument.name} is gathered over {_over(found)} for matmuls of fewer bytes than it"
             " has",
             f"store it split over other axes than {_over(found)}, or leave it where it is and move"
             " the activations: constrain them to be whole over these axes",
@@ -315,6 +317,6 @@ def _shape(value: Instruction) -> Shape | None:
 
 
 def _other_bytes(computation: Computation, dot: Instruction, value: Instruction) -> int:
-    """Bytes of the operand of a product that a value is not."""
+    """Bytes of the operand of a matmul that a value is not."""
     sides = [i for i in computation.inputs(dot) if source_of(computation, i) is not value]
     return sum(side.nbytes for side in sides)

@@ -23,7 +23,7 @@ _EMPTY_FORMS = ("async", "async fusion", "offloaded", "dcn")
 def find_repeated_work(
     given: CompiledStep, found: CompiledStep, chip: Chip, axes: Mapping[str, int]
 ) -> Iterator[Finding]:
-    """Lines whose products all devices together do more often than the program says.
+    """Lines whose matmuls all devices together do more often than the program says.
 
     The module that the compiler was given has whole shapes, or inside `jax.shard_map` those of
     one of some parts, so its FLOPs are those of the program; a device should do one share of them.
@@ -40,7 +40,7 @@ def find_repeated_work(
         over = _axis_of(times, axes)
         yield Finding(
             "repeated",
-            f"the products of this line are done {times:.3g} times over"
+            f"the matmuls of this line are done {times:.3g} times over"
             + (f", alike on every device of {over}" if over else ""),
             (flops - wanted[line] / devices) / peak,
             None,
@@ -138,8 +138,8 @@ def find_schedule_waste(step: CompiledStep, mesh: Mesh, step_s: float) -> Iterat
                 collective_seconds(found, mesh),
                 None,
                 found.source,
-                "leave it something to hide behind: products of this layer that do not need it, or"
-                " more rows a device",
+                "leave it something to hide behind: matmuls of this layer that do not need it, or"
+                " more rows per device",
             )
 
 
@@ -154,7 +154,7 @@ def _copies(step: CompiledStep, chip: Chip) -> Iterator[Finding]:
             2 * work.nbytes * work.count / rate,  # read and written
             None,
             work.source,
-            "order the dims as the products read them; in a loop, carry an array that changes and"
+            "order the dims as the matmuls read them; in a loop, carry an array that changes and"
             " update it in place (.at[].set) instead of taking it as xs and returning it as ys",
         )
 

@@ -10,9 +10,9 @@ import re
 from rooflight.compile.hlo.instruction import Computation, Instruction
 
 _COST = re.compile(r'"cost_estimate":\{[^{}]*?"flops":"?(\d{1,18})')
-# Products of queries by keys in each kernel, 2 * N * T * S * H FLOPs each: scores and output; or
+# Matmuls of queries by keys in each kernel, 2 * N * T * S * H FLOPs each: scores and output; or
 # scores, both gradients that scores take part in, and the gradients of keys and values.
-_PRODUCTS = {
+_MATMULS = {
     "splash_mha_fwd": 2,
     "splash_mha_dkv": 4,
     "splash_mha_dq": 3,
@@ -40,13 +40,13 @@ def kernel_flops(computation: Computation, kernel: Instruction) -> int | None:
     """
     if cost := _COST.search(kernel.attributes):
         return int(cost[1])
-    products = next((n for name, n in _PRODUCTS.items() if kernel.name.startswith(name)), None)
+    matmuls = next((n for name, n in _MATMULS.items() if kernel.name.startswith(name)), None)
     shapes = [i.shapes[0] for i in computation.inputs(kernel) if i.shapes]
     blocks = next((s.dims for s in shapes if s.dtype == "s8" and len(s.dims) == 3), None)
     arrays = [s for s in shapes if s.dtype in ("bf16", "f32") and len(s.dims) >= 3]
-    if products is None or blocks is None or len(arrays) < 2:
+    if matmuls is None or blocks is None or len(arrays) < 2:
         return None
     queries, keys = arrays[0], arrays[1]
     pairs = queries.elements * keys.dims[-2]
     visited = (blocks[1] + 1) / (2 * blocks[1]) if blocks[1] == blocks[2] else 1.0
-    return int(2 * products * pairs * visited)
+    return int(2 * matmuls * pairs * visited)

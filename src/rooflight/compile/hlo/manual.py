@@ -21,7 +21,7 @@ _OWN = (
     *("partition-id", "replica-id", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
     *("collective-permute", "send", "recv", "infeed"),
 )
-_SAME = ("Sharding", _CUT, "xla.sdy.LocalToGlobalShape")  # other foreign functions may ask who I am
+_SAME = ("Sharding", _CUT, "xla.sdy.LocalToGlobalShape")  # other FFI custom calls may ask who I am
 
 
 def manual_parts(step: CompiledStep, axes: Mapping[str, int]) -> dict[str, int]:

@@ -128,7 +128,7 @@ class _HloParser:
         elif line == "}" or line.startswith("}, execution_thread="):
             self._close_computation()
         elif line.strip():
-            raise _error(self.line, f"{_short(line)} is no instruction")
+            raise _error(self.line, f"a line must be an instruction, got {_short(line)}")
 
     def _store(self) -> None:
         if self.pending is None:

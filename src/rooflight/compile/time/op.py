@@ -1,9 +1,9 @@
 """What one instruction of a compiled step takes, and which unit of the chip it keeps busy.
 
 In: an instruction and the chip. Out: an `HloOpTime`. The compiler's own estimate counts where there
-is one (after code generation); of an op without products it is known to be too long, by 1.2 to 5
+is one (after code generation); of an op without matmuls it is known to be too long, by 1.2 to 5
 times where that was measured, so there it counts up to the time that the op's bytes take. Without
-an estimate, products and kernels of known FLOPs are held to the peak of the matrix unit, moves to
+an estimate, matmuls and kernels of known FLOPs are held to the peak of the matrix unit, moves to
 the bandwidth of the memory, and other kernels are unknown.
 """
 
@@ -21,7 +21,7 @@ Unit = Literal["matrix", "kernels", "memory"]
 Basis = Literal["compiler", "capped", "bound", "unknown"]
 BASES: tuple[Basis, ...] = ("compiler", "capped", "bound", "unknown")
 UNITS: tuple[Unit, ...] = ("matrix", "kernels", "memory")
-_DTYPE = "bf16"  # what products are done in
+_DTYPE = "bf16"  # what matmuls are done in
 _IN_PLACE = ("dynamic-update-slice", "scatter")
 
 
@@ -84,7 +84,7 @@ class OpPricer:
         return "matrix" if self.flops.of(computation, instruction) else "memory"
 
     def _estimated(self, computation: Computation, at: Instruction, seconds: float) -> HloOpTime:
-        """The compiler's estimate; an op without products takes no longer than its bytes do."""
+        """The compiler's estimate; an op without matmuls takes no longer than its bytes do."""
         unit = self._unit(computation, at)
         roof = self._traffic_s(computation, at) if unit == "memory" else None
         if roof is None or roof >= seconds:
@@ -114,7 +114,7 @@ class OpPricer:
         return HloOpTime("kernels", flops / self.chip.peak_flops(_DTYPE), "bound")
 
     def _bound(self, computation: Computation, instruction: Instruction) -> HloOpTime:
-        """Products at the peak; else what is written, read and written once."""
+        """Matmuls at the peak; else what is written, read and written once."""
         flops = self.flops.of(computation, instruction)
         if flops:
             return HloOpTime("matrix", flops / self.chip.peak_flops(_DTYPE), "bound")

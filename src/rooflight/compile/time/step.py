@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Seconds a step along some mesh axes: those the chip waits for, and those it does not."""
+    """Seconds per step along some mesh axes: those the chip waits for, and those it does not."""
 
     exposed_s: float
     hidden_s: float

@@ -74,7 +74,7 @@ class Fabric:
         return self.switch(_LEAF, source) if tier > _SPINE else self.switch(tier, target)
 
     def way(self, source: int, target: int) -> list[tuple[int, int, float]]:
-        """Links from a chip to another: its number, the place it leads to, bytes a second."""
+        """Links from a chip to another: its number, the place it leads to, bytes per second."""
         level = self.tier(source, target)
         tier = self.tiers[level]
         port, rate = _NVLINK, tier.egress_bytes_per_s

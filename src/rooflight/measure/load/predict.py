@@ -39,7 +39,7 @@ def predict(
 ) -> Predicted:
     """Simulates the arrivals on so many replicas; the lengths are those of an average request.
 
-    Without an `engine`, whose calibration is taken, it is what the roofs allow.
+    Without an `engine`, whose calibration is taken, it is the roofline bound.
     """
     cost, roofs, calibration = fleet_cost(
         setup, input_tokens=input_tokens, context=input_tokens + output_tokens // 2, engine=engine

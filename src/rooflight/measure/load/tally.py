@@ -1,4 +1,4 @@
-"""What became of the requests: latencies, goodput under a promise, errors, lag.
+"""What became of the requests: latencies, goodput under an SLO, errors, lag.
 
 Every time counts from the moment a request was due, not from when it was sent: a generator that
 falls behind cannot hide a slow server (coordinated omission). How late it was is told as well.
@@ -27,7 +27,7 @@ class Measured:
     num_requests: int  # offered, sent or not
     num_sent: int
     num_finished: int
-    num_good: int  # finished within the promise
+    num_good: int  # finished within the SLO
     duration_s: float
     input_tokens: int  # of finished requests, as the server counts, else as asked
     output_tokens: int
@@ -46,7 +46,7 @@ class Measured:
 
     @property
     def goodput(self) -> float:
-        """Good requests a second."""
+        """Good requests per second."""
         return self.num_good / self.duration_s if self.duration_s else 0.0
 
 

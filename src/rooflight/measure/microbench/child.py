@@ -1,7 +1,7 @@
 """One measurement in a process of its own, whose jax has the devices that are asked for.
 
 `python -m rooflight.measure.microbench.child DEVICES module:function ARGUMENTS.json` prints what
-the function returns, as JSON. Whoever wants a measurement calls `measure`; `measure_between` does
+the function returns, as JSON. `measure` is what callers call; `measure_between` does
 it on several processes that `jax.distributed` joins, over the loopback.
 """
 

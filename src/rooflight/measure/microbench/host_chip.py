@@ -5,7 +5,7 @@ which every verb takes `--on this-host:8`. The devices share the cores, the cach
 of one machine: a rate is a device's share while all of them work.
 
     peak      the fastest matmul
-    memory    the fastest product of a few rows with a matrix, which reads the matrix once
+    memory    the fastest matmul of a few rows with a matrix, which reads the matrix once
     network   t = c V / W + h a, c and h of each collective as `costs.network` has them: latency a
               from the smallest arrays, egress W from those that take much longer; processes are
               nodes, and what their devices send to others goes through cards of their own
@@ -26,7 +26,7 @@ from rooflight.hardware.slice import Slice
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 _ELEMENT = 4  # bytes of f32, in which everything is measured
-_FEW = 8  # rows whose product still waits for its matrix
+_FEW = 8  # rows whose matmul still waits for its matrix
 _LARGE = 3  # latencies that a collective takes at least to show the bandwidth
 _LEAST_S = 1e-9  # of a hop on a machine that was disturbed
 
@@ -68,7 +68,7 @@ class Host:
     """A chip of which a slice has `devices`, and the measurements behind it."""
 
     chip: Chip
-    products: tuple[MatmulSample, ...]
+    matmuls: tuple[MatmulSample, ...]
     collectives: tuple[CollectiveSample, ...]
     processes: int = 1
 
@@ -92,13 +92,13 @@ def host_of(rows: Rows, base: Chip, *, devices: int, source: Source, processes: 
 
     `devices` are those of each process.
     """
-    products = tuple(MatmulSample(**row) for row in rows["matmuls"])
+    matmuls = tuple(MatmulSample(**row) for row in rows["matmuls"])
     facts = ("flops.f32", "hbm_bytes", "hbm_bytes_per_s", "host_shape")
     chip = replace(
         base,
-        flops={"f32": max(p.flops / p.seconds for p in products)},
+        flops={"f32": max(p.flops / p.seconds for p in matmuls)},
         hbm_bytes=_memory_bytes() // (devices * processes),
-        hbm_bytes_per_s=max(p.nbytes / p.seconds for p in products if p.m <= _FEW),
+        hbm_bytes_per_s=max(p.nbytes / p.seconds for p in matmuls if p.m <= _FEW),
         host_shape=(devices,),
         sources=dict.fromkeys(facts, source),
     )
@@ -108,7 +108,7 @@ def host_of(rows: Rows, base: Chip, *, devices: int, source: Source, processes: 
     if processes > 1:
         chip = _with_cards(chip, rows["between"], processes)
         found += [_collective(chip, row, processes) for row in rows["between"]]
-    return Host(chip, products, tuple(found), processes)
+    return Host(chip, matmuls, tuple(found), processes)
 
 
 def _memory_bytes() -> int:
@@ -143,7 +143,7 @@ def _with_cards(chip: Chip, rows: Sequence[Mapping[str, Any]], processes: int) -
 def _fitted(
     one_byte: Chip, one_hop: Chip, rows: Sequence[Mapping[str, Any]], processes: int
 ) -> tuple[float, float]:
-    """Bytes a second and seconds a launch or hop, from what those of one second would take.
+    """Bytes per second and seconds a launch or hop, from what those of one second would take.
 
     Medians, for a machine that does other things disturbs some rows much.
     """

@@ -1,6 +1,6 @@
-"""Calibrations from rows: every place's constants, with their error on rows they had not seen.
+"""Calibrations from rows: every place's constants, with their error on held-out rows.
 
-In: asked rows and a date. Out: `Calibration` records, and the text of one file a chip.
+In: asked rows and a date. Out: `Calibration` records, and the text of one file per chip.
 """
 
 import json

@@ -31,7 +31,7 @@ class Degrees:
     replicas: int = 1
     shards: int = 1
     is_sharded: bool = False  # weights are split over the shards
-    splits_sequence: bool = True  # the stream between tensor-parallel products
+    splits_sequence: bool = True  # the stream between tensor-parallel matmuls
 
     @property
     def data(self) -> int:

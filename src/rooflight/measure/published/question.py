@@ -82,7 +82,7 @@ def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
     degrees = read_degrees(row, chips, slices, found.devices)
     if "virtual" in known and degrees.stages > 1 and "vp" not in row.table("layout"):
         degrees = replace(degrees, virtual=int(known["virtual"]))
-        assumed.append(f"{degrees.virtual} chunks of layers a stage")
+        assumed.append(f"{degrees.virtual} chunks of layers per stage")
     if not row.table("layout"):
         assumed.append("weights split over the chips of a slice, nothing else")
     model = sized_model(row, models)
@@ -126,10 +126,10 @@ def _whole(row: PublishedRun, name: str) -> int:
 
 
 def _compute(row: PublishedRun, assumed: list[str]) -> Dtype:
-    """The dtype of weight products; kinds of scaling share the rate of their format."""
+    """The dtype of weight matmuls; kinds of scaling share the rate of their format."""
     stated = row.table("dtype").get("compute")
     if stated is None:
-        assumed.append("products in bf16")
+        assumed.append("matmuls in bf16")
         return DTYPES["bf16"]
     name = _DTYPES.get(str(stated), str(stated))
     if name not in DTYPES:
@@ -153,12 +153,12 @@ def _batch(
     count = _sequences(batch, seq, degrees, devices)
     if not count:
         each = int(known.get("sequences", 1))
-        assumed.append(f"{each} sequences a chip")
+        assumed.append(f"{each} sequences per chip")
         count = each * degrees.data
-    pieces = _microbatches(batch, count, degrees, assumed)
+    microbatches = _microbatches(batch, count, degrees, assumed)
     schedule = "interleaved" if degrees.virtual > 1 and degrees.stages > 1 else "1f1b"
     virtual = degrees.virtual if schedule == "interleaved" else 1
-    return count, seq, Microbatching(pieces, schedule, virtual)
+    return count, seq, Microbatching(microbatches, schedule, virtual)
 
 
 def _sequences(batch: Fields, seq: int, degrees: Degrees, devices: int) -> int:

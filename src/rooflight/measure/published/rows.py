@@ -112,7 +112,7 @@ def _parse_yaml(path: Path, text: str) -> object:
 
 def _row(path: Path, number: int, fields: object) -> PublishedRun:
     if not isinstance(fields, dict):
-        raise ParseError(f"run {number} of {path} is no table", hint="write `- {id: ..., ...}`")
+        raise ParseError(f"run {number} of {path} must be a table", hint="write `- {id: ..., ...}`")
     missing = [name for name in _NEEDED if name not in fields]
     if missing:
         raise ParseError(

@@ -39,7 +39,7 @@ class Loads(NamedTuple):
     room: Floats  # sequences whose caches fit
     batch: Floats
     output: Floats
-    is_separated: Floats
+    is_disaggregated: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def loop_times(table: ServingTable, values: Values) -> LoopTimes:
     """Solves the loop for every row at once."""
     columns = table.loads
     held = np.minimum(columns.batch, columns.room)
-    together = 1 - columns.is_separated
+    together = 1 - columns.is_disaggregated
     own_s = prompt_s(table.prompt, values)
     rows, token_s = held, own_s
     for _ in range(_ROUNDS):

@@ -43,7 +43,7 @@ class ServingParts:
     output: float
     drafted: float
     is_eager: float
-    is_separated: float
+    is_disaggregated: float
     layers: float
 
 
@@ -91,7 +91,7 @@ def parts_of(question: ServingQuestion) -> ServingParts:
         output=question.output,
         drafted=question.drafted,
         is_eager=float(question.eager),
-        is_separated=float(question.row.is_separated),
+        is_disaggregated=float(question.row.is_disaggregated),
         layers=question.model.num_layers,
     )
 

@@ -153,10 +153,12 @@ def ask_serving(row: ServingRow) -> ServingQuestion:
     """Turns a row into a question."""
     facts = read_facts("serving_sources")
     if not (row.tpot_s and row.number("isl") and row.number("osl")):
-        raise UsageError("no lengths, or no time a token", hint="fill in isl, osl, silicon_tpot_ms")
+        raise UsageError(
+            "no lengths, or no time per token", hint="fill in isl, osl, silicon_tpot_ms"
+        )
     model = _model(row.model, facts["models"])
     is_moe = any(isinstance(block.mlp, Moe) for block in model.blocks)
-    split = _separated(row) if row.is_separated else _together(row, is_moe)
+    split = _disaggregated(row) if row.is_disaggregated else _together(row, is_moe)
     workers = split.workers
     chip = facts["chips"].get(row.chip)
     if chip is None:
@@ -210,7 +212,7 @@ def _load(row: ServingRow, workers: WorkerGroup) -> float:
     """Requests over all generating workers; aiconfigurator's batch is that of one rank already."""
     if row.source != "aiconfigurator" and row.concurrency:
         return float(row.concurrency)
-    batch = row.number("decode_batch_size" if row.is_separated else "batch_size")
+    batch = row.number("decode_batch_size" if row.is_disaggregated else "batch_size")
     if not batch:
         raise UsageError("the row does not say the batch", hint="fill in batch_size")
     return float(batch * (workers.gpus if workers.splits_batch else 1))
@@ -261,8 +263,8 @@ def _drafted(row: ServingRow, alike: list[BenchmarkConfig]) -> tuple[int, tuple[
     depths = {r.drafted for r in alike}
     if row.source == "inferencex-db" or 0 in depths or not depths:
         is_open = row.source != "inferencex-db" and len(depths) > 1
-        return 0, ("no tokens drafted ahead: recipes with and without match",) if is_open else ()
-    return max(depths), (f"{max(depths)} tokens drafted ahead, as its recipe says",)
+        return 0, ("no draft tokens: recipes with and without match",) if is_open else ()
+    return max(depths), (f"{max(depths)} draft tokens, as its recipe says",)
 
 
 def _stated(row: ServingRow, is_moe: bool) -> WorkerGroup:
@@ -284,7 +286,7 @@ def _columns(side: str) -> Iterator[str]:
     return (side + n for n in ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"))
 
 
-def _separated(row: ServingRow) -> _Split:
+def _disaggregated(row: ServingRow) -> _Split:
     """Workers that only generate: by the row where it says, else by recipe."""
     gpus = tuple(_gpus(row, side) for side in ("prefill_", "decode_"))
     if gpus[0] == gpus[1] and gpus[0] not in (1, 2, *_POWERS):

@@ -1,4 +1,4 @@
-"""Serving rows replayed: each one asked, its parts listed, its time a token measured; or refused.
+"""Serving rows replayed: each one asked, its parts listed, its time per token measured; or refused.
 
 In: `ServingRow`s. Out: `CaseSet`, as training rows become: what fits, holds out and reports them
 does not know the one from the other.
@@ -69,7 +69,7 @@ def serving_case(question: ServingQuestion) -> Case:
         KIND,
         row.source,
         row.model,
-        "separated" if row.is_separated else "together",
+        "disaggregated" if row.is_disaggregated else "together",
         question.chip,
         load_chip(question.chip).kind,
         row.engine,

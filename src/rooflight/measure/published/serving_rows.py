@@ -1,4 +1,4 @@
-"""Measured serving rows: engines on GPUs, a time a token and a time to the first one each.
+"""Measured serving rows: engines on GPUs, a time per token and a time to the first one each.
 
 In: a file with the columns of the aiconfigurator project's silicon data. Out: `ServingRow`s.
 """
@@ -70,7 +70,7 @@ class ServingRow:
         return self.text("system")
 
     @property
-    def is_separated(self) -> bool:
+    def is_disaggregated(self) -> bool:
         """Prompts are computed by other workers than those that generate."""
         return self.text("mode") == "disagg"
 
@@ -103,7 +103,7 @@ class ServingRow:
     @property
     def configuration(self) -> str:
         """What was run but for the load: all concurrencies, all dates and sources share it."""
-        sides = ("prefill_", "decode_") if self.is_separated else ("",)
+        sides = ("prefill_", "decode_") if self.is_disaggregated else ("",)
         split = [self.text(side + name) for side in sides for name in _SPLITS]
         kept = ("system", "backend", "gemm_quant_mode", "moe_quant_mode", "mode", "isl", "osl")
         return "|".join([self.model, *(self.text(name) for name in kept), *split])

@@ -1,7 +1,7 @@
 """Runs of one's own as a calibration: constants seen in traces, drawn to the measured steps.
 
 In: three reconciled runs or more on one kind of chip. Out: `RunCalibration`. What traces show
-directly (how far products, passes and links are below their roofs, how much of the collectives is
+directly (how far matmuls, passes and links are below their roofs, how much of the collectives is
 hidden, what the host takes) is where the fit begins; every run is predicted by the others.
 """
 
@@ -80,7 +80,7 @@ def calibration_file(fitted: RunCalibration) -> tuple[str, str]:
 def seen_values(runs: Sequence[Reconciled]) -> dict[str, float]:
     """The constants as the traces show them, medians over the runs; the rest as is typical."""
     seen = {
-        "matmul_bf16": _median(runs, lambda r: _over(r.compiled.products_s, r.traced.products_s)),
+        "matmul_bf16": _median(runs, lambda r: _over(r.compiled.matmuls_s, r.traced.matmuls_s)),
         "memory": _median(runs, lambda r: _over(r.compiled.passes_s, r.traced.passes_s)),
         "near_links": _median(runs, lambda r: _over(r.compiled.collectives_s, _flown(r))),
         "overlap_weights": _median(runs, lambda r: _over(r.traced.hidden_s, _flown(r))),

@@ -4,7 +4,7 @@ In: what was planned, what the compiler made of it, what a trace and the event l
 `Gap`. No cause is what the others leave: each is a difference of two figures of its own, and what
 they do not add up to is printed as unattributed.
 
-    products      FLOPs that were compiled and not planned; the speed of them against the roof
+    matmuls      FLOPs that were compiled and not planned; the speed of them against the roof
     passes        bytes of all other ops at the chip's memory rate; their speed against it
     collectives   bytes that were compiled and not planned; devices that wait for the last one;
                   the speed of links against the catalog's; hidden by plan, and not in fact
@@ -25,21 +25,21 @@ class Planned:
     """Seconds of a step by the plan. Collectives are all of them, hidden or not."""
 
     step_s: float
-    products_s: float
+    matmuls_s: float
     collectives_s: float
     bubble_s: float
 
     @property
     def exposed_s(self) -> float:
-        """Collectives that products do not hide, and the bubble, in which a stage waits for one."""
-        return self.step_s - self.products_s
+        """Collectives that matmuls do not hide, and the bubble, in which a stage waits for one."""
+        return self.step_s - self.matmuls_s
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """The least seconds that what was compiled takes at the chip's roofs; None is unknown."""
 
-    products_s: float | None
+    matmuls_s: float | None
     passes_s: float | None
     collectives_s: float | None
 
@@ -48,7 +48,7 @@ class Compiled:
 class Traced:
     """Seconds of a profiled step on one device. All but `hidden_s` and `waits_s` add up to it."""
 
-    products_s: float
+    matmuls_s: float
     passes_s: float
     exposed_s: float  # collectives while nothing else runs
     between_s: float
@@ -59,7 +59,7 @@ class Traced:
 
     @property
     def step_s(self) -> float:
-        work = self.products_s + self.passes_s + self.exposed_s + self.between_s
+        work = self.matmuls_s + self.passes_s + self.exposed_s + self.between_s
         return work + sum(self.gaps_s.values()) + self.unknown_s
 
 
@@ -123,7 +123,7 @@ def explain_gap(planned: Planned, compiled: Compiled, traced: Traced, timed: Tim
     (1.2, 0.1)
     """
     causes = (
-        *_products(planned, compiled, traced),
+        *_matmuls(planned, compiled, traced),
         *_passes(compiled, traced),
         *_collectives(planned, compiled, traced),
         Cause("loops and calls, between ops", traced.between_s, "trace"),
@@ -134,16 +134,16 @@ def explain_gap(planned: Planned, compiled: Compiled, traced: Traced, timed: Tim
     return Gap(planned.step_s, timed.step_s, tuple(_terms(planned, compiled, traced, timed)), kept)
 
 
-def _products(planned: Planned, compiled: Compiled, traced: Traced) -> Iterator[Cause]:
-    least = planned.products_s
-    if compiled.products_s is not None:
-        yield Cause("products beyond the plan", compiled.products_s - least, "compiler")
-        least = compiled.products_s
-    yield Cause("speed of products", traced.products_s - least, "trace")
+def _matmuls(planned: Planned, compiled: Compiled, traced: Traced) -> Iterator[Cause]:
+    least = planned.matmuls_s
+    if compiled.matmuls_s is not None:
+        yield Cause("matmuls beyond the plan", compiled.matmuls_s - least, "compiler")
+        least = compiled.matmuls_s
+    yield Cause("speed of matmuls", traced.matmuls_s - least, "trace")
 
 
 def _passes(compiled: Compiled, traced: Traced) -> Iterator[Cause]:
-    """The roof of a plan has none: it is the least that products and collectives take."""
+    """The roof of a plan has none: it is the least that matmuls and collectives take."""
     least = compiled.passes_s or 0.0
     yield Cause("passes over memory, which plans leave out", least, "compiler")
     yield Cause("speed of passes", traced.passes_s - least, "trace")
@@ -163,7 +163,7 @@ def _collectives(planned: Planned, compiled: Compiled, traced: Traced) -> Iterat
 
 
 def _terms(planned: Planned, compiled: Compiled, traced: Traced, timed: Timed) -> Iterator[Term]:
-    yield Term("products", planned.products_s, compiled.products_s, traced.products_s)
+    yield Term("matmuls", planned.matmuls_s, compiled.matmuls_s, traced.matmuls_s)
     yield Term("passes over memory", None, compiled.passes_s, traced.passes_s)
     flown = traced.exposed_s + traced.hidden_s
     yield Term("collectives, in flight", planned.collectives_s, compiled.collectives_s, flown)

@@ -30,13 +30,13 @@ _THREADS = 4
 _TRUST = 2.0  # a program's shapes and copies are far from those of microbenchmarks
 _ENGINE = "rooflight"
 _ERRORS = ("rows", "median_error", "mean_error", "spread")
-# Devices take turns on the cores, so nothing hides behind anything; products, passes and copies
+# Devices take turns on the cores, so nothing hides behind anything; matmuls, passes and copies
 # between threads reach what the microbenchmarks did.
 _OF_A_HOST = {
     **dict.fromkeys(("overlap_weights", "overlap_activations"), 0.0),
     **dict.fromkeys(("near_links", "matmul_bf16", "memory"), 1.0),
 }
-# Where a fit begins: small products, attention without a kernel of its own, arrays that a
+# Where a fit begins: small matmuls, attention without a kernel of its own, arrays that a
 # collective first copies into its order.
 _PRIOR = {
     **dict.fromkeys(("overlap_weights", "overlap_activations"), 0.05),

@@ -114,7 +114,7 @@ def _seconds(event: Event) -> float:
     return float(cast(float, event["seconds"]))
 
 
-_PRODUCTS = ("matmul", "attention kernel")
+_MATMULS = ("matmul", "attention kernel")
 _PASSES = ("vector", "copy", "kernel")
 _MOST_TRACES = 8  # of a run with thousands of processes: all do the same
 
@@ -160,7 +160,7 @@ def reconcile_run(folder: Path, on: Slice | None = None) -> Reconciled:
     tables = [step_table(trace) for trace in traces]
     step = _compiled_step(found.compiled, mesh)
     compiled = Compiled(
-        _roof_s(tables, _PRODUCTS), _roof_s(tables, _PASSES), _collectives_s(step, mesh)
+        _roof_s(tables, _MATMULS), _roof_s(tables, _PASSES), _collectives_s(step, mesh)
     )
     traced = _traced(traces, tables, step)
     timed = Timed(statistics.median(found.quiet_s), statistics.fmean(found.profiled_s))
@@ -209,7 +209,7 @@ def _planned(plan: Plan, mesh: Mesh, on: Slice | None) -> Planned:
     time = plan.time
     if on is None:
         sent = sum(time.collectives_s.values())
-        return Planned(time.roofline_s, time.products_s, sent, time.bubble_s)
+        return Planned(time.roofline_s, time.matmuls_s, sent, time.bubble_s)
     question = Question(
         model_graph(plan.model),
         on,
@@ -223,7 +223,7 @@ def _planned(plan: Plan, mesh: Mesh, on: Slice | None) -> Planned:
     layout, remat = parse_layout(plan.layout), REMATS[plan.remat]
     step = step_of(question, layout, mesh, _micro(plan), remat)
     sent = step.collectives_s(plan.overlap)
-    return Planned(step.expected_s(plan.overlap), step.products_s, sent, step.bubble_s)
+    return Planned(step.expected_s(plan.overlap), step.matmuls_s, sent, step.bubble_s)
 
 
 def _same_hardware(traces: Sequence[Trace], mesh: Mesh) -> None:
@@ -300,7 +300,7 @@ def _traced(
         for at, trace in enumerate(traces)
     ]
     return Traced(
-        mean(_spent(table, _PRODUCTS) for table in tables),
+        mean(_spent(table, _MATMULS) for table in tables),
         mean(_spent(table, _PASSES) for table in tables),
         mean(_spent(table, COLLECTIVES) for table in tables),
         mean(_spent(table, ("control",)) for table in tables),

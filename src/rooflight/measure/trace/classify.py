@@ -47,7 +47,7 @@ _COPIES = re.compile(
     r"^(copy|transpose|reshape|data formatting|slice|dynamic-slice|dynamic-update-slice|"
     r"concatenate|pad|bitcast|async|memcpy|memset)"
 )
-_PRODUCTS = re.compile(r"^(convolution|dot|output fusion|gemm|cublas|cutlass)|gemm|matmul")
+_MATMULS = re.compile(r"^(convolution|dot|output fusion|gemm|cublas|cutlass)|gemm|matmul")
 _ATTENTION = re.compile(r"attention|splash|flash|fmha|paged|mha")
 _TRANSFORM = re.compile(r"^(?:jvp|transpose|vmap|remat|checkpoint|rematted_computation)\((.*)\)$")
 _MACHINERY = re.compile(
@@ -82,21 +82,21 @@ def op_class(
         return _kernel(f"{name} {target.lower()}", scope.lower())
     if holds:
         return _fusion(holds)
-    if _PRODUCTS.search(category):
+    if _MATMULS.search(category):
         return "matmul"
     return "copy" if _COPIES.search(category) else "vector"
 
 
 def _kernel(words: str, scope: str) -> OpClass:
     """By its own name; one without a name by where it was called."""
-    if _PRODUCTS.search(words):
+    if _MATMULS.search(words):
         return "matmul"
     unnamed = words.startswith(("custom-call", "tpu_custom_call"))
     return "attention kernel" if _ATTENTION.search(scope if unnamed else words) else "kernel"
 
 
 def _fusion(holds: frozenset[str]) -> OpClass:
-    """By what it holds: a product, only moves, or arithmetic."""
+    """By what it holds: a matmul, only moves, or arithmetic."""
     if holds & {"dot", "convolution"}:
         return "matmul"
     rest = holds - {"parameter", "constant", "tuple", "get-tuple-element", "iota", "broadcast"}

@@ -10,7 +10,7 @@ from rooflight.measure.trace.table import StepTable
 
 @dataclass(frozen=True, slots=True)
 class TimeDiff:
-    """Seconds a step under one key, in both."""
+    """Seconds per step under one key, in both."""
 
     key: str
     before_s: float

@@ -22,7 +22,7 @@ _KINDS = {
 _BITS = {kind: bits for bits, kinds in _KINDS.items() for kind in kinds}
 _DEEPEST = 8  # of tuples in tuples
 _LARGEST = 2**60  # elements of an array; what says more is not believed
-_PRODUCTS = ("dot", "convolution")
+_MATMULS = ("dot", "convolution")
 _VIEWS = ("get-tuple-element", "tuple", "bitcast")
 _MOST_INPUTS = 64
 _MOVES_NOTHING = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "iota")
@@ -39,7 +39,7 @@ class ProtoInstruction:
     target: str  # of a custom call
     inner: frozenset[str]  # opcodes of what a fusion holds
     inputs: frozenset[str]  # instructions whose results it reads
-    flops: float | None  # of one execution; only products are counted
+    flops: float | None  # of one execution; only matmuls are counted
     nbytes: int | None  # operands and result, once each
 
 
@@ -89,14 +89,14 @@ def read_program(data: Data, start: int, stop: int) -> dict[str, ProtoInstructio
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a computation holds: its opcodes and the FLOPs of its products, None if unknown."""
+    """What a computation holds: its opcodes and the FLOPs of its matmuls, None if unknown."""
 
     opcodes: frozenset[str]
     flops: float | None
 
 
 def _work(body: Sequence[_Raw], by_id: Mapping[int, _Raw]) -> _Work:
-    counts = [_flops(i, by_id) for i in body if i.opcode in _PRODUCTS]
+    counts = [_flops(i, by_id) for i in body if i.opcode in _MATMULS]
     known = [n for n in counts if n is not None]
     flops = math.fsum(known) if len(known) == len(counts) else None
     return _Work(frozenset(i.opcode for i in body), flops)

@@ -20,7 +20,7 @@ _NAMED = 64  # gaps that are looked at, the longest of all devices
 
 @dataclass(frozen=True, slots=True)
 class HostGap:
-    """Seconds a step on one device, and what the host did meanwhile."""
+    """Seconds per step on one device, and what the host did meanwhile."""
 
     doing: str
     seconds: float

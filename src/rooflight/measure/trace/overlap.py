@@ -22,7 +22,7 @@ _HALVES = re.compile(r"-(start|done|update)(\.\d+)*$")
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Seconds a step on one device; those of kinds may be in flight at once, `all` counts once."""
+    """Seconds per step on one device; kinds may be in flight at once, `all` counts once."""
 
     kind: str
     in_flight_s: float

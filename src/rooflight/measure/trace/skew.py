@@ -1,6 +1,6 @@
 """How long devices wait in a collective for the last one of their group to come to it.
 
-In: a `Trace`, and who talks to whom in each collective. Out: seconds a step on one device. The k-th
+In: a `Trace`, and who talks to whom in a collective. Out: seconds per step on one device. The k-th
 run of a collective is the same one on every device; a device that begins it waits until the last
 device of its group has begun it too. Groups with devices of another trace are left out.
 """
@@ -17,7 +17,7 @@ Groups = Sequence[Sequence[int]]
 
 
 def waits_for_last(trace: Trace, groups: Mapping[str, Groups], *, first: int = 0) -> float:
-    """Seconds a step on one device; `first` is the place of the trace's first device in the mesh.
+    """Seconds per step on one device; `first` is the place of the trace's first device in the mesh.
 
     `groups` are those of every collective by its name. A wait ends with the collective at the
     latest, because an end that the trace does not have is taken from what came next.

@@ -73,7 +73,7 @@ class StepTable:
         return sum(self.step_s) / len(self.step_s)
 
     def seconds_of(self, key: str) -> float:
-        """Seconds a step of one row; 0 for a key that nothing ran under."""
+        """Seconds per step of one row; 0 for a key that nothing ran under."""
         return next((row.seconds for row in self.rows if row.key == key), 0.0)
 
 

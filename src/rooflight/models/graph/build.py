@@ -253,7 +253,7 @@ def _multiply(part: Fragment, attention: Attention, *, heads: str, keys: str, va
 
 
 def _attend(part: Fragment, attention: Attention, score: str, mix: str, heads: str) -> None:
-    """The two products of queries, keys and values, and the softmax between them."""
+    """The two matmuls of queries, keys and values, and the softmax between them."""
     mask = Mask(attention.window)
     scores = f"scores[B,T,S,{heads}]"
     part.op("attention.scores", score, "attention", mask=mask)

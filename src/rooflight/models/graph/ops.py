@@ -3,7 +3,7 @@
 The dims, which every later layout shards by name:
 
     B   sequences                     E   routed experts
-    T   query positions               C   tokens an expert receives (balanced: B*T*k/E)
+    T   query positions               C   tokens per expert receives (balanced: B*T*k/E)
     S   key positions                 F   feed-forward width
     D   model                         Fe  width of a routed expert
     V   vocabulary                    Fs  width of the shared experts together

@@ -82,7 +82,7 @@ def summarize(graph: Graph, *, seq: int, dtype: Dtype) -> Summary:
 
 
 def _component(item: object) -> str:
-    """Norms together, the products of queries, keys and values apart from their projections."""
+    """Norms together, the matmuls of queries, keys and values apart from their projections."""
     if isinstance(item, Op) and item.kind == "attention":
         return "scores"
     part = str(getattr(item, "part", ""))

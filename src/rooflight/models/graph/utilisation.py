@@ -1,6 +1,6 @@
 """Model FLOPs utilisation under each convention that people publish, and who uses it.
 
-In: a `Graph`, tokens a second, and the peak of the hardware. Out: one `Utilisation` a convention.
+In: a `Graph`, tokens per second, and the peak of the hardware. Out: one `Utilisation` a convention.
 The same run has a different MFU under each, so a number without its convention says little.
 """
 
@@ -110,7 +110,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     ),
     Convention(
         "matmuls + full attention",
-        "3 x every forward matmul, T x T pairs, windows kept",
+        "3 x every forward matmul, T x T pairs, windows counted",
         "torchtitan and older Megatron-LM, which also charge windows in full",
         _matmuls_full,
     ),
@@ -155,7 +155,7 @@ def utilisation(
         for c in CONVENTIONS
     ]
     executed = _matmuls_causal(graph, seq) + recomputed_flops_per_token(graph, seq, remat)
-    formula = f"causal matmuls + what remat={remat} computes again"
+    formula = f"causal matmuls + what remat={remat} recomputes"
     used_by = "hardware FLOPs utilisation (HFU), PaLM appendix B"
     hardware = _apply("hardware FLOPs", formula, used_by, executed, tokens_per_s, peak_flops)
     if hardware.fraction > 1:

@@ -18,10 +18,10 @@ Key = tuple[int | None, str]  # the block of an op, None outside the layers, and
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One product: the way of each operand to it, and of its result from it.
+    """One matmul: the way of each operand to it, and of its result from it.
 
     The last sharding of an operand is the one it is multiplied in; the first of the result is what
-    the local product leaves, sums pending; the last is where it stays.
+    the local matmul leaves, sums pending; the last is where it stays.
     """
 
     op: str
@@ -34,9 +34,9 @@ class Pin:
         return tuple(path[-1] for path in self.operands)
 
     def pending(self, index: int) -> Axes:
-        """The axes over which the gradient of an operand is a sum that has not been taken.
+        """The axes over which the gradient of an operand is a pending sum.
 
-        Every axis that splits the product and not the operand: dW = h * dy is summed over the
+        Every axis that splits the matmul and not the operand: dW = h * dy is summed over the
         tokens of one device only, so with tokens split over X it is dW{U_X}.
         """
         own = self.factors[index].sharded_over
@@ -47,9 +47,9 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """A layout with the pins of every product of a model.
+    """A layout with the pins of every matmul of a model.
 
-    A scale or a bias meets an activation token by token: a product whose sum over tokens is only
+    A scale or a bias meets an activation token by token: a matmul whose sum over tokens is only
     in its gradient. Its operands are the activation and the vector.
     """
 
@@ -61,7 +61,7 @@ class Pins:
     def once(self, weight: Tensor, block: int | None) -> Axes:
         """The axes over which a weight's gradient may pend until the end of a step.
 
-        All of its products leave the sum pending, and the weight itself is whole along them.
+        All of its matmuls leave the sum pending, and the weight itself is whole along them.
         """
         uses = [
             set(pin.pending(i))

@@ -4,7 +4,7 @@ A device's table is a list of phases, each a short pattern done a number of time
 `F`, `B`, `W` and `BW` take the next microbatch of their kind, a number picks the lane (one of
 two virtual stages or directions), and `&` joins two slots into one.
 
-S stages (devices), M microbatches, v virtual stages a device, d the device.
+S stages (devices), M microbatches, v virtual stages per device, d the device.
 """
 
 from collections import deque
@@ -77,7 +77,7 @@ def interleaved(
     """
     if virtual < 2:
         raise UsageError(
-            f"interleaved needs at least 2 virtual stages a device, not {virtual}",
+            f"interleaved needs at least 2 virtual stages per device, not {virtual}",
             hint="choose 1f1b, which is the same schedule with 1",
         )
     group = group or group_size(stages, microbatches)
@@ -120,7 +120,7 @@ def _rounds(stages: int, group: int, padded: int, virtual: int, device: int) -> 
 
 
 def zero_bubble_v(*, stages: int, microbatches: int) -> Schedule:
-    """Two virtual stages a device, down and up again in a V, weight gradients apart.
+    """Two virtual stages per device, down and up again in a V, weight gradients apart.
 
     ZB-V (Qi et al. 2023, arXiv 2401.10241): device d holds stages d and 2S - 1 - d, so the last
     forward and the first backward are on one device. Without bubble when F, B and W last alike.
@@ -259,7 +259,7 @@ _MAKERS: dict[str, Callable[..., Schedule]] = {
     "zb-v": zero_bubble_v,
     "dualpipe": dual_pipe,
 }
-_VIRTUAL = {"interleaved": 2, "zb-v": 2}  # virtual stages a device if nothing is said
+_VIRTUAL = {"interleaved": 2, "zb-v": 2}  # virtual stages per device if nothing is said
 
 
 def make_schedule(

@@ -191,7 +191,7 @@ def _read_union(kinds: tuple[Kind, ...], value: object, path: str) -> object:
         if set(keys(kind)) == set(members):
             return _read_record(kind, value, path)
     names = " or ".join(kind.__name__ for kind in others)
-    raise ParseError(f"{path or 'the record'} has not the keys of {names}", hint=_HINT)
+    raise ParseError(f"{path or 'the record'} must have the keys of {names}", hint=_HINT)
 
 
 def _read_record(kind: type, value: object, path: str) -> object:

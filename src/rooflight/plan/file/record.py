@@ -1,7 +1,7 @@
 """`Plan`: one way to train a model on a slice, with its time, its memory and its reasons.
 
 In: what the planner chose, or a file. Out: a record that stands alone: the whole model is in it,
-and slice, layout and mesh are the texts that their parsers read. Later verbs take the file.
+and slice, layout and mesh are the strings that their parsers read. Later verbs take the file.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class Time:
     roofline_s: float  # by the catalog: every roof reached, collectives hidden behind matmuls
     lower_s: float  # everything overlaps
     upper_s: float  # nothing does
-    products_s: float  # recomputed ones included
+    matmuls_s: float  # recomputed ones included
     recompute_s: float
     bubble_s: float  # a stage waits for the others
     collectives_s: Mapping[str, float]  # by the mesh axes they run over: "X", "X+Y"
@@ -145,7 +145,7 @@ class Plan:
     stages: int  # of a pipeline; 1 is none
     schedule: str | None  # None without a pipeline
     microbatches: int  # without a pipeline: gradients are accumulated over so many
-    virtual: int  # stages a device
+    virtual: int  # stages per device
     remat: str
     zero: Literal[0, 1, 2]
     framework: str  # whose schedules, memory and constants: rooflight, megatron, torchtitan
@@ -176,7 +176,7 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens a step."""
+        """Tokens per step."""
         return self.batch * self.seq
 
     def placed(self) -> Mesh:

@@ -9,7 +9,7 @@
     dv = p *_T dO,  dp = dO *_Hv v,  ds = p (dp - delta),  dq = ds *_S k,  dk = ds *_T q
 
 Keys and queries carry their positions, so a shard of a sequence, in any order, is attended to as
-part of the whole. A key at a negative position is absent. Sums are fp32; products take the dtype
+part of the whole. A key at a negative position is absent. Sums are fp32; matmuls take the dtype
 of q, k and v.
 """
 
@@ -74,7 +74,7 @@ def merge(a: TileState, b: TileState) -> TileState:
 def merge_over(state: TileState, axes: Axes) -> TileState:
     """The same over mesh axes, along which each device has seen its own keys.
 
-    Max and sum are of all keys; the sum of `out` is left to be taken, best in few bits.
+    Max and sum are of all keys; the sum of `out` is left to be taken, best quantized.
     """
     top = lax.pmax(state.max, axes)
     keep = jnp.exp(state.max - _finite(top))
@@ -120,7 +120,7 @@ def tile(queries: Queries, keys: Keys, seen: jax.Array, how: How) -> TileState:
         top = s.max(-1)
         p = jnp.exp(s - _finite(top)[..., None])
     with jax.named_scope("attention.mix"):
-        out = _product("btkgs,bskh->btkgh", p.astype(keys.v.dtype), keys.v)
+        out = _matmul("btkgs,bskh->btkgh", p.astype(keys.v.dtype), keys.v)
     return TileState(top, p.sum(-1), out)
 
 
@@ -133,24 +133,24 @@ def tile_gradients(
     s = _scores(q, keys.k, how)
     p = jnp.where(seen[:, :, None, None], jnp.exp(s - lse[..., None]), 0)
     with jax.named_scope("attention.mix"):
-        dv = _product("btkgs,btkgh->bskh", p.astype(keys.v.dtype), d_out)
-        dp = _product("btkgh,bskh->btkgs", d_out, keys.v)
+        dv = _matmul("btkgs,btkgh->bskh", p.astype(keys.v.dtype), d_out)
+        dp = _matmul("btkgh,bskh->btkgs", d_out, keys.v)
     ds = how.scale * p * (dp - delta[..., None])
     if how.softcap is not None:
         ds *= 1 - (s / how.softcap) ** 2
     with jax.named_scope("attention.scores"):
-        dq = _product("btkgs,bskh->btkgh", ds.astype(q.dtype), keys.k)
-        dk = _product("btkgs,btkgh->bskh", ds.astype(q.dtype), q)
+        dq = _matmul("btkgs,bskh->btkgh", ds.astype(q.dtype), keys.k)
+        dk = _matmul("btkgs,btkgh->bskh", ds.astype(q.dtype), q)
     return dq, dk, dv
 
 
 def _scores(q: jax.Array, k: jax.Array, how: How) -> jax.Array:
     with jax.named_scope("attention.scores"):
-        s = how.scale * _product("btkgh,bskh->btkgs", q, k)
+        s = how.scale * _matmul("btkgh,bskh->btkgs", q, k)
         return s if how.softcap is None else how.softcap * jnp.tanh(s / how.softcap)
 
 
-def _product(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+def _matmul(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 

@@ -1,7 +1,7 @@
 """The tensors of a folder of safetensors files, read block by block.
 
 In: a folder with one file, or with several and an index. Out: blocks of tensors as numpy arrays,
-what is stored in few bits decoded. A file is mapped only while a block is read from it, so no more
+what is stored quantized decoded. A file is mapped only while a block is read from it, so no more
 of a checkpoint is ever in memory than the block asked for.
 """
 
@@ -19,7 +19,7 @@ from rooflight.errors import UsageError
 from rooflight.files import read_file
 from rooflight.program.checkpoint.forms import Array
 
-# Weights that a file stores in few bits, as numbers: four-bit blocks (gpt-oss), fp8 (DeepSeek-V3).
+# Weights that a file stores quantized, as numbers: four-bit blocks (gpt-oss), fp8 (DeepSeek-V3).
 
 MX_BLOCK = 32  # elements a scale, two to a byte, the first in the low bits (OCP MX v1.0)
 FP8_BLOCK = 128  # rows and columns a scale
@@ -58,7 +58,7 @@ _BLOCKS, _SCALES, _TILES = "_blocks", "_scales", "_scale_inv"  # how names of pa
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor of a file; with `scales`, one in few bits, and the shape it has decoded."""
+    """A tensor of a file; with `scales`, a quantized one, and the shape it has decoded."""
 
     file: Path
     name: str
@@ -124,7 +124,7 @@ def _files(folder: Path) -> list[Path]:
             raise ValueError(f"{outside[0]!r} is not in its folder")
     except (ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(
-            f"{index} is no index of safetensors files: {error!r}", hint=hint
+            f"{index} must be an index of safetensors files: {error!r}", hint=hint
         ) from None
     return [folder / name for name in names]
 
@@ -132,7 +132,7 @@ def _files(folder: Path) -> list[Path]:
 def _entries(file: Path) -> Iterator[TensorEntry]:
     try:
         if file.exists() and not file.is_file():  # to open a pipe is to wait for who writes
-            raise OSError("it is no regular file")
+            raise OSError("it must be a regular file")
         with safe_open(file, framework="numpy") as opened:
             for name in opened.keys():  # noqa: SIM118 - no mapping
                 part = opened.get_slice(name)

@@ -38,7 +38,7 @@ def all_gather_matmul(
 def matmul_reduce_scatter(
     a: jax.Array, b: jax.Array, *, axis: str, dim: Scattered, two_way: bool = True
 ) -> jax.Array:
-    """ReduceScatter_X(A * B) over the rows or the columns of the product."""
+    """ReduceScatter_X(A * B) over the rows or the columns of the matmul."""
     _check_divides(a.shape[0] if dim == "rows" else b.shape[1], axis, dim)
     return _scatter(*_aligned(a, b, axis), axis, dim, two_way)
 
@@ -46,7 +46,7 @@ def matmul_reduce_scatter(
 def matmul_all_reduce(
     a: jax.Array, b: jax.Array, *, axis: str, two_way: bool = True, tiles: int = 2
 ) -> jax.Array:
-    """AllReduce_X(A * B), the gather of one tile of columns beside the product of the next."""
+    """AllReduce_X(A * B), the gather of one tile of columns beside the matmul of the next."""
     _check_divides(b.shape[1], axis, "columns", tiles)
     return _all_reduce(*_aligned(a, b, axis), axis, two_way, tiles)
 
@@ -58,9 +58,9 @@ def _gather(a: jax.Array, b: jax.Array, axis: str, dim: Gathered, two_way: bool)
     c = jnp.zeros_like(b, dtype, shape=(rows, b.shape[1]))
     for source, block in arrivals(a, axis=axis, two_way=two_way):
         if dim == "rows":
-            c = _put(c, _product(block, b), source, 0)
+            c = _put(c, _matmul(block, b), source, 0)
         else:
-            c += _product(block, _take(b, source, a.shape[1], 0))
+            c += _matmul(block, _take(b, source, a.shape[1], 0))
     return c.astype(b.dtype)
 
 
@@ -96,11 +96,11 @@ def _scatter_grads(axis: str, dim: Scattered, two_way: bool, saved: Pair, dc: ja
     da, db = jnp.zeros_like(a, jnp.float32), jnp.zeros_like(b, jnp.float32)
     for source, block in arrivals(dc, axis=axis, two_way=two_way):
         if dim == "rows":
-            da = _put(da, _product(block, b.T), source, 0)
-            db += _product(_take(a, source, block.shape[0], 0).T, block)
+            da = _put(da, _matmul(block, b.T), source, 0)
+            db += _matmul(_take(a, source, block.shape[0], 0).T, block)
         else:
-            da += _product(block, _take(b, source, block.shape[1], 1).T)
-            db = _put(db, _product(a.T, block), source, 1)
+            da += _matmul(block, _take(b, source, block.shape[1], 1).T)
+            db = _put(db, _matmul(a.T, block), source, 1)
     return da.astype(a.dtype), db.astype(b.dtype)
 
 
@@ -125,7 +125,7 @@ def _aligned(a: jax.Array, b: jax.Array, axis: str) -> Pair:
     return align((a, b, lax.axis_index(axis)))[:2]
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+def _matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
@@ -141,6 +141,6 @@ def _put(x: jax.Array, value: jax.Array, block: jax.Array, dim: int) -> jax.Arra
 def _check_divides(size: int, axis: str, what: str, tiles: int = 1) -> None:
     if size % (ways := lax.axis_size(axis) * tiles):
         raise ShardingError(
-            f"{size} {what} of a product cannot be split {ways} ways ({tiles} tiles over {axis})",
+            f"{size} {what} of a matmul cannot be split {ways} ways ({tiles} tiles over {axis})",
             hint=f"pad the {what} to a multiple of {ways}",
         )

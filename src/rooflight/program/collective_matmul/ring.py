@@ -6,7 +6,7 @@
 One way, a block takes n-1 steps around. Both ways, it goes left and right at once and takes
 floor(n/2) steps; with n even the far block comes half from each side. The second is the transpose
 of the first: what took s steps from i to j to be read takes s steps from j to i to be summed.
-No step needs what is computed from an earlier one, so products run while blocks travel. The loop
+No step needs what is computed from an earlier one, so matmuls run while blocks travel. The loop
 is unrolled: n is known, and the compiler overlaps what it sees side by side.
 """
 

@@ -44,7 +44,7 @@ def has_native() -> bool:
             handler = jax.ffi.pycapsule(getattr(functions, symbol))
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        _log.warning("no foreign functions for this CPU, attention will be slower: %s", error)
+        _log.warning("no FFI custom calls for this CPU, attention will be slower: %s", error)
         return False
     return True
 
@@ -62,7 +62,7 @@ def library() -> Path:
             sources = [str(p) for p in sorted(_SOURCES.glob("*.cc"))]
             include = ("-isystem", jax.ffi.include_dir())
             _output([*compiler, *_FLAGS, *include, *sources, "-o", str(made)])
-            made.replace(path)  # at once, for whoever else makes it now
+            made.replace(path)  # at once, in case another process makes it now
     return path
 
 

@@ -30,7 +30,7 @@ from rooflight.program.quantized import FORMATS
 
 # Arrays, or what stands for them, by [run][block of its pattern][name], as weights are.
 Layers = tuple[tuple[dict[str, Any], ...], ...]
-SCALE = ".scale"  # ends the name of the scales of an array in few bits
+SCALE = ".scale"  # ends the name of the scales of a quantized array
 _FEW_BITS = ("int8", "fp8")  # of `FORMATS`
 
 

@@ -1,7 +1,7 @@
 """In what form a decode step is best compiled, by the backend: the one place that asks.
 
     TPU    layers in a scan, attention by the paged kernel, or to gathered blocks
-    CPU    layers one by one, attention row by row and block by block: in a foreign function where
+    CPU    layers one by one, attention row by row and block by block: in an FFI custom call where
            this machine can make one (`native`), else in a loop of XLA's
 
 On a CPU a step is bound by reading memory once. A scan copies the weights of every layer before it
@@ -23,7 +23,7 @@ class DecodeForm(NamedTuple):
 
     is_unrolled: bool  # layers one by one, from weights of their own
     is_by_row: bool  # attention loops over the blocks of each row
-    is_native: bool  # and does so in a foreign function
+    is_native: bool  # and does so in an FFI custom call
 
 
 class Unrolled(tuple[tuple[dict[str, jax.Array], ...], ...]):

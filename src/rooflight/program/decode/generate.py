@@ -55,26 +55,26 @@ def make_functions(program: Program) -> Functions:
 
 
 class VerifiedTokens(NamedTuple):
-    """What a model makes of drafts: the first `accepted` of them, then one token of its own."""
+    """What a model makes of draft tokens: the first `accepted` of them, then one of its own."""
 
-    accepted: jax.Array  # [B], of the drafts
+    accepted: jax.Array  # [B], of the draft tokens
     tokens: jax.Array  # [B,T]: row b goes on with tokens[b, : accepted[b] + 1]
 
 
 def verify(
     program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: PagedBatch, draws: Draws
 ) -> tuple[VerifiedTokens, Layers]:
-    """Scores the last token of each row and the drafts after it, tokens[B,T], in one call.
+    """Scores the last token of each row and the draft tokens after it, tokens[B,T], in one call.
 
-    A draft is accepted where it is what the row would have drawn there, so drafts change how many
-    calls a text takes, and never the text. What rejected drafts left in the cache is after the end
-    of the row: it is masked, and overwritten as the row grows.
+    A draft token is accepted where it is what the row would have drawn there, so it changes how
+    many calls a text takes, and never the text. What rejected ones left in the cache is after the
+    end of the row: it is masked, and overwritten as the row grows.
     """
     logits, cache = decode.score(program, params, cache, tokens, rows)
     chosen = sample(logits, draws, rows.positions(tokens.shape[1]) + 1)
-    drafts = jax.reshard(tokens, jax.typeof(chosen).sharding.spec)[:, 1:]
+    draft = jax.reshard(tokens, jax.typeof(chosen).sharding.spec)[:, 1:]
     is_draft = jnp.arange(1, tokens.shape[1]) < rows.lengths[:, None]
     is_draft = jax.reshard(is_draft, jax.typeof(chosen).sharding.spec)
-    agrees = (drafts == chosen[:, :-1]) & is_draft
+    agrees = (draft == chosen[:, :-1]) & is_draft
     accepted = jnp.cumprod(agrees.astype(jnp.int32), 1).sum(1)
     return VerifiedTokens(accepted, chosen), cache

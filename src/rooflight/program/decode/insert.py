@@ -49,7 +49,7 @@ def local_ids(ids: jax.Array, num_blocks: int, rows: Axes) -> jax.Array:
 
 
 def stored_parts(pages: dict[str, jax.Array], name: str, values: jax.Array) -> dict[str, jax.Array]:
-    """Values as the pages store them: in their dtype, or in few bits beside scales."""
+    """Values as the pages store them: in their dtype, or quantized beside scales."""
     stored = pages[name].dtype
     if name + SCALE not in pages:
         return {name: values.astype(stored)}

@@ -3,7 +3,7 @@
     pages[L,N_X,S,...], ids[W] -> values[G,W,S,...]     read, for layers first to first + G
     values[G,W,S,...], ids[W] -> pages[L,N_X,S,...]     write
 
-Values are as the cache stores them, in few bits beside scales if it does. They are whole along N:
+Values are as the cache stores them, quantized beside scales if it does. They are whole along N:
 every device of an axis that splits the blocks has all W of them; kv heads stay split as they are.
 An id outside 0..N-1 reads zeros and writes nothing.
 """
@@ -89,7 +89,7 @@ def _read(pages: Values, ids: jax.Array, first: jax.Array, *, count: int, rows: 
         mine = local_ids(ids, x.shape[1], rows)
         some = lax.dynamic_slice_in_dim(x, first, count)
         got = some.at[:, mine].get(mode="fill", fill_value=0)
-        # A block is on one device, the others have zeros; few bits are not summed everywhere.
+        # A block is on one device, the others have zeros; quantized ones are not summed everywhere.
         few = got.dtype.itemsize < 2
         summed = lax.psum(got.astype(jnp.float32) if few else got, rows) if rows else got
         found[name] = summed.astype(x.dtype)

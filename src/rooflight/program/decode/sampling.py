@@ -4,7 +4,7 @@
     token = argmax(log p + Gumbel noise of (seed, position))
 
 The noise belongs to the seed of a row and the position of the token, not to the batch or to how
-many tokens a call scores: a row draws the same tokens alone, in a batch, or from drafts.
+many tokens a call scores: a row draws the same tokens alone, in a batch, or from draft tokens.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ def greedy(batch: int) -> Draws:
 def sample(logits: jax.Array, draws: Draws, positions: jax.Array) -> jax.Array:
     """tokens[B,T] from logits[B,T,V], each at its position [B,T].
 
-    A vocabulary that is split is gathered: V numbers a row are little beside a layer's weights.
+    A vocabulary that is split is gathered: V numbers per row are little beside a layer's weights.
     To draw takes a sort of it, which is done only if a row asks for more than its largest logit.
     """
     place = PartitionSpec(jax.typeof(logits).sharding.spec[0], None)

@@ -1,10 +1,10 @@
-"""Inference: a prompt at once, a prompt in chunks, one token a row, a few drafted tokens a row.
+"""Inference: a prompt at once, a prompt in chunks, one token per row, a few draft tokens per row.
 
 In: weights, a paged cache, tokens and where they are. Out: logits[B,T,V] or those of each row's
 last token, and the cache. Functions to trace under the mesh of the pins; `generate` compiles them.
 
     prefill   tokens[B,T] -> last logits[B,V], kept[L,B,T,...]   no cache is read
-    extend    tokens[B,T], cache -> h[B,T,D], cache              the rest: T = 1, a chunk, drafts
+    extend    tokens[B,T], cache -> h[B,T,D], cache              T = 1, a chunk, draft tokens
 
 The cache is carried through the layers and written in place. Weights may be stacked, for a scan
 over layers, or `Unrolled`.
@@ -21,13 +21,13 @@ from jax.sharding import PartitionSpec
 from rooflight.models.spec import Attention
 from rooflight.program.decode.cache import Layers, place_of
 from rooflight.program.decode.form import Unrolled
+from rooflight.program.matmuls import Scope
 from rooflight.program.model.attention import Heads, mix
 from rooflight.program.model.forward import Program, embed, finish, forward_block, frame_scope
 from rooflight.program.model.layers import softcapped
 from rooflight.program.model.params import Tree
 from rooflight.program.paged.attend import attend_pages, kv_entry, latent_entries
 from rooflight.program.paged.blocks import PagedBatch, Pages
-from rooflight.program.products import Scope
 
 Weights = tuple[dict[str, jax.Array], ...]  # of a run: one dict a block of its pattern
 
@@ -155,14 +155,14 @@ def prefill_chunk(
 def score(
     program: Program, params: Tree, cache: Layers, tokens: jax.Array, rows: PagedBatch
 ) -> tuple[jax.Array, Layers]:
-    """The logits [B,T,V] after each of a few tokens a row, and the cache with all of them."""
+    """The logits [B,T,V] after each of a few tokens per row, and the cache with all of them."""
     h, cache = extend(program, params, cache, tokens, rows)
     return _logits(program, params, h), cache
 
 
 def _logits(program: Program, params: Tree, h: jax.Array) -> jax.Array:
     scope = frame_scope(replace(program, is_inference=True), params)
-    found = scope.product("head.logits", h)
+    found = scope.matmul("head.logits", h)
     return softcapped(found.astype(jnp.float32), program.model.softcap)
 
 

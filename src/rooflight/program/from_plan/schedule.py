@@ -40,7 +40,7 @@ def schedule_of(plan: Plan) -> Schedule | None:
 
 
 def rounds_of(plan: Plan) -> Rounds:
-    """Reads the rounds off the very table that the program runs."""
+    """Reads the rounds off the table that the program runs."""
     schedule = schedule_of(plan)
     if schedule is None:
         return Rounds(plan.model.layers, 0, plan.microbatches, plan.microbatches)

@@ -57,7 +57,7 @@ def make_program(step: ServedStep) -> Program:
 
 
 def _weights(program: Program, step: ServedStep, mesh: Mesh) -> Tree:
-    """As they are stored: in few bits, the matrices are values beside scales."""
+    """As they are stored: quantized, the matrices are values beside scales."""
     params = abstract_params(program.specs, program.pins, mesh)
     stored = parse_precision(step.dtypes).weights.name
     if stored in JAX_DTYPES:

@@ -1,4 +1,4 @@
-"""`ServedStep`: one token for every row of a served model, as a step to compile and to judge.
+"""`ServedStep`: one token for every row of a served model, as a step to compile and to verify.
 
 In: a model, a slice, a serving layout, dtypes, rows and their length. Out: what a verdict shows of
 a plan: its mesh, and the memory and time that the serving planner has for it.
@@ -89,7 +89,7 @@ class ServedStep:
         served = serving_model(self.model, parse_slice(self.slice), layout, dtypes)
         step = served.generate([self.context] * self.rows)
         waits = {"critical": step.network_s}
-        busy = step.products_s + step.overhead_s
+        busy = step.matmuls_s + step.overhead_s
         return Time(step.expected_s, step.lower_s, step.upper_s, busy, 0.0, 0.0, step.axes_s, waits)
 
     @property
@@ -151,7 +151,7 @@ def serving_setting(step: ServedStep) -> StepSpec:
 
 
 def serving_dims(step: ServedStep, setting: StepSpec) -> dict[str, int]:
-    """Sizes of one token a row."""
+    """Sizes of one token per row."""
     return generate_dims(setting, rows=step.rows, context=step.context)
 
 

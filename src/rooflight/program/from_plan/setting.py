@@ -45,7 +45,7 @@ class ProgramSetting:
     def parts(self) -> Iterator[tuple[int | None, int, DerivedLayer]]:
         """Block, layers and steps of all that the program does in one go.
 
-        The products around the layers are on their own: a tied table is moved for each of them.
+        The matmuls around the layers are on their own: a tied table is moved for each of them.
         """
         for op in self.graph.ops:
             if op.block is None:

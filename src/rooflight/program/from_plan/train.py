@@ -4,7 +4,7 @@
 """The training step of a plan, ready to lower. Runs in a child process.
 
 In: the jax mesh of a target and a plan file's text. Out: the jitted step and its abstract
-arguments, with weights and products in the dtypes of the plan's recipe.
+arguments, with weights and matmuls in the dtypes of the plan's recipe.
 """
 
 from typing import Any

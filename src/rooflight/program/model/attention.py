@@ -24,8 +24,8 @@ from rooflight.models.layout.constraints import Pin
 from rooflight.models.spec import Attention, Latent, Norm, Rope
 from rooflight.program.attention.kernels import attend
 from rooflight.program.attention.tile import KEPT
+from rooflight.program.matmuls import Scope
 from rooflight.program.model.layers import rotary_table, rotate
-from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.program.varying import vary
 
@@ -64,13 +64,13 @@ def attention(
     else:
         heads = _grouped(scope, spec, h, norm, positions)
     mixed = mix(scope, spec, heads, kernel) if memory is None else memory(scope, spec, heads)
-    return scope.product("attention.out", mixed)
+    return scope.matmul("attention.out", mixed)
 
 
 def _grouped(
     scope: Scope, spec: Attention, h: jax.Array, norm: Norm, positions: jax.Array | None
 ) -> Heads:
-    q, k, v = (scope.product(f"attention.{name}", h) for name in "qkv")
+    q, k, v = (scope.matmul(f"attention.{name}", h) for name in "qkv")
     if spec.qk_norm:
         q = scope.norm("attention.q_norm", q, norm)
         k = scope.norm("attention.k_norm", k, norm)
@@ -98,11 +98,11 @@ def _latent(
     """Queries and keys in two parts: without positions, and turned by them."""
     source = h
     if latent.query_rank:
-        source = scope.norm("attention_q_norm.norm", scope.product("attention.q_down", h), norm)
-    q, q_rope = scope.product("attention.q", source), scope.product("attention.q_rope", source)
-    down, k_rope = scope.product("attention.kv_down", h), scope.product("attention.k_rope", h)
+        source = scope.norm("attention_q_norm.norm", scope.matmul("attention.q_down", h), norm)
+    q, q_rope = scope.matmul("attention.q", source), scope.matmul("attention.q_rope", source)
+    down, k_rope = scope.matmul("attention.kv_down", h), scope.matmul("attention.k_rope", h)
     kv = scope.norm("attention_kv_norm.norm", down, norm)
-    k, v = scope.product("attention.k", kv), scope.product("attention.v", kv)
+    k, v = scope.matmul("attention.k", kv), scope.matmul("attention.v", kv)
     if spec.rope:
         q_rope, k_rope = (
             _turned(x, spec.rope, latent.rope_dim, positions) for x in (q_rope, k_rope)
@@ -137,7 +137,7 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
 
 
 class _Taken(NamedTuple):
-    """An array and the product that takes it."""
+    """An array and the matmul that takes it."""
 
     value: jax.Array
     pin: Pin

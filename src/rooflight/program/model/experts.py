@@ -20,10 +20,10 @@ from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Tensor
 from rooflight.models.spec import Mlp, Moe
+from rooflight.program.matmuls import Scope
 from rooflight.program.model.layers import activate
 from rooflight.program.moe.all_to_all import assign_places
 from rooflight.program.moe.routing import route
-from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.program.vectors import scaled
 
@@ -34,7 +34,7 @@ def routed_mlp(scope: Scope, moe: Moe, m: jax.Array, *, capacity: float | None) 
     `capacity` is the number of places as a multiple of what balanced tokens would take; None is
     enough for any choice, so nothing is dropped.
     """
-    logits = scope.product("router.scores", m)
+    logits = scope.matmul("router.scores", m)
     sent, places, weights = _send(scope, moe, m, logits, capacity)
     fed = _experts(scope, moe.expert, checkpoint_name(sent, "experts.dispatch"))
     fed = _bring_back(scope, fed, places, weights)
@@ -116,21 +116,21 @@ def num_places(moe: Moe, num_tokens: int, capacity: float | None) -> int:
 
 
 def _experts(scope: Scope, expert: Mlp, sent: jax.Array) -> jax.Array:
-    gate = scope.product("experts.gate", sent) if expert.is_gated else None
-    up = scope.product("experts.in", sent)
+    gate = scope.matmul("experts.gate", sent) if expert.is_gated else None
+    up = scope.matmul("experts.in", sent)
     with jax.named_scope("experts.act"):
         hidden = checkpoint_name(activate(expert, gate, up), "experts.act")
-    return scope.product("experts.out", hidden)
+    return scope.matmul("experts.out", hidden)
 
 
 def _with_shared(scope: Scope, moe: Moe, m: jax.Array, fed: jax.Array) -> jax.Array:
     """The experts that every token visits, weighed by a gate of their own where there is one."""
     assert moe.shared
-    gate = scope.product("shared.gate", m) if moe.shared.is_gated else None
-    up = scope.product("shared.in", m)
+    gate = scope.matmul("shared.gate", m) if moe.shared.is_gated else None
+    up = scope.matmul("shared.in", m)
     with jax.named_scope("shared.act"):
         hidden = checkpoint_name(activate(moe.shared, gate, up), "shared.act")
-    fed_shared = scope.product("shared.out", hidden)
+    fed_shared = scope.matmul("shared.out", hidden)
     if moe.has_shared_gate:
         logit = scaled(m, scope.beside("shared.W_shared_gate")).sum(-1, keepdims=True)
         fed_shared = jax.nn.sigmoid(logit) * fed_shared

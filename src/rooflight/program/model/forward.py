@@ -4,7 +4,7 @@ In: a `ModelSpec`, `Pins`, weights as a `Tree`. Out: functions to trace under th
 
     tokens[B,T] -> x[B,T,D] -> the layers, one scan a run of equal patterns -> h[B,T,D]
 
-Every product is the graph's op of that name; this file only says in which order they are done.
+Every matmul is the graph's op of that name; this file only says in which order they are done.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +25,7 @@ from rooflight.models.layout.constraints import Pins
 from rooflight.models.layout.slots import Schedule
 from rooflight.models.spec import Block, Mlp, ModelSpec, NormPlace, Repeat
 from rooflight.program.attention.kernels import attend
+from rooflight.program.matmuls import Scope
 from rooflight.program.model.attention import Kernel, Memory, attention
 from rooflight.program.model.experts import routed_mlp
 from rooflight.program.model.layers import activate
@@ -37,7 +38,6 @@ from rooflight.program.model.params import (
     tensor_specs,
 )
 from rooflight.program.pipeline.layers import Staging, staging_of
-from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 
 
@@ -48,7 +48,7 @@ class Program:
     model: ModelSpec
     pins: Pins
     weights: str = "f32"  # dtype in which weights are stored
-    compute: str = "f32"  # dtype of products and activations
+    compute: str = "f32"  # dtype of matmuls and activations
     gradients: str = "f32"  # dtype in which gradients of microbatches add up
     master: str | None = None  # dtype of a copy of the weights that the optimizer updates instead
     zero: int = 0  # 1: the optimizer splits its state over the data axes too
@@ -57,7 +57,7 @@ class Program:
     loss_chunk: int = 2048  # tokens of a device whose logits are there at once
     kernel: Kernel = attend
     schedule: Schedule | None = None  # of the pipeline, where the layout has stages
-    is_inference: bool = False  # no gradient is asked for: products may be foreign functions
+    is_inference: bool = False  # no gradient is asked for: matmuls may be FFI custom calls
 
     def __post_init__(self) -> None:
         for block in self.model.blocks:
@@ -87,7 +87,7 @@ class Program:
 def with_pending_gradients(program: Program, params: Tree, *, stacked: Axes | None = None) -> Tree:
     """The same weights, typed so that their gradients are summed over devices only when asked.
 
-    A weight whose every product leaves its gradient pending over an axis (data parallelism) is
+    A weight whose every matmul leaves its gradient pending over an axis (data parallelism) is
     marked as reduced over it; `lax.scan` over microbatches then adds up local parts.
     """
     pins = program.pins
@@ -105,7 +105,7 @@ def with_pending_gradients(program: Program, params: Tree, *, stacked: Axes | No
 def embed(
     program: Program, params: Tree, tokens: jax.Array, positions: jax.Array | None = None
 ) -> jax.Array:
-    """tokens[B,T] -> x[B,T,D], the product of a one-hot array with the table, as a lookup.
+    """tokens[B,T] -> x[B,T,D], the matmul of a one-hot array with the table, as a lookup.
 
     Tokens are at `positions` [B,T], or else from 0 on.
     """
@@ -198,7 +198,7 @@ Stacked = tuple[tuple[dict[str, jax.Array], ...], jax.Array | None]
 
 
 def frame_scope(program: Program, params: Tree) -> Scope:
-    """The products around the layers."""
+    """The matmuls around the layers."""
     return _scope(program, None, program.specs.frame, params.frame)
 
 
@@ -262,11 +262,11 @@ def forward_block(
 def _feed(scope: Scope, program: Program, block: Block, m: jax.Array) -> jax.Array:
     if not isinstance(block.mlp, Mlp):
         return routed_mlp(scope, block.mlp, m, capacity=program.capacity)
-    gate = scope.product("mlp.gate", m) if block.mlp.is_gated else None
-    up = scope.product("mlp.in", m)
+    gate = scope.matmul("mlp.gate", m) if block.mlp.is_gated else None
+    up = scope.matmul("mlp.in", m)
     with jax.named_scope("mlp.act"):
         bent = checkpoint_name(activate(block.mlp, gate, up), "mlp.act")
-    return scope.product("mlp.out", bent)
+    return scope.matmul("mlp.out", bent)
 
 
 # Rematerialisation by name: the planner's policies as policies of `jax.checkpoint`.

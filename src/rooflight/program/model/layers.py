@@ -1,6 +1,6 @@
-"""What stands between the products of a layer: norms, rotary positions, activations.
+"""What stands between the matmuls of a layer: norms, rotary positions, activations.
 
-Local in every layout but one: a norm over a split D sums one number a token.
+Local in every layout but one: a norm over a split D sums one number per token.
 """
 
 import math

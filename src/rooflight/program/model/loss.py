@@ -1,7 +1,7 @@
 """Cross-entropy in chunks of tokens: the logits of a whole batch are never there at once.
 
     h[B_X,T,D] * W_head[D,V_Y] -> logits[B_X,T,V_Y]        some tokens at a time
-    max, sum exp and the target's logit: AllReduce_Y of three numbers a token
+    max, sum exp and the target's logit: AllReduce_Y of three numbers per token
     loss = sum of weight * (log sum exp - target) / total weight: AllReduce_X
 
 The end of the loss is a number, so its gradients follow chunk by chunk in the same pass and only
@@ -18,10 +18,10 @@ from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
 from rooflight.models.layout.constraints import Pin
+from rooflight.program.matmuls import Scope
 from rooflight.program.model.forward import Program, frame_scope, hidden
 from rooflight.program.model.layers import softcapped
 from rooflight.program.model.params import Tree
-from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.program.varying import align, vary, varying_axes
 
@@ -29,7 +29,7 @@ from rooflight.program.varying import align, vary, varying_axes
 def logits(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
     """tokens[B,T] -> logits[B,T,V], all of them: for short sequences."""
     h = hidden(program, params, tokens)
-    found = frame_scope(program, params).product("head.logits", h)
+    found = frame_scope(program, params).matmul("head.logits", h)
     return softcapped(found.astype(jnp.float32), program.model.softcap)
 
 

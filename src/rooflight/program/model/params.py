@@ -141,7 +141,7 @@ def _init(model: ModelSpec, param: Param) -> Init:
 
 
 def _std(graph: Graph, param: Param) -> float:
-    """One over the root of what is summed over, so that products keep the size of their inputs."""
+    """One over the root of what is summed over, so that matmuls keep the size of their inputs."""
     uses = [op for op in graph.ops if param.name in op.params and op.block == param.block]
     if param.part == "embedding" or not uses:
         return _EMBEDDING_STD

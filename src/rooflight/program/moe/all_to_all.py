@@ -10,7 +10,7 @@ A device holds E*C rows, and C is about N*k/(E*X): what it holds falls with the 
 A choice that finds all places of its expert taken is dropped (first come, first served), and
 counted. Without an axis the same function runs on one device, or wherever a compiler puts it.
 
-On TPU an all-to-all stops the products unless the compiler is handed `ASYNC` (libtpu 0.0.42).
+On TPU an all-to-all stops the matmuls unless the compiler is handed `ASYNC` (libtpu 0.0.42).
 """
 
 import jax
@@ -40,7 +40,7 @@ def moe_all_to_all(
     Args:
         experts: those of this device, E/X of them, F perhaps split over `tensor_axis`.
         capacity: places C for each expert on each device, of each chunk.
-        chunks: pieces that the tokens are sent in; the exchange of one hides behind the products
+        chunks: pieces that the tokens are sent in; the exchange of one hides behind the matmuls
             of the other.
     """
     ways = 1 if axis is None else lax.axis_size(axis)

@@ -1,4 +1,4 @@
-"""Tokens sent to their experts in pieces, so that products hide the exchange.
+"""Tokens sent to their experts in chunks, so that matmuls hide the exchange.
 
 send 0 | send 1, use 0 | send 2, use 1 | ... | use n-1
 """
@@ -20,11 +20,11 @@ def in_chunks(
     """`use(send(piece))` of each piece of the tokens, joined in dim 0; what has none is listed.
 
     Each piece is sent before the one ahead of it is used: nothing of the two depends on the
-    other, so that the exchange of one runs behind the products of the other.
+    other, so that the exchange of one runs behind the matmuls of the other.
     """
     if tokens[0].shape[0] % chunks:
         raise UsageError(
-            f"{tokens[0].shape[0]} tokens a device do not split into {chunks} chunks",
+            f"{tokens[0].shape[0]} tokens per device do not split into {chunks} chunks",
             hint="choose a number of chunks that divides the tokens of a device",
         )
     pieces = list(zip(*(jnp.split(a, chunks) for a in tokens), strict=True))

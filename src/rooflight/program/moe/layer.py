@@ -1,4 +1,4 @@
-"""Routed experts on one device, without dropping a token: sort, grouped products, sort back.
+"""Routed experts on one device, without dropping a token: sort, grouped matmuls, sort back.
 
     rows[N*k,D] = x[N,D], each token k times, sorted by expert
     up[N*k,F]   = rows[N*k,D] * W_up[E,D,F]      the rows of expert e times its own matrix
@@ -109,21 +109,21 @@ def expert_mlp(
     With F split over `tensor_axis` the result is unreduced over it; one device adds the bias.
     """
 
-    def product(name: str, x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
+    def matmul(name: str, x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
         with jax.named_scope(f"experts.{name}"):
             y = times(x, weight)
             return y if bias is None else y + of_row(bias)
 
     gate = None
     if experts.gate is not None:
-        gate = product("gate", rows, experts.gate, experts.gate_bias)
-    up = product("in", rows, experts.up, experts.up_bias)
+        gate = matmul("gate", rows, experts.gate, experts.gate_bias)
+    up = matmul("in", rows, experts.up, experts.up_bias)
     with jax.named_scope("experts.act"):
         hidden = activate(gate, up)
     bias = experts.down_bias
     if bias is not None and tensor_axis is not None:
         bias = jnp.where(lax.axis_index(tensor_axis) == 0, bias, 0)
-    return product("out", hidden, experts.down, bias)
+    return matmul("out", hidden, experts.down, bias)
 
 
 def sum_over(fed: jax.Array, axis: str | None) -> jax.Array:

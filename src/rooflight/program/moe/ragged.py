@@ -2,7 +2,7 @@
 
     x[N_X,D] -> rows[N_X*k,D]          sorted by expert, hence by the device that holds it
     RaggedAllToAll_X rows -> got[R,D]  as many rows as there are; R = N*k holds the worst case
-    got[R,D] * W_up[E_X,D,F] -> ... -> fed[R,D]      grouped products, as on one device
+    got[R,D] * W_up[E_X,D,F] -> ... -> fed[R,D]      grouped matmuls, as on one device
     RaggedAllToAll_X fed -> fed[N_X*k,D] -> fed[N_X,D]
 
 Nothing is dropped, so a buffer must hold what happens if all tokens choose the experts of one

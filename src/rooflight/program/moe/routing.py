@@ -1,4 +1,4 @@
-"""Which experts a token visits, and how much each counts.
+"""Which experts per token visits, and how much each counts.
 
     s[N,E] = softmax or sigmoid of the router's scores
     chosen = top k of s, or of s + bias where the model keeps one to balance its experts
@@ -25,7 +25,7 @@ class Routed(NamedTuple):
 
 
 def route(moe: Moe, logits: jax.Array, *, choice_bias: jax.Array | None = None) -> Routed:
-    """From the router's scores [N,E] to k experts a token. The choice itself has no gradient."""
+    """From the router's scores [N,E] to k experts per token. The choice itself has no gradient."""
     logits = logits.astype(jnp.float32)
     scores = jax.nn.softmax(logits) if moe.scoring == "softmax" else jax.nn.sigmoid(logits)
     ranked = lax.stop_gradient(scores if choice_bias is None else scores + choice_bias)

@@ -28,6 +28,7 @@ from rooflight.program.attention.tile import How, TileState
 from rooflight.program.cpu.load import PAGED_ATTENTION, STORED
 from rooflight.program.decode.cache import CacheAxes, place_of, spread_of
 from rooflight.program.decode.form import decode_form
+from rooflight.program.matmuls import Scope
 from rooflight.program.model.attention import Heads
 from rooflight.program.paged.blocks import (
     Blocks,
@@ -40,7 +41,6 @@ from rooflight.program.paged.blocks import (
     write,
 )
 from rooflight.program.paged.rows import attend_by_row, read_block
-from rooflight.program.products import Scope
 from rooflight.program.shardings import map_blocks, spec_of
 from rooflight.program.varying import align
 
@@ -103,7 +103,7 @@ def _grouped(
     spread = spread_of(paged[0], place)
     can = ragged_can(spec, q, paged[0], num_kv_heads=spec.num_kv_heads // ways)
     takes_kernel = can and not spread
-    # As the next product takes them: there and then, the sum over `spread` is half the bytes.
+    # As the next matmul takes them: there and then, the sum over `spread` is half the bytes.
     is_scattered = bool(spread) and scope.pin("attention.mix").result[-1].axes_of("G") == spread
     found = PartitionSpec(*place.kv, spread) if is_scattered else queries
     how = {"spec": spec, "place": place, "spread": spread, "is_scattered": is_scattered}
@@ -213,7 +213,7 @@ def _local_latent(
     return jnp.einsum("btnr,rnv->btnv", found[:, :, 0], w_uv), pages
 
 
-# `paged_rows.attend_by_row` by a foreign function of this CPU (`csrc/paged_attention.cc`).
+# `paged_rows.attend_by_row` by an FFI custom call of this CPU (`csrc/paged_attention.cc`).
 
 
 def native_can(pages: Pages) -> bool:
@@ -244,9 +244,9 @@ _WORD_BYTES = 4
 def ragged_can(
     spec: Attention, q: jax.Array, pages: dict[str, jax.Array], *, num_kv_heads: int
 ) -> bool:
-    """Whether this kernel may run, and takes one new token a row.
+    """Whether this kernel may run, and takes one new token per row.
 
-    It has no sinks, no scale a position, and heads of whole vector lanes; those of a device, two
+    It has no sinks, no scale per position, and heads of whole vector lanes; those of a device, two
     a kv head, must fill whole words and then 1, 2, 4 or a multiple of 8 sublanes.
     """
     if not kernels_can() or set(pages) != {"kv"} or spec.has_sinks:

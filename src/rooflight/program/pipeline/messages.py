@@ -65,7 +65,7 @@ def column_of(message: StageMessage, schedule: Schedule) -> str:
     if step not in (1, schedule.stages - 1):
         raise UsageError(
             f"{schedule.name}: device {message.source} would send to device {message.target}, which"
-            " is no neighbour",
+            " must be a neighbour",
             hint="place stages that follow each other on neighbouring devices",
         )
     return "from_before" if step == 1 else "from_after"

@@ -13,7 +13,7 @@ import aiohttp
 
 from rooflight.batching.request import Admission
 from rooflight.errors import ModelError
-from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.disaggregated.messages import (
     First,
     read_first,
@@ -39,7 +39,7 @@ class Borrower:
 
     def __init__(
         self,
-        engine: SeparatedEngine,
+        engine: DisaggregatedEngine,
         runner: Runner,
         carrier: Carrier,
         log: Log,
@@ -47,13 +47,13 @@ class Borrower:
         url: str,
         key: str | None,
         mark: str,
-        patience_s: float,
+        timeout_s: float,
         bounds: Bounds,
     ) -> None:
         self._engine, self._runner, self._carrier, self._log = engine, runner, carrier, log
         self._url, self._mark, self._bounds = f"{url}/prefill", mark, bounds
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._backoff_s, self._retry_time = 0.0, 0.0
@@ -101,12 +101,12 @@ class Borrower:
             await call(self._runner, lambda: self._engine.lose(job.id))
 
     async def _talk(self, job: EngineRequest) -> None:
-        """From the order to the last of its KV, each of the two within the patience."""
+        """From the order to the last of its KV, each of the two within the timeout."""
         assert self._session is not None
         first = None
         try:
             async with (
-                asyncio.timeout(self._patience_s) as timer,
+                asyncio.timeout(self._timeout_s) as timer,
                 self._session.ws_connect(
                     self._url,
                     headers=self._headers,
@@ -116,14 +116,14 @@ class Borrower:
             ):
                 first = await self._first(socket, job)
                 self._backoff_s = 0.0
-                timer.reschedule(asyncio.get_running_loop().time() + self._patience_s)
+                timer.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
                 await self._take(socket, job.id, first)
         finally:
             if first is None:
                 self._put_off()
 
     async def _first(self, socket: aiohttp.ClientWebSocketResponse, job: EngineRequest) -> First:
-        await socket.send_str(write_order(job, self._mark, self._patience_s))
+        await socket.send_str(write_order(job, self._mark, self._timeout_s))
         first = read_first(await socket.receive_str(), self._bounds)
         if first.num_groups != self._engine.num_groups:
             raise ModelError(f"{first.num_groups} groups of layers, not {self._engine.num_groups}")

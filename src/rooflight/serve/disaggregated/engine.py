@@ -1,4 +1,4 @@
-"""`SeparatedEngine`: an engine that prefills for others, or generates what others prefilled.
+"""`DisaggregatedEngine`: an engine that prefills for others, or generates what others prefilled.
 
     prefill(job) -> Delta of its one token, a lease -> read(lease, group)... -> free(lease)
     expect(job) -> offer(first token) -> a row -> insert(group)... -> generate, or lose at any time
@@ -10,8 +10,8 @@ does nothing and says so.
 
 from collections.abc import Callable
 
+from rooflight.batching.disaggregated import DisaggregatedScheduler, Hold
 from rooflight.batching.request import Admission, Request
-from rooflight.batching.separated import Hold, SeparatedScheduler
 from rooflight.program.decode.pages import Values
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
@@ -22,14 +22,14 @@ from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.running import RunningRequest
 
 
-class SeparatedEngine(Engine):
+class DisaggregatedEngine(Engine):
     """The verbs of both sides; `generate` is what `step` does with the rows that decode."""
 
-    scheduler: SeparatedScheduler
+    scheduler: DisaggregatedScheduler
 
     def __init__(self, program: Program, params: Tree, config: EngineConfig) -> None:
         super().__init__(program, params, config)
-        self.scheduler = SeparatedScheduler(config.limits)
+        self.scheduler = DisaggregatedScheduler(config.limits)
         self.num_lost = 0  # prompts that were computed here after all
         self.num_inserted = 0
         self._begin: dict[int, Callable[[], None]] = {}
@@ -89,7 +89,7 @@ class SeparatedEngine(Engine):
         self, id: int, token: int, logprobs: TokenLogprobs | None, begin: Callable[[], None]
     ) -> list[Delta]:
         """Its first token; `begin` is called when there is a row to insert its KV into."""
-        text = self._texts.get(id)
+        text = self._sequences.get(id)
         if text is None or not self.scheduler.offer(id):
             return []
         text.length += 1
@@ -137,7 +137,7 @@ class SeparatedEngine(Engine):
         return hold if hold is not None and self.scheduler.is_current(hold) else None
 
     def _land(self, id: int, row: int) -> None:
-        text = self._texts[id]
+        text = self._sequences[id]
         self._seat(row, text)
         self.device.start_row(row, text.tokens[-1])
         self._forget(id)

@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from rooflight.batching.request import Admission
 from rooflight.errors import UsageError
-from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.disaggregated.messages import (
     Order,
     read_order,
@@ -39,7 +39,7 @@ class Lender:
 
     def __init__(
         self,
-        engine: SeparatedEngine,
+        engine: DisaggregatedEngine,
         runner: Runner,
         exchange: Exchange,
         carrier: Carrier,

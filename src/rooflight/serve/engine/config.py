@@ -21,9 +21,9 @@ class EngineConfig:
     max_waiting_tokens: int | None = None
     tile_tokens: int = 32  # prompts are computed in tiles of this many
     max_logprobs: int = 20
-    num_drafts: int = 0  # tokens that a row may guess ahead in a step; see `drafts`
+    num_draft: int = 0  # tokens that may be proposed ahead per row; see `running`
     cache_dtype: str | None = None  # that of the computation, or int8 or fp8
-    moves_blocks: bool = False  # to another engine, or from one; see `separated`
+    moves_blocks: bool = False  # to another engine, or from one; see `disaggregated`
     host_blocks: int = 0  # of cached prefixes, kept in host memory; see `host_blocks`
     spread: Axes = ()  # mesh axes over which the positions of a row are split
 
@@ -32,7 +32,7 @@ class EngineConfig:
             raise UsageError(f"sizes that are too small: {self}", hint="raise those below 1")
         if self.max_model_tokens > self.limits.pool_tokens:
             raise UsageError(
-                f"a text of {self.max_model_tokens} tokens never fits into {self.num_blocks} blocks"
+                f"a sequence of {self.max_model_tokens} tokens cannot fit {self.num_blocks} blocks"
                 f" of {self.block_tokens}",
                 hint=f"give {-(-self.max_model_tokens // self.block_tokens)} blocks",
             )

@@ -28,15 +28,18 @@ from rooflight.serve.engine.step_function import (
     WORD,
     Packed,
     SlotState,
-    check_drafts,
     draft,
+    score_draft,
     set_masks,
     set_token,
     step,
 )
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
-_DRAFTS, _GUESSES = -1, -2  # the kinds of a call that checks drafts, and of one that makes them
+_CHECKS, _PROPOSALS = (
+    -1,
+    -2,
+)  # the kinds of a call that checks draft tokens, and of one that makes them
 
 
 class Tile(NamedTuple):
@@ -143,12 +146,12 @@ class Device:
         places[:num], lengths[:num] = starts, 1
         return self._dispatch(self._gather(padded, places, lengths), 0)
 
-    def check_drafts(
+    def score_draft(
         self, rows: Sequence[int], starts: Sequence[int], tokens: Sequence[Sequence[int]]
     ) -> PendingResult:
-        """What each row draws after its last token, which is at its start, and after its drafts.
+        """What each row draws after its last token, which is at its start, and its draft tokens.
 
-        Found is [rows, drafts + 1, 2 + 2 K].
+        Found is [rows, draft tokens + 1, 2 + 2 K].
         """
         config, num = self.config, len(rows)
         count = smallest(config.row_counts, num)
@@ -156,18 +159,18 @@ class Device:
         padded[:num] = rows
         places, lengths = np.zeros((2, count), np.int32)
         places[:num], lengths[:num] = starts, [len(some) for some in tokens]
-        given = np.zeros((count, config.num_drafts + 1), np.int32)
+        given = np.zeros((count, config.num_draft + 1), np.int32)
         for i, some in enumerate(tokens):
             given[i, : len(some)] = some
         lines = self._gather(padded, places, lengths)
-        return self._dispatch(np.concatenate([lines, given], 1), _DRAFTS)
+        return self._dispatch(np.concatenate([lines, given], 1), _CHECKS)
 
     def draft(
         self, rows: Sequence[int], starts: Sequence[int], last: Sequence[int], rooms: Sequence[int]
     ) -> PendingResult:
-        """What rows would draw after their last tokens; each has room for so many drafts.
+        """What rows would draw after their last tokens; each has room for so many draft tokens.
 
-        Found is [rows, drafts + 1]; the last column is no draft.
+        Found is [rows, draft tokens + 1]; the last column is no draft.
         """
         config, num = self.config, len(rows)
         count = smallest(config.row_counts, num)
@@ -177,7 +180,7 @@ class Device:
         places[:num], lengths[:num], given[:num] = starts, rooms, last
         lengths[:num] += 1
         lines = self._gather(padded, places, lengths)
-        return self._dispatch(np.concatenate([lines, given[:, None]], 1), _GUESSES)
+        return self._dispatch(np.concatenate([lines, given[:, None]], 1), _PROPOSALS)
 
     def read(self, blocks: Sequence[int], group: KvGroup) -> Values:
         """What some layers have in some blocks."""
@@ -217,7 +220,7 @@ class Device:
     def warm(self, *, is_drafter: bool = False) -> None:
         """Compiles everything that can ever be called, or that a drafter needs."""
         config = self.config
-        kinds = [_GUESSES] if is_drafter else [0, _DRAFTS] if config.num_drafts else [0]
+        kinds = [_PROPOSALS] if is_drafter else [0, _CHECKS] if config.num_draft else [0]
         for width in self._widths:
             for count, kind in product(config.row_counts, kinds):
                 self._function(count, width, kind)
@@ -241,7 +244,7 @@ class Device:
         return PendingResult(found)
 
     def _num_packed(self, kind: int) -> int:
-        return {_DRAFTS: self.config.num_drafts + 1, _GUESSES: 1}.get(kind, kind)
+        return {_CHECKS: self.config.num_draft + 1, _PROPOSALS: 1}.get(kind, kind)
 
     def _function(self, count: int, width: int, kind: int) -> Any:
         key = (count, width, kind)
@@ -255,10 +258,10 @@ class Device:
 
     def _kinds(self, kind: int, width: int, num_tokens: int) -> Any:
         program, num_top = self._program, min(self.config.max_logprobs, self._program.model.vocab)
-        if kind == _GUESSES:
-            return partial(draft, program, width=width, num_drafts=self.config.num_drafts)
-        if kind == _DRAFTS:
-            return partial(check_drafts, program, width=width, num_top=num_top)
+        if kind == _PROPOSALS:
+            return partial(draft, program, width=width, num_draft=self.config.num_draft)
+        if kind == _CHECKS:
+            return partial(score_draft, program, width=width, num_top=num_top)
         return partial(step, program, width=width, num_tokens=num_tokens, num_top=num_top)
 
     def _mask_function(self, count: int) -> Any:

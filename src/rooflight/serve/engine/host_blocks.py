@@ -1,6 +1,6 @@
 """`HostBlocks`: what evicted blocks held, in host memory, until a prompt begins with it again.
 
-Which blocks these are is decided by `batching.HostTier`; here its moves are followed, before the
+`batching.CpuKvOffload` decides which blocks these are; here its moves are followed, before the
 step that writes to the blocks. Reading a block does not wait: what was read is taken off the device
 when the next moves are followed.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from rooflight.batching.host_tier import TierMove, TierOp
+from rooflight.batching.kv_offload import TierMove, TierOp
 from rooflight.batching.request import Key
 from rooflight.program.decode.pages import Values
 from rooflight.serve.engine.device import Device

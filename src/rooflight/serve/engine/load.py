@@ -36,7 +36,7 @@ from rooflight.program.shardings import device_mesh
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.run import Engine
 
-_WIDE = "bf16"  # products of weights in few bits, unless told
+_WIDE = "bf16"  # matmuls of quantized weights, unless told
 THREADS = 4  # of XLA for a device made of a CPU, see `_make_devices`
 
 
@@ -47,7 +47,7 @@ class Placement:
     on: str = "v5e"  # a slice; of one chip it does not matter which
     layout: str = "tp=1"  # in ways
     dtypes: str = "f32"  # WEIGHTS[/KV[/COMPUTE]]
-    drafter: str | None = None  # a folder with a smaller model that guesses ahead, on one device
+    drafter: str | None = None  # a folder with a draft model, on one device
 
     def __post_init__(self) -> None:
         check_one_engine(self.split)
@@ -94,7 +94,7 @@ def _load(
     params = import_huggingface(folder, program.specs, target).params
     dtypes = parse_precision(placement.dtypes)
     if dtypes.weights.name in FORMATS:
-        params = _in_few_bits(program.model, params, dtypes.weights.name)
+        params = _quantized(program.model, params, dtypes.weights.name)
     return program, params, spread_axes(setting)
 
 
@@ -138,6 +138,6 @@ def _check(split: ServingLayout, cache: Rule) -> None:
         )
 
 
-def _in_few_bits(model: ModelSpec, params: Tree, dtype: str) -> Tree:
+def _quantized(model: ModelSpec, params: Tree, dtype: str) -> Tree:
     with jax.set_mesh(jax.tree.leaves(params)[0].sharding.mesh):
         return jax.jit(partial(quantize_weights, model, dtype=dtype))(params)

@@ -4,7 +4,7 @@
 
 The host is one step ahead of what it has read: a step is dispatched before the tokens of the one
 before are read, which stay on the device as its input. So a text that ends at a stop token has run
-one step too far, and what that step made of it is dropped. Jobs that follow a grammar, and drafts,
+one step too far, and what that step made of it is dropped. A grammar, and draft tokens,
 need to know the tokens so far: with them the engine reads each step before the next.
 """
 
@@ -45,7 +45,7 @@ class _Dispatched(NamedTuple):
 
     found: PendingResult
     lines: Sequence[tuple[int, RunningRequest]]
-    drafts: Sequence[Sequence[int]] = ()  # of each line, if the call checked any
+    draft: Sequence[Sequence[int]] = ()  # of each line, if the call checked any
 
 
 class Engine:
@@ -56,7 +56,7 @@ class Engine:
         self.device = Device(program, params, config)
         self.scheduler = Scheduler(config.limits)
         self._vocab = program.model.vocab
-        self._texts: dict[int, RunningRequest] = {}
+        self._sequences: dict[int, RunningRequest] = {}
         self._by_row: dict[int, RunningRequest] = {}
         self._pending: list[_Dispatched] = []
         self._deltas: list[Delta] = []  # of the step at hand
@@ -64,7 +64,7 @@ class Engine:
         self._guided_rows: set[int] = set()  # where the device has a mask
         self._compilations_when_warm = 0
         self._counts = TokenCounts()
-        self._drafter: Device | None = None  # a model that guesses
+        self._drafter: Device | None = None  # a draft model
         self._host = HostBlocks(self.device)
 
     # What goes in
@@ -77,15 +77,15 @@ class Engine:
         self._compilations_when_warm = self._num_compilations
 
     def draft_with(self, program: Program, params: Tree) -> None:
-        """Lets a smaller model guess ahead, in place of what a text has said before.
+        """Lets a smaller model propose tokens, in place of what a text has said before.
 
         Its keys and values lie in blocks of the same numbers, so the scheduler knows one cache.
         """
-        if program.model.vocab != self._vocab or not self.config.num_drafts:
+        if program.model.vocab != self._vocab or not self.config.num_draft:
             raise UsageError(
-                f"{program.model.name} with {program.model.vocab} tokens cannot guess"
-                f" {self.config.num_drafts} of {self._vocab}",
-                hint="take a smaller model of the same family, and let it guess at least one token",
+                f"{program.model.name} with {program.model.vocab} tokens cannot propose"
+                f" {self.config.num_draft} of {self._vocab}",
+                hint="take a smaller model of the same family, and propose at least one token",
             )
         sizes = replace(self.config, cache_dtype=None, moves_blocks=False, host_blocks=0, spread=())
         self._drafter = Device(program, params, sizes)
@@ -102,16 +102,16 @@ class Engine:
         found = self.check(job)
         if found is not Admission.ADMITTED:
             return found
-        text = RunningRequest(job, self.config.block_tokens, guesses=self._looks_back)
+        text = RunningRequest(job, self.config.block_tokens, speculates=self._looks_back)
         found = enqueue(text.request)
         if found is Admission.ADMITTED:
-            self._texts[job.id] = text
+            self._sequences[job.id] = text
             self._num_guided += job.allowed is not None
         return found
 
     def cancel(self, id: int) -> Delta | None:
         """Drops a job at once; None if it is not here, or already done."""
-        text = self._texts.get(id)
+        text = self._sequences.get(id)
         if text is None:
             return None
         self.scheduler.cancel(id)
@@ -126,7 +126,7 @@ class Engine:
     @property
     def ids(self) -> list[int]:
         """Of the jobs that are here."""
-        return list(self._texts)
+        return list(self._sequences)
 
     def step(self) -> list[Delta]:
         """Dispatches the next step, then reads the tokens of the one before."""
@@ -135,7 +135,7 @@ class Engine:
         self._dispatch(batch)
         self.scheduler.commit()
         self._read(before)
-        if self._num_guided or self.config.num_drafts:
+        if self._num_guided or self.config.num_draft:
             before, self._pending = self._pending, []
             self._read(before)
         return self._take_deltas()
@@ -148,7 +148,7 @@ class Engine:
         self._guided_rows.clear()
         self._host.clear()
         self.scheduler.abort()
-        lost = [t for t in self._texts.values() if t.job.id not in self.scheduler]
+        lost = [t for t in self._sequences.values() if t.job.id not in self.scheduler]
         return self._take_deltas() + [self._end(text, Finish.FAILED, error) for text in lost]
 
     def _take_deltas(self) -> list[Delta]:
@@ -166,13 +166,13 @@ class Engine:
 
     @property
     def _devices(self) -> Sequence[Device]:
-        """Those with a cache: of the model, and of one that guesses."""
+        """Those with a cache: of the model, and of a draft model."""
         return (self.device,) if self._drafter is None else (self.device, self._drafter)
 
     @property
     def _looks_back(self) -> bool:
-        """Whether guesses are what a text has said before."""
-        return self.config.num_drafts > 0 and self._drafter is None
+        """Whether draft tokens are what a text has said before."""
+        return self.config.num_draft > 0 and self._drafter is None
 
     # Inside a step
 
@@ -189,7 +189,7 @@ class Engine:
 
     def _open(self, chunk: PrefillChunk) -> None:
         """Gives a text the row that the scheduler chose for it."""
-        text = self._texts[chunk.id]
+        text = self._sequences[chunk.id]
         self._seat(chunk.row, text)
         if text.cached is None:
             text.began = time.monotonic()
@@ -227,33 +227,33 @@ class Engine:
             self.device.allow(masks)
 
     def _generate(self, rows: Sequence[int]) -> None:
-        texts = [self._by_row[row] for row in rows]
-        starts = [t.length - 1 for t in texts]
-        drafts = self._draft(rows, texts, starts) if self.config.num_drafts else ()
-        if any(drafts):
-            given = [[t.tokens[-1], *more] for t, more in zip(texts, drafts, strict=True)]
-            found = self.device.check_drafts(rows, starts, given)
+        sequences = [self._by_row[row] for row in rows]
+        starts = [t.length - 1 for t in sequences]
+        draft = self._draft(rows, sequences, starts) if self.config.num_draft else ()
+        if any(draft):
+            given = [[t.tokens[-1], *more] for t, more in zip(sequences, draft, strict=True)]
+            found = self.device.score_draft(rows, starts, given)
         else:
-            found, drafts = self.device.generate(rows, starts), ()
-        for text in texts:
+            found, draft = self.device.generate(rows, starts), ()
+        for text in sequences:
             text.length += 1
-        self._pending.append(_Dispatched(found, list(enumerate(texts)), drafts))
+        self._pending.append(_Dispatched(found, list(enumerate(sequences)), draft))
 
     def _draft(
-        self, rows: Sequence[int], texts: Sequence[RunningRequest], starts: Sequence[int]
+        self, rows: Sequence[int], sequences: Sequence[RunningRequest], starts: Sequence[int]
     ) -> list[list[int]]:
         """Guesses for each row, as many as there are blocks for."""
-        most, drafter = self.config.num_drafts, self._drafter
+        most, drafter = self.config.num_draft, self._drafter
         if drafter is None:
-            drafts = [text.guess(most) for text in texts]
-            return [d[: self._reserve(row, len(d))] for row, d in zip(rows, drafts, strict=True)]
-        pairs = zip(rows, texts, strict=True)
+            draft = [text.propose(most) for text in sequences]
+            return [d[: self._reserve(row, len(d))] for row, d in zip(rows, draft, strict=True)]
+        pairs = zip(rows, sequences, strict=True)
         rooms = [self._reserve(row, text.num_more(most)) for row, text in pairs]
-        found = drafter.draft(rows, starts, [t.tokens[-1] for t in texts], rooms).read()
+        found = drafter.draft(rows, starts, [t.tokens[-1] for t in sequences], rooms).read()
         return [line[:room].tolist() for line, room in zip(found, rooms, strict=False)]
 
     def _reserve(self, row: int, wanted: int) -> int:
-        """Blocks for so many drafts of a row, or for as many as there can be."""
+        """Blocks for so many draft tokens of a row, or for as many as there can be."""
         if not wanted:
             return 0
         self._write_tables(self.scheduler.reserve(row, wanted))
@@ -275,7 +275,7 @@ class Engine:
                 text.length += 1
 
     def _tiles(self, chunk: PrefillChunk, size: int) -> Iterable[Tile]:
-        tokens, end = self._texts[chunk.id].tokens, chunk.start + chunk.tokens
+        tokens, end = self._sequences[chunk.id].tokens, chunk.start + chunk.tokens
         for start in range(chunk.start, end, size):
             stop = min(start + size, end)
             is_last = chunk.is_last and stop == end
@@ -285,20 +285,20 @@ class Engine:
 
     def _read(self, dispatched: Sequence[_Dispatched]) -> None:
         """Waits for the tokens of a step; those of a text that ended meanwhile are dropped."""
-        for found, lines, drafts in dispatched:
+        for found, lines, draft in dispatched:
             values = found.read()
             for line, text in lines:
                 if text.finish is None:
-                    some = drafts[line] if drafts else ()
+                    some = draft[line] if draft else ()
                     self._deltas.append(self._take(text, values[line], some))
 
-    def _take(self, text: RunningRequest, values: Ints, drafts: Sequence[int]) -> Delta:
-        """The next tokens of a text, one more than drafts hold, and whether they were the last."""
+    def _take(self, text: RunningRequest, values: Ints, draft: Sequence[int]) -> Delta:
+        """The next tokens of a text, one more than accepted, and whether they were the last."""
         lines = np.atleast_2d(values)
-        drawn: list[int] = lines[: len(drafts) + 1, 0].tolist()
-        num = 1 + next((i for i, t in enumerate(drafts) if t != drawn[i]), len(drafts))
-        if drafts:
-            self._accept(text, num - 1, len(drafts))
+        drawn: list[int] = lines[: len(draft) + 1, 0].tolist()
+        num = 1 + next((i for i, t in enumerate(draft) if t != drawn[i]), len(draft))
+        if draft:
+            self._accept(text, num - 1, len(draft))
         wanted = lines[:num] if text.job.logprobs else ()
         return self._gain(text, drawn[:num], [logprobs_of(x, text.job.logprobs) for x in wanted])
 
@@ -324,8 +324,8 @@ class Engine:
         logprobs = tuple(found[: len(tokens)])
         return Delta(job.id, tuple(tokens), logprobs, finish, cached, began=began)
 
-    def _accept(self, text: RunningRequest, accepted: int, drafted: int) -> None:
-        self._counts.drafted_tokens += drafted
+    def _accept(self, text: RunningRequest, accepted: int, draft_tokens: int) -> None:
+        self._counts.draft_tokens += draft_tokens
         self._counts.accepted_tokens += accepted
         text.length += accepted
         self.scheduler.accept(text.job.id, accepted)
@@ -340,6 +340,6 @@ class Engine:
 
     def _end(self, text: RunningRequest, finish: Finish, error: str = "") -> Delta:
         text.finish = finish
-        del self._texts[text.job.id]
+        del self._sequences[text.job.id]
         self._num_guided -= text.job.allowed is not None
         return Delta(text.job.id, finish=finish, cached_tokens=text.report_cached(), error=error)

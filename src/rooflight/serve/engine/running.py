@@ -6,12 +6,12 @@ from rooflight.batching.prefix import KeyChain
 from rooflight.batching.request import Request
 from rooflight.serve.engine.request import EngineRequest, Finish
 
-# `Drafts`: guesses at the next tokens of a text from what it has said before.
+# `PromptLookup`: proposes the next tokens of a text from what it has said before.
 
 _LENGTHS = (3, 2)  # tokens that are looked up, the longest match first
 
 
-class Drafts:
+class PromptLookup:
     """An index of one text, kept up as it grows."""
 
     __slots__ = ("_after", "_tokens")
@@ -29,12 +29,12 @@ class Drafts:
                     self._after[tuple(self._tokens[at - length : at])] = at
             self._tokens.append(token)
 
-    def guess(self, count: int) -> list[int]:
+    def propose(self, count: int) -> list[int]:
         """At most `count` tokens that may come next.
 
-        >>> drafts = Drafts()
-        >>> drafts.extend([7, 1, 2, 3, 4, 9, 1, 2])
-        >>> drafts.guess(2)
+        >>> lookup = PromptLookup()
+        >>> lookup.extend([7, 1, 2, 3, 4, 9, 1, 2])
+        >>> lookup.propose(2)
         [3, 4]
         """
         end = len(self._tokens)
@@ -52,20 +52,20 @@ class RunningRequest:
         "began",
         "cached",
         "chain",
-        "drafts",
         "finish",
         "is_reported",
         "job",
         "keys",
         "length",
+        "lookup",
         "tokens",
     )
 
-    def __init__(self, job: EngineRequest, block_tokens: int, *, guesses: bool) -> None:
+    def __init__(self, job: EngineRequest, block_tokens: int, *, speculates: bool) -> None:
         self.job = job
-        self.drafts = Drafts() if guesses and job.allowed is None else None
-        if self.drafts is not None:
-            self.drafts.extend(job.prompt)
+        self.lookup = PromptLookup() if speculates and job.allowed is None else None
+        if self.lookup is not None:
+            self.lookup.extend(job.prompt)
         self.tokens = list(job.prompt)
         self.chain = KeyChain(block_tokens=block_tokens, salt=job.salt)
         self.keys: list[bytes] = self.chain.extend(job.prompt)
@@ -89,8 +89,8 @@ class RunningRequest:
     def append(self, token: int) -> Sequence[bytes]:
         """One more token; the key of the block that it fills."""
         self.tokens.append(token)
-        if self.drafts is not None:
-            self.drafts.extend((token,))
+        if self.lookup is not None:
+            self.lookup.extend((token,))
         keys = self.chain.extend((token,))
         self.keys += keys
         return keys
@@ -106,6 +106,6 @@ class RunningRequest:
         left = self.job.max_new_tokens - self.num_made - 1
         return 0 if self.job.allowed is not None else min(most, left)
 
-    def guess(self, most: int) -> list[int]:
+    def propose(self, most: int) -> list[int]:
         """Tokens that may come next, from what the text has said before."""
-        return [] if self.drafts is None else self.drafts.guess(self.num_more(most))
+        return [] if self.lookup is None else self.lookup.propose(self.num_more(most))

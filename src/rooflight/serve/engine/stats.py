@@ -19,7 +19,7 @@ class EngineStats:
     prefix_queries: int  # prompt tokens that were looked up in the prefix cache
     prefix_hits: int  # and found there
     preemptions: int
-    drafted_tokens: int  # guesses that the model checked
+    draft_tokens: int  # proposed, and checked by the model
     accepted_tokens: int  # and took
     compilations_after_ready: int
     restored_blocks: int  # of cached prefixes, from host memory
@@ -32,7 +32,7 @@ class TokenCounts:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     prefix_queries: int = 0
-    drafted_tokens: int = 0
+    draft_tokens: int = 0
     accepted_tokens: int = 0
 
 
@@ -50,7 +50,7 @@ def stats_of(scheduler: Scheduler, counts: TokenCounts, compilations: int) -> En
         prefix_queries=counts.prefix_queries,
         prefix_hits=room.cached_tokens,
         preemptions=scheduler.num_preemptions,
-        drafted_tokens=counts.drafted_tokens,
+        draft_tokens=counts.draft_tokens,
         accepted_tokens=counts.accepted_tokens,
         compilations_after_ready=compilations,
         restored_blocks=0 if room.tier is None else room.tier.num_restored,

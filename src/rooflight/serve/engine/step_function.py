@@ -59,7 +59,7 @@ def step(
     return found[:, 0], cache, state._replace(tokens=state.tokens.at[row].set(drawn[:, 0]))
 
 
-def check_drafts(
+def score_draft(
     program: Program,
     params: Tree,
     cache: Layers,
@@ -69,7 +69,7 @@ def check_drafts(
     width: int,
     num_top: int,
 ) -> tuple[jax.Array, Layers, SlotState]:
-    """The last token of each row and the drafts after it: what the row draws after each of them.
+    """The last token of each row and the draft tokens after it: what the row draws after each.
 
     The next token of a row is the one after the last draft that it would have drawn itself.
     """
@@ -94,9 +94,9 @@ def draft(
     packed: jax.Array,
     *,
     width: int,
-    num_drafts: int,
+    num_draft: int,
 ) -> tuple[jax.Array, Layers, SlotState]:
-    """What each row would draw next, token by token: [B, drafts + 1], the last of them no draft.
+    """What each row would draw next, token by token: [B, draft tokens + 1], the last no draft.
 
     It is computed so that the cache has the last draft, too. A row stops writing to its cache after
     as many tokens as it has room for. Noise is that of the row's seed and the token's position, as
@@ -115,8 +115,8 @@ def draft(
         return cache, last, drawn.at[:, i].set(last)
 
     last = packed[:, Packed.COUNT + width]
-    drawn = jnp.zeros((packed.shape[0], num_drafts + 1), jnp.int32)
-    cache, _, drawn = lax.fori_loop(0, num_drafts + 1, more, (cache, last, drawn))
+    drawn = jnp.zeros((packed.shape[0], num_draft + 1), jnp.int32)
+    cache, _, drawn = lax.fori_loop(0, num_draft + 1, more, (cache, last, drawn))
     return drawn, cache, state
 
 

@@ -65,7 +65,7 @@ async def _read(request: web.Request, most_bytes: int) -> bytes:
 
 
 def parse_json(body: bytes) -> Json:
-    """Strict JSON in UTF-8: no NaN, no endless digits, no depth that a stack has not.
+    """Strict JSON in UTF-8: no NaN, no endless digits, no depth beyond a stack.
 
     >>> parse_json(b'{"n": 1}')
     {'n': 1}

@@ -65,7 +65,7 @@ class Bounded:
         print(line, file=process.stdin, flush=True)
 
     def stop(self) -> None:
-        """Whoever waits for a result gets none."""
+        """A caller that waits for a result gets none."""
         if self._process is not None:
             self._process.kill()
         with self._lock:

@@ -1,6 +1,6 @@
 """`Exchange`: from the thread of the engine to the requests that wait on the event loop.
 
-One call crosses over for each step, however many requests it feeds. What a request has not taken
+One call crosses over for each step, however many requests it feeds. What a request did not take
 yet is at most the tokens it asked for, so a slow reader holds a bounded list of integers.
 """
 

@@ -1,4 +1,4 @@
-"""`FairQueue`: by which keys share the queue and the engine evenly, whoever sends more.
+"""`FairQueue`: by which keys share the queue and the engine evenly, whichever key sends more.
 
 Start-time fair queueing: the work of a key is laid end to end on its own line, and the engine takes
 the earliest start. A key that floods only pushes its own work back; one that was idle starts at

@@ -28,7 +28,7 @@ def until_signal() -> asyncio.Event:
 
 
 async def until_ended(num_open: Callable[[], int], seconds: float) -> bool:
-    """Waits for requests to end; false if some have not."""
+    """Waits for requests to end; false if some did not."""
     start, grace = time.monotonic(), min(_GRACE_SECONDS, seconds)
     while (gone := time.monotonic() - start) < grace or (num_open() and gone < seconds):
         await asyncio.sleep(0.02)

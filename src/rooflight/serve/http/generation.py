@@ -77,7 +77,7 @@ class Generation:
             self._port.exchange.open(choice.job.id, self._inbox)
             try:
                 found = self._port.intake.submit(choice.job)
-            except UsageError:  # tokens that this tokenizer has and this model has not
+            except UsageError:  # tokens that this tokenizer has and this model lacks
                 raise invalid("prompt", "tokens outside the vocabulary of this model") from None
             if found is not Admission.ADMITTED:
                 raise self._refusal(found, retry_after)
@@ -91,7 +91,7 @@ class Generation:
         return overloaded("too many requests are waiting", retry_after=retry_after)
 
     def close(self) -> None:
-        """Cancels what has not ended, and counts how it went; called once."""
+        """Cancels what still runs, and counts how it went; called once."""
         for choice in self.choices:
             self._port.exchange.close(choice.job.id)
             if choice.num_tokens == 0:

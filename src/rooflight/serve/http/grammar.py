@@ -48,7 +48,7 @@ class Grammars:
         self._workers = WorkerThreads("grammar", threads=1, a_key=1)
 
     async def guides(self, schema: Mapping[str, Json], count: int, *, key: str) -> list[Allowed]:
-        """Compiles a schema once, for so many texts; a key has one under way, others come between.
+        """Compiles a schema once, for so many sequences; a key has one under way, others between.
 
         A grammar comes from a client: it is tried first where it can take neither the time nor
         the memory of this process. What passed there takes as little here.

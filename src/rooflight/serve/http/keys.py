@@ -132,7 +132,7 @@ class Bucket:
 
 
 class Allowance:
-    """What one key has left: requests and tokens a minute, requests at once."""
+    """What one key has left: requests and tokens per minute, requests at once."""
 
     __slots__ = ("_key", "_requests", "_tokens", "num_running")
 
@@ -148,7 +148,7 @@ class Allowance:
             raise _limited("concurrent", "requests at once", self._key.concurrent, 1)
         wait = self._requests.wait(1)
         if wait > 0:
-            raise _limited("requests", "requests a minute", self._key.requests, wait)
+            raise _limited("requests", "requests per minute", self._key.requests, wait)
         self._requests.take(1)
         self.num_running += 1
 
@@ -162,7 +162,7 @@ class Allowance:
             limit = f"{self._key.tokens:.0f} a minute"
             raise ApiError(400, "too_large", f"{tokens} tokens, above this key's {limit}")
         if wait > 0:
-            raise _limited("tokens", "tokens a minute", self._key.tokens, wait)
+            raise _limited("tokens", "tokens per minute", self._key.tokens, wait)
         self._tokens.take(tokens)
 
     def give_back(self, tokens: int) -> None:

@@ -78,7 +78,9 @@ class _Model:
 def _shared(bounds: Bounds) -> dict[str, JsonField]:
     tokens = Integer(1, bounds.max_model_tokens - 1)
     stop = Text(bounds.max_stop_characters, least=1)
-    stops = AnyOf((stop, Items(stop, bounds.max_stops)), f"at most {bounds.max_stops} short texts")
+    stops = AnyOf(
+        (stop, Items(stop, bounds.max_stops)), f"at most {bounds.max_stops} short strings"
+    )
     return {
         "max_tokens": tokens,
         "temperature": Real(0, 2),
@@ -102,9 +104,9 @@ def _shared(bounds: Bounds) -> dict[str, JsonField]:
 def _completion_only(bounds: Bounds) -> dict[str, JsonField]:
     return {
         "logprobs": Integer(0, bounds.max_logprobs),
-        "best_of": Unserved(Enumeration((1,)), "the best of several texts", "1"),
+        "best_of": Unserved(Enumeration((1,)), "the best of several sequences", "1"),
         "echo": Unserved(Enumeration((False,)), "prompts in answers", "false"),
-        "suffix": Unserved(Enumeration(("",)), "texts between two others", '""'),
+        "suffix": Unserved(Enumeration(("",)), "text between two others", '""'),
     }
 
 

@@ -214,7 +214,7 @@ async def _stream(
     return await writer.end(last)
 
 
-# The OpenAPI document, written from the very fields that validate requests.
+# The OpenAPI document, written from the fields that validate requests.
 
 Document = dict[str, Any]  # JSON
 _ERROR: Document = {

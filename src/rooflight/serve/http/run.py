@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflight.serve.disaggregated.engine import SeparatedEngine
-from rooflight.serve.disaggregated.separation import PeerConfig
+from rooflight.serve.disaggregated.engine import DisaggregatedEngine
+from rooflight.serve.disaggregated.sides import PeerConfig
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
 from rooflight.serve.engine.run import Engine
@@ -40,12 +40,12 @@ class Deployment:
     sock: socket.socket
     placement: Placement
     log: str | None  # a file; None for stderr
-    separation: PeerConfig | None = None
+    peer: PeerConfig | None = None
 
 
 def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:
     """Serves until it is told to stop; false if requests had to be cut off."""
-    make = Engine if deployment.separation is None else SeparatedEngine
+    make = Engine if deployment.peer is None else DisaggregatedEngine
     engine = load_engine(deployment.folder, deployment.config, deployment.placement, make=make)
     log = Log(deployment.log)
     service = Service(
@@ -54,7 +54,7 @@ def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:
         deployment.settings,
         deployment.limit,
         log,
-        deployment.separation,
+        deployment.peer,
     )
     try:
         return_large_blocks()

@@ -18,7 +18,7 @@ from typing import TypeVar
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.serve.disaggregated.borrower import Borrower
 from rooflight.serve.disaggregated.route import Lender
-from rooflight.serve.disaggregated.separation import PeerConfig, make_side
+from rooflight.serve.disaggregated.sides import PeerConfig, make_side
 from rooflight.serve.engine.request import Allowed, EngineRequest, Sampling
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
@@ -55,7 +55,7 @@ class Health:
     floor_seconds: float
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         return max(self.floor_seconds, _STEPS * (self.step_seconds or 0.0))
 
     @property
@@ -69,7 +69,7 @@ class Health:
 
     @property
     def is_live(self) -> bool:
-        return not self.runner.is_dead and self.stalled_seconds <= self.patience
+        return not self.runner.is_dead and self.stalled_seconds <= self.timeout
 
     @property
     def is_ready(self) -> bool:
@@ -93,7 +93,7 @@ class ServerSettings:
     deadline_s: float = 600.0  # of a request, from when its body is read to its last byte
     write_s: float = 20.0  # that a reader may take to make room in its socket
     drain_s: float = 60.0  # that running requests get when the server is told to stop
-    patience_s: float = 5.0  # after which a step is stuck, unless three predicted are longer
+    timeout_s: float = 5.0  # after which a step is stuck, unless three predicted are longer
     open_metrics: bool = False  # no key is asked for them
 
 
@@ -107,7 +107,7 @@ class Service:
         settings: ServerSettings,
         limit: WaitingLimit,
         log: Log,
-        separation: PeerConfig | None = None,
+        peer: PeerConfig | None = None,
     ) -> None:
         self.settings = settings
         self.log = log
@@ -121,11 +121,11 @@ class Service:
         self.runner = Runner(engine, self.exchange.deliver)
         self.lender: Lender | None = None
         self._borrower: Borrower | None = None
-        if separation is not None:
-            side = make_side(separation, engine, self.runner, self.exchange, bounds, log)
+        if peer is not None:
+            side = make_side(peer, engine, self.runner, self.exchange, bounds, log)
             self.lender = side if isinstance(side, Lender) else None
             self._borrower = side if isinstance(side, Borrower) else None
-        self.health = Health(self.runner, limit.step_seconds, settings.patience_s)
+        self.health = Health(self.runner, limit.step_seconds, settings.timeout_s)
         self.metrics = ServerMetrics(settings.name, self.runner.stats, self._gauges())
         self.bodies = Bodies()
         self.is_draining = False

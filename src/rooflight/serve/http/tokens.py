@@ -114,5 +114,5 @@ def read_object(path: Path, *, hint: str) -> dict[str, Any]:
     try:
         found = json.loads(read_file(path, hint=hint))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {error}", hint=hint) from None
+        raise UsageError(f"{path} must be JSON: {error}", hint=hint) from None
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}

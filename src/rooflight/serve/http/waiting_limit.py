@@ -1,9 +1,9 @@
-"""How much may wait: what the engine can prefill within the promised time to first token.
+"""How much may wait: what the engine can prefill within the TTFT SLO.
 
-    tokens that may wait = TTFT * prefill tokens a second
+    tokens that may wait = TTFT * prefill tokens per second
 
 A full step decodes all rows and prefills with the rest of its budget; the planner says how long
-that takes. It stops holding when steps are not full, where a request waits less than promised.
+that takes. It stops holding when steps are not full, where a request waits less than the SLO.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class WaitingLimit:
 def waiting_limit(
     limits: Limits, cost: StepCost | None, *, ttft_s: float | None, max_model_tokens: int
 ) -> WaitingLimit:
-    """From the planner's step time and the promise; a stated default where either is missing."""
+    """From the planner's step time and the SLO; a stated default where either is missing."""
     seconds, rate = None, None
     prefill = limits.max_step_tokens - limits.max_rows
     if cost is not None and prefill > 0:
@@ -44,10 +44,10 @@ def waiting_limit(
         )
         rate = prefill / seconds
     if rate is None or ttft_s is None:
-        missing = "the time of a step is unknown" if rate is None else "no TTFT is promised"
+        missing = "the time of a step is unknown" if rate is None else "there is no TTFT SLO"
         tokens = max(_DEFAULT_STEPS * limits.max_step_tokens, max_model_tokens)
         because = f"{missing}: the default of {_DEFAULT_STEPS} full steps"
         return WaitingLimit(tokens, seconds, rate, because)
     tokens = max(int(ttft_s * rate), max_model_tokens)
-    because = f"a TTFT of {ttft_s:g} s at {rate:,.0f} prefill tokens a second, as planned"
+    because = f"a TTFT of {ttft_s:g} s at {rate:,.0f} prefill tokens per second, as planned"
     return WaitingLimit(tokens, seconds, rate, because)

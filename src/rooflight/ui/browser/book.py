@@ -255,8 +255,8 @@ def _as_shards(entry: Entry) -> ViewLink | None:
     arrays = units.get("contraction") or units.get("tensor")
     if not arrays or not {"slice", "mesh"} <= units.keys():
         return None
-    product = parse_contraction(arrays) if "->" in arrays else None
-    tensors = product.operands if product else (parse_tensor(arrays),)
+    matmul = parse_contraction(arrays) if "->" in arrays else None
+    tensors = matmul.operands if matmul else (parse_tensor(arrays),)
     dims = {dim: entry.inputs.get(dim) for tensor in tensors for dim in tensor.dims}
     sizes = [f"{dim}={i.value}" for dim, i in dims.items() if i and isinstance(i.value, int)]
     if len(sizes) < len(dims):

@@ -104,11 +104,11 @@ def _command(question: ViewQuery, chip: Chip) -> str:
 
 _SHOW = ("parts", "systolic array", "HBM streaming")
 _DRAWN = "of the drawn array"
-_SMALL = "of the drawn product"
+_SMALL = "of the drawn matmul"
 
 _ARRAY = ("show", "systolic array")
 _STREAM = ("show", "HBM streaming")
-_PRODUCT = ("show", "systolic array", "HBM streaming")
+_MATMUL = ("show", "systolic array", "HBM streaming")
 
 VIEW = View(
     "chip",
@@ -136,10 +136,10 @@ VIEW = View(
             *("b", "B", "count", "256", "[B,D] x [D,F], or two of [B,D]"),
             stops=_POWERS,
             most=1e9,
-            when=_PRODUCT,
+            when=_MATMUL,
         ),
-        Field("d", "D", "count", "4096", "of the chip's product", most=1e9, when=_PRODUCT),
-        Field("f", "F", "count", "16384", "of the chip's product", most=1e9, when=_PRODUCT),
+        Field("d", "D", "count", "4096", "of the chip's matmul", most=1e9, when=_MATMUL),
+        Field("f", "F", "count", "16384", "of the chip's matmul", most=1e9, when=_MATMUL),
         Field("dtype", "Dtype", "choice", "bf16", choices=tuple(DTYPES), when=_STREAM),
         Field("chunks", "Chunks", "count", "8", stops=_CHUNKS, most=16, when=_STREAM),
         Field(

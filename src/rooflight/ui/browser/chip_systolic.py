@@ -1,4 +1,4 @@
-"""The systolic array of Chip: a small product, cycle by cycle, with the values that move."""
+"""The systolic array of Chip: a small matmul, cycle by cycle, with the values that move."""
 
 from rooflight.costs.systolic import Cycles, systolic_cycles
 from rooflight.costs.systolic_steps import Cycle, Matrix, systolic_steps
@@ -22,7 +22,7 @@ _MOST_CYCLES = 64
 _SEEN = 4  # values that are seen to wait
 _COLUMNS = (
     Column("array", "array"),
-    Column("product", "product"),
+    Column("matmul", "matmul"),
     Column("fill_cycles", "fill", show_count),
     Column("stream_cycles", "stream", show_count),
     Column("drain_cycles", "drain", show_count),
@@ -77,10 +77,10 @@ def _table(question: ViewQuery, chip: Chip, small: Cycles, *, double: bool) -> T
 
 
 def _row(
-    array: str, product: str, cycles: Cycles, seconds: float | None
+    array: str, matmul: str, cycles: Cycles, seconds: float | None
 ) -> tuple[str | float | None, ...]:
     parts = (cycles.fill, cycles.stream, cycles.drain, cycles.total)
-    return (array, product, *parts, seconds, cycles.utilisation)
+    return (array, matmul, *parts, seconds, cycles.utilisation)
 
 
 def _film(cycles: tuple[Cycle, ...], x: Matrix, w: Matrix, rows: int, cols: int) -> Film:

@@ -60,7 +60,7 @@ def _sentences(step: CompiledStep, dump: Dump, time: CompiledTime | None) -> Ite
     module = step.module
     yield (
         f"{module.name}, {dump.stage}, one of {module.num_partitions:,} devices:"
-        f" {format_si(step.known_flops, 'FLOP')} of matmuls a step, {len(step.collectives)}"
+        f" {format_si(step.known_flops, 'FLOP')} of matmuls per step, {len(step.collectives)}"
         " collectives"
     )
     if time is None:
@@ -145,7 +145,7 @@ def _grouped(found: Sequence[Collective]) -> Grouped:
 
 
 def collective_table(key: str, caption: str, found: Grouped) -> Table:
-    """Equal ones in one row, the most bytes a step first, the smallest left out."""
+    """Equal ones in one row, the most bytes per step first, the smallest left out."""
     groups: dict[tuple[str, str, int, str], list[int | None]] = {}
     for kind, axes, nbytes, count, source in found:
         place = source.rpartition("/")[2]
@@ -164,7 +164,7 @@ def collective_table(key: str, caption: str, found: Grouped) -> Table:
         Column("axes", "axes"),
         Column("bytes", "bytes", show_bytes),
         Column("count", "times", show_count),
-        Column("bytes_per_step", "bytes a step", show_bytes),
+        Column("bytes_per_step", "bytes per step", show_bytes),
         Column("source", "from"),
     )
     return Table(key, caption + more, columns, tuple(rows[:MOST_ROWS]))

@@ -31,7 +31,7 @@ class Figure:
 
 
 def _shard(where: str, shows: str, arrays: str, **more: str) -> Figure:
-    """A product or an array over four or more devices."""
+    """A matmul or an array over four or more devices."""
     question = {"on": "v5e:2x2", "mesh": "X=2,Y=2", "dims": "I=1024,J=1024,K=1024"} | more
     picture = "steps" if "->" in arrays else "holders"
     return Figure(where, shows, "shard", picture, (("arrays", arrays), *question.items()))
@@ -93,7 +93,7 @@ FIGURES: tuple[Figure, ...] = (
     _shard("ch. 3", "one dim split, copies along the other axis", "A[I_X,J]"),
     _shard("ch. 3", "one dim split over two axes", "A[I_XY,J]"),
     _shard("ch. 3", "the same, the axes in the other order", "A[I_YX,J]"),
-    _shard("ch. 3", "a product with no collective", "A[I_X,J] * B[J,K_Y] -> C[I_X,K_Y]"),
+    _shard("ch. 3", "a matmul with no collective", "A[I_X,J] * B[J,K_Y] -> C[I_X,K_Y]"),
     _shard("ch. 3", "a contracted dim split on one side", "A[I,J_X] * B[J,K] -> C[I,K]"),
     _shard("ch. 3", "a contracted dim split on both sides", "A[I,J_X] * B[J_X,K] -> C[I,K]"),
     _shard("ch. 3", "both sides split over one axis", "A[I_X,J] * B[J,K_X] -> C[I_X,K]"),

@@ -1,4 +1,4 @@
-"""A simulated pipeline schedule as a chart: a row a device, a bar a slot."""
+"""A simulated pipeline schedule as a chart: a row per device, a bar a slot."""
 
 from fractions import Fraction
 
@@ -42,10 +42,10 @@ def _plural(count: Fraction | int, noun: str) -> str:
 
 
 def chart_of(found: PipelineRun) -> Gantt:
-    """A row a device, a bar a slot."""
+    """A row per device, a bar a slot."""
     schedule = found.schedule
     size = f"{_plural(schedule.stages, 'stage')}, {_plural(schedule.microbatches, 'microbatch')}"
-    virtual = f", {schedule.virtual} virtual stages a device" if schedule.virtual > 1 else ""
+    virtual = f", {schedule.virtual} virtual stages per device" if schedule.virtual > 1 else ""
     rows = tuple(
         GanttRow(
             str(device),

@@ -24,20 +24,20 @@ _DRAWN = 4  # microbatches for each stage: filling, the steady state and drainin
 
 
 def time_plot(question: Question, curves: Sequence[SchemeCurve]) -> TimePlot:
-    """Seconds of products, and of the collectives of each scheme, the plan's own last."""
-    lines = [TimeLine("products (compute)", least_products(curves), "products")]
+    """Seconds of matmuls, and of the collectives of each scheme, the plan's own last."""
+    lines = [TimeLine("matmuls (compute)", least_matmuls(curves), "matmuls")]
     for curve in curves:
         points = tuple((p.tokens, p.time.collectives_s(question.overlap)) for p in curve.points)
         lines.append(TimeLine(curve.name, points, "chosen" if curve is curves[-1] else "scheme"))
     asked = question.batch * question.seq
-    return TimePlot("Seconds of collectives and of products", tuple(lines), asked)
+    return TimePlot("Seconds of collectives and of matmuls", tuple(lines), asked)
 
 
-def least_products(curves: Sequence[SchemeCurve]) -> tuple[tuple[int, float], ...]:
-    """At each batch, the scheme whose products take least."""
+def least_matmuls(curves: Sequence[SchemeCurve]) -> tuple[tuple[int, float], ...]:
+    """At each batch, the scheme whose matmuls take least."""
     found: dict[int, float] = {}
     for point in (p for curve in curves for p in curve.points):
-        seconds = point.time.products_s
+        seconds = point.time.matmuls_s
         found[point.tokens] = min(seconds, found.get(point.tokens, seconds))
     return tuple(sorted(found.items()))
 

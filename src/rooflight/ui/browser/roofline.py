@@ -229,7 +229,7 @@ VIEW = View(
                 "Ops of a model",
                 "text",
                 "",
-                "in place of D and F: all products of a layer",
+                "in place of D and F: all matmuls of a layer",
             ),
             choices=model_names(),
             is_optional=True,

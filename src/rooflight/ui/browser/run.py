@@ -173,15 +173,15 @@ def _facts(steps: _Steps, spent: Goodput, planned_s: float | None) -> Iterator[F
     yield Fact("loss", "loss", steps.losses[-1], lambda v: f"{v:.4f}", "of the last step")
     median_s = statistics.median(steps.seconds)
     yield Fact("step_s", "a step", median_s, show_seconds, "median, measured")
-    yield Fact("planned_s", "planned", planned_s, show_seconds, "what the roofs allow")
+    yield Fact("planned_s", "planned", planned_s, show_seconds, "the roofline bound")
     yield Fact("goodput", "goodput", spent.share, show_share, "of the time, in steps that count")
 
 
 def _spent_table(spent: Goodput) -> Table:
-    rest = spent.wall_s - spent.steps_s - spent.again_s - spent.saving_s
+    rest = spent.wall_s - spent.steps_s - spent.repeated_s - spent.saving_s
     rows = (
         ("steps that count", spent.steps_s),
-        ("steps done again after a failure", spent.again_s),
+        ("steps repeated after a failure", spent.repeated_s),
         ("waiting for a save", spent.saving_s),
         ("starting, compiling, waiting", max(0.0, rest)),
         ("together", spent.wall_s),

@@ -43,9 +43,7 @@ FIELDS = (
         *("on", "Slices", "text", "v5e:2x4", "one, or several joined by commas"),
         ("v5e:2x4", "v5e:4x4", "v5e:4x4,v5e:2x4", "v6e:2x4", "v5p:2x2x2", "h100:8"),
     ),
-    Field(
-        "dtypes", "Dtypes", "text", "bf16", "weights[/cache[/products]]", ("bf16", "int8", "fp8")
-    ),
+    Field("dtypes", "Dtypes", "text", "bf16", "weights[/cache[/matmuls]]", ("bf16", "int8", "fp8")),
     Field(
         *("context", "Context", "length", "4096", "positions of a sequence"),
         stops=tuple(str(n) for n in _CONTEXTS),
@@ -59,7 +57,7 @@ FIELDS = (
     Field("layout", "Layout", "text", "", "such as tp=8,kv=batch; empty: all", is_optional=True),
     Field(
         *("bound", "Time of a step", "choice", "expected"),
-        help="expected, or what the roofs allow: lower, products (as the book draws it)",
+        help="expected, or a roofline bound: lower, matmuls (as the book draws it)",
         choices=BOUNDS,
     ),
     Field(
@@ -69,7 +67,7 @@ FIELDS = (
         is_optional=True,
     ),
     Field(
-        *("tpot", "Promised time per token", "time", "", "30ms: the cheapest point that keeps it"),
+        *("tpot", "SLO of time per token", "time", "", "30ms: the cheapest point that keeps it"),
         least=1e-6,
         most=1e4,
         is_optional=True,
@@ -175,15 +173,15 @@ def _row(point: Point, price: float | None) -> tuple[Value, ...]:
 
 
 def _kept(question: ViewQuery, best: tuple[Point, ...]) -> int | None:
-    """The cheapest point that keeps the promise: the last that is fast enough."""
+    """The cheapest point that meets the SLO: the last that is fast enough."""
     if not question.text("tpot"):
         return None
-    promised = question.seconds("tpot")
-    within = [i for i, point in enumerate(best) if point.step_s <= promised]
+    slos = question.seconds("tpot")
+    within = [i for i, point in enumerate(best) if point.step_s <= slos]
     if not within:
         raise UsageError(
             f"no batch takes less than {format_seconds(best[0].step_s)} a token here",
-            hint=f"promise {format_seconds(best[0].step_s)} or more, or add chips",
+            hint=f"allow {format_seconds(best[0].step_s)} or more, or add chips",
         )
     return within[-1]
 
@@ -201,16 +199,16 @@ def _sentences(
     if kept is None:
         return (first,)
     point = best[kept]
-    promise = (
+    within_slo = (
         f"Within {question.text('tpot')} a token: batch {point.batch:,} on {point.config.on}"
         f" {point.config.layout}, {format_seconds(point.step_s)}."
     )
-    return first, promise
+    return first, within_slo
 
 
 def _facts(point: Point, curve: Curve, price: float | None) -> tuple[Fact, ...]:
     known = curve.calibration
-    source = f"calibrated: {known.engine} on {known.chip}" if known else "what the roofs allow"
+    source = f"calibrated: {known.engine} on {known.chip}" if known else "the roofline bound"
     dollars = point.dollars_per_million(price)
     return (
         Fact("step_s", "a token", point.step_s, show_seconds, f"batch {point.batch:,}; {source}"),
@@ -292,7 +290,7 @@ def _context_picture(split: _ContextSplit | None, question: ViewQuery) -> tuple[
         across="positions of a sequence",
     )
     caption = (
-        f"What the roofs allow each part of a step of {split.batch:,} sequences, up to the longest"
+        f"The roofline bound of each part of a step of {split.batch:,} sequences, up to the longest"
         " context whose caches fit."
     )
     return (Picture("context", picture, caption),)

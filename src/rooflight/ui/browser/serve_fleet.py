@@ -37,7 +37,7 @@ def more(question: ViewQuery) -> Answer:
             f"{fleet}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} an hour",
             f"{demand}. {_needs(fleet)}",
             f"{found.num_ways} ways to serve, {found.num_simulations} simulations of"
-            f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} kept the promise.",
+            f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} met the SLO.",
         ),
         facts=(
             Fact("dollars_per_hour", "an hour", fleet.dollars_per_hour, show_dollars),
@@ -115,7 +115,7 @@ def _needs(fleet: Fleet) -> str:
 def _latencies(fleet: Fleet) -> Table:
     columns = (
         Column("latency", ""),
-        *(Column(f"{n}_s", n, show_seconds) for n in ("promised", "floor", "p50", "p95", "p99")),
+        *(Column(f"{n}_s", n, show_seconds) for n in ("slo", "floor", "p50", "p95", "p99")),
     )
     rows = tuple((*known, q.p50, q.p95, q.p99) for *known, q in fleet.latencies)
     return Table("latencies", "Simulated latencies of requests", columns, rows)
@@ -141,7 +141,7 @@ VIEW = View(
     (
         *FIELDS,
         Field(
-            *("rate", "Requests a second", "number", "", "for a fleet"),
+            *("rate", "Requests per second", "number", "", "for a fleet"),
             least=0.001,
             most=1e5,
             is_optional=True,
@@ -149,7 +149,7 @@ VIEW = View(
         Field("isl", "Prompt tokens", "text", "1024", "1024, 1024~0.5, 100..2000 or exp:1024"),
         Field("osl", "New tokens", "text", "256", "in the same words"),
         Field(
-            *("ttft", "Promised first token", "time", "1s"),
+            *("ttft", "SLO of first token", "time", "1s"),
             least=1e-6,
             most=1e4,
             is_optional=True,

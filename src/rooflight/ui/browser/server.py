@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
             path = unquote(parts.path, errors="strict")
         except ValueError:
-            return _words(HTTPStatus.BAD_REQUEST, "that is no path")
+            return _words(HTTPStatus.BAD_REQUEST, "the path must be UTF-8")
         try:
             return server.site.respond(path, parts.query)
         except Exception:  # the last line of the server: a bug ends in words, not in silence

@@ -42,7 +42,7 @@ _STILL = 860  # pixels
 _TENSORS = (
     Column("tensor", "array"),
     Column("local_shape", "block on a device"),
-    Column("device_bytes", "bytes a device", show_bytes),
+    Column("device_bytes", "bytes per device", show_bytes),
     Column("total_bytes", "bytes on all", show_bytes),
     Column("copies", "copies", show_count),
 )
@@ -62,34 +62,34 @@ _LOSERS = (
 
 @dataclass(frozen=True, slots=True)
 class _ShardInputs:
-    """Arrays or a product of them, on a mesh."""
+    """Arrays or a matmul of them, on a mesh."""
 
     tensors: tuple[Tensor, ...]
-    product: Contraction | None
+    matmul: Contraction | None
     mesh: Mesh
     dims: Mapping[str, int]
     dtype: Dtype
 
 
 def answer(question: ViewQuery) -> Answer:
-    """Who holds what; for a product also which collectives it needs and how long they take."""
+    """Who holds what; for a matmul also which collectives it needs and how long they take."""
     asked = _asked(question)
-    if asked.product is None:
+    if asked.matmul is None:
         return _arrays(asked, question)
-    products = (
-        asked.product,
-        *(backward(asked.product) if question.is_on("backward") else ()),
+    matmuls = (
+        asked.matmul,
+        *(backward(asked.matmul) if question.is_on("backward") else ()),
     )
     choices = [
         choose(
-            strategies(product, asked.mesh.axes),
+            strategies(matmul, asked.mesh.axes),
             dims=asked.dims,
             mesh=asked.mesh,
             dtype=asked.dtype,
         )
-        for product in products
+        for matmul in matmuls
     ]
-    return _product(asked, choices, question)
+    return _matmul(asked, choices, question)
 
 
 def _asked(question: ViewQuery) -> _ShardInputs:
@@ -102,11 +102,11 @@ def _asked(question: ViewQuery) -> _ShardInputs:
         )
     mesh = mesh_of(question.text("mesh") or None, on)
     text = question.text("arrays")
-    product = parse_contraction(text) if "->" in text else None
-    tensors = (*product.operands, product.result) if product else (parse_tensor(text),)
+    matmul = parse_contraction(text) if "->" in text else None
+    tensors = (*matmul.operands, matmul.result) if matmul else (parse_tensor(text),)
     _check_size(tensors)
     dims = parse_sizes(question.text("dims"))
-    return _ShardInputs(tensors, product, mesh, dims, question.dtype("dtype"))
+    return _ShardInputs(tensors, matmul, mesh, dims, question.dtype("dtype"))
 
 
 def _check_size(tensors: Sequence[Tensor]) -> None:
@@ -130,19 +130,19 @@ def _arrays(asked: _ShardInputs, question: ViewQuery) -> Answer:
     )
     return Answer(
         sentences=(sentence, *_unreduced(asked.tensors)),
-        facts=(Fact("device_bytes", "bytes a device", each, show_bytes),),
+        facts=(Fact("device_bytes", "bytes per device", each, show_bytes),),
         tables=(_tensor_table(asked),),
         pictures=tuple(_pictures(asked)),
         command=_command("shard", question),
     )
 
 
-def _product(asked: _ShardInputs, choices: Sequence[Choice], question: ViewQuery) -> Answer:
+def _matmul(asked: _ShardInputs, choices: Sequence[Choice], question: ViewQuery) -> Answer:
     best = choices[0].best
     all_s = sum(c.best.expected_s for c in choices)
     facts = [
         Fact("expected_s", "time", best.expected_s, show_seconds, best.summary),
-        Fact("local_s", "product", best.local_s, show_seconds, "on each device"),
+        Fact("local_s", "matmul", best.local_s, show_seconds, "on each device"),
         Fact("network_s", "collectives", best.network_s, show_seconds, "one after another"),
         Fact("network_bytes", "moved", best.network_bytes, show_bytes, "the book's V, all steps"),
         Fact("lower_s", "at best", best.lower_s, show_seconds, "everything overlaps"),
@@ -154,7 +154,7 @@ def _product(asked: _ShardInputs, choices: Sequence[Choice], question: ViewQuery
         )
     return Answer(
         sentences=(
-            f"{asked.product}: {show_seconds(best.expected_s)}, {best.summary};"
+            f"{asked.matmul}: {show_seconds(best.expected_s)}, {best.summary};"
             f" {choices[0].because}",
             f"On {asked.mesh.slice}, mesh {asked.mesh}, {asked.dtype.name}. Devices are numbered"
             " row by row over the mesh.",
@@ -295,7 +295,7 @@ def _command(verb: str, question: ViewQuery) -> str:
 VIEW = View(
     "shard",
     "Shard",
-    "Arrays over a mesh: who holds which block, and the collectives that a product needs.",
+    "Arrays over a mesh: who holds which block, and the collectives that a matmul needs.",
     (
         Field(
             "arrays",

@@ -10,7 +10,7 @@ from rooflight.units import format_count, format_seconds
 _MOST_LOOPS = 4
 _LEAST_SHARE = 0.02  # of the step
 _LEGEND = {
-    "P": "products",
+    "P": "matmuls",
     "K": "kernels",
     "V": "vector and memory",
     "N": "transfer, meanwhile",
@@ -39,7 +39,7 @@ def timelines(time: CompiledTime, entry: str) -> Iterator[Gantt]:
 
 
 def _loops(time: CompiledTime, entry: str) -> dict[str, tuple[str, float, int]]:
-    """Name, seconds a step and rounds a step of every loop, by its body."""
+    """Name, seconds per step and rounds per step of every loop, by its body."""
     found: dict[str, tuple[str, float, int]] = {}
     waiting = [(entry, 1)]
     while waiting:

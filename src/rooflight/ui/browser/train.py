@@ -54,7 +54,7 @@ COLUMNS = (
     Column("rank", "#"),
     Column("step_s", "step", show_seconds),
     Column("mfu", "MFU", show_share),
-    Column("hbm_bytes", "HBM a chip", show_bytes),
+    Column("hbm_bytes", "HBM per chip", show_bytes),
     Column("layout", "layout"),
     Column("mesh", "mesh"),
     Column("schedule", "schedule"),
@@ -202,11 +202,11 @@ def answer(question: ViewQuery) -> Answer:
 
 def _sentences(question: ViewQuery, planned: TrainAnswer) -> tuple[str, ...]:
     asked, best = planned.asked, planned.best
-    pieces = schedule_text(best)
+    schedule = schedule_text(best)
     gaps = "; ".join(planned.model.not_understood)
     return (
         f"{planned.model.title} on {asked.on}, {format_count(asked.batch * asked.seq)} tokens a"
-        f" step: {best.layout.text} with {best.mesh}, {pieces + ', ' if pieces else ''}"
+        f" step: {best.layout.text} with {best.mesh}, {schedule + ', ' if schedule else ''}"
         f"{format_seconds(best.step_s)}, MFU {best.mfu:.1%}, bound by {best.binds}",
         f"Why: {_why(best)}."
         f" {format_count(planned.found.num_priced)} layouts that divide were priced,"
@@ -224,10 +224,10 @@ def _why(best: Candidate) -> str:
     if best.rank == "forecast":
         parts = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
         return ", ".join(f"{format_seconds(s)} of {name}" for name, s in parts.items())
-    again = f" ({format_seconds(time.again_s)} recomputed)" if time.again_s else ""
+    extra = f" ({format_seconds(time.recompute_s)} recomputed)" if time.recompute_s else ""
     bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
     return (
-        f"{format_seconds(time.products_s)} of matmuls{again} against"
+        f"{format_seconds(time.matmuls_s)} of matmuls{extra} against"
         f" {format_seconds(time.collectives_s(overlap))} of collectives, which overlap{bubble};"
         f" nothing overlapped it takes {format_seconds(time.upper_s)}"
     )
@@ -248,8 +248,8 @@ def _facts(planned: TrainAnswer) -> tuple[Fact, ...]:
         Fact("step_s", "step", best.step_s, show_seconds, expected),
         Fact("tokens_per_s", "throughput", rate, lambda r: f"{r:,.0f} tokens/s", "all chips"),
         Fact("mfu", "MFU", best.mfu, show_share, "model FLOPs, causal attention"),
-        Fact("hbm_bytes", "HBM a chip", held.total_bytes, show_bytes, used),
-        Fact("tokens", "batch", asked.batch * asked.seq, show_count, "tokens a step"),
+        Fact("hbm_bytes", "HBM per chip", held.total_bytes, show_bytes, used),
+        Fact("tokens", "batch", asked.batch * asked.seq, show_count, "tokens per step"),
     )
 
 

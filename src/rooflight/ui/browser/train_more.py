@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.plan.training.derive.products import products_of
+from rooflight.plan.training.derive.matmuls import matmuls_of
 from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.questions.flips import Flip, Side, flips
 from rooflight.plan.training.questions.scaling import Scaling, scale
@@ -32,7 +32,7 @@ from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg
 from rooflight.ui.svg.time import time_svg
 from rooflight.units import format_count, format_si
 
-_MOST_PRODUCTS = 6
+_MOST_MATMULS = 6
 _MOST_DRAWN = 64  # devices of a pipeline
 
 
@@ -61,7 +61,7 @@ def _time(question: ViewQuery, planned: TrainAnswer) -> Answer:
         for tokens, _ in plot.lines[0].points
     )
     columns = (
-        Column("tokens", "tokens a step", show_count),
+        Column("tokens", "tokens per step", show_count),
         *(Column(f"{line.label}_s", line.label, show_seconds) for line in plot.lines),
     )
     return Answer(
@@ -70,14 +70,14 @@ def _time(question: ViewQuery, planned: TrainAnswer) -> Answer:
             Picture(
                 "time",
                 time_svg(plot),
-                "Where a scheme's line is below the products, its collectives hide behind them."
+                "Where a scheme's line is below the matmuls, its collectives hide behind them."
                 " Each scheme has the best of its meshes that divide, in one microbatch; memory is"
                 " not asked.",
             ),
         ),
         tables=(
             Table(
-                *("time", "Seconds of products, and of the collectives of each scheme", columns),
+                *("time", "Seconds of matmuls, and of the collectives of each scheme", columns),
                 rows,
                 is_folded=True,
             ),
@@ -87,24 +87,22 @@ def _time(question: ViewQuery, planned: TrainAnswer) -> Answer:
 
 
 def _binding(planned: TrainAnswer, own: SchemeCurve) -> str:
-    bind = own.products_bind_from(planned.asked.overlap)
+    bind = own.matmuls_bind_from(planned.asked.overlap)
     if bind is None:
-        return "At no batch here do the collectives of this plan hide behind its products."
-    return (
-        f"The collectives of this plan hide behind its products from {format_count(bind)} tokens."
-    )
+        return "At no batch here do the collectives of this plan hide behind its matmuls."
+    return f"The collectives of this plan hide behind its matmuls from {format_count(bind)} tokens."
 
 
 def _roofline(question: ViewQuery, planned: TrainAnswer) -> Answer:
     chip = planned.asked.on.chip
     compute = chip.matmul_dtype(planned.asked.dtype.name)
-    products = products_of(planned.asked, planned.best)
+    matmuls = matmuls_of(planned.asked, planned.best)
     roof = RoofLine(f"{chip.title} {compute}", chip.peak_flops(compute), memory_bytes_per_s(chip))
-    shown = sorted(enumerate(products[:_MOST_PRODUCTS], 1), key=lambda p: -p[1].intensity)
+    shown = sorted(enumerate(matmuls[:_MOST_MATMULS], 1), key=lambda p: -p[1].intensity)
     points = [PlotPoint(str(i), p.intensity, p.flops_per_s) for i, p in shown]
     columns = (
         Column("number", "#"),
-        Column("ops", "product"),
+        Column("ops", "matmul"),
         Column("seconds", "time", show_seconds),
         Column("flops", "FLOPs", lambda v: format_si(v, "FLOP")),
         Column("bytes", "HBM traffic", show_bytes),
@@ -113,19 +111,19 @@ def _roofline(question: ViewQuery, planned: TrainAnswer) -> Answer:
     )
     rows = tuple(
         (i, ", ".join(p.ops), p.seconds, p.flops, p.nbytes, p.intensity, p.binds)
-        for i, p in enumerate(products, 1)
+        for i, p in enumerate(matmuls, 1)
     )
-    first = products[0]
+    first = matmuls[0]
     return Answer(
         sentences=(f"{', '.join(first.ops)} take longest, bound by {first.binds}.",),
         pictures=(
             Picture(
-                "products",
-                roofline_svg([roof], points, title=f"Products of one chip, {compute}"),
-                "The products of a step under the roof of the chip, numbered as in the table.",
+                "matmuls",
+                roofline_svg([roof], points, title=f"Matmuls of one chip, {compute}"),
+                "The matmuls of a step under the roof of the chip, numbered as in the table.",
             ),
         ),
-        tables=(Table("products", "The products of a step on one chip", columns, rows),),
+        tables=(Table("matmuls", "The matmuls of a step on one chip", columns, rows),),
         command=f"{command(question)} --html plan.html",
     )
 
@@ -153,7 +151,7 @@ def _scaling(question: ViewQuery, planned: TrainAnswer) -> Answer:
     picture = Picture(
         "scaling",
         scaling_picture(planned.model.title, curve),
-        "Tokens a second beside perfect scaling, and what a chip does as a part of its best.",
+        "Tokens per second beside perfect scaling, and what a chip does as a part of its best.",
     )
     return Answer(
         sentences=(_bend(curve),),
@@ -174,7 +172,7 @@ def _bend(curve: Scaling) -> str:
 def _flips(question: ViewQuery, planned: TrainAnswer) -> Answer:
     found = flips(planned.asked, planned.best)
     columns = (
-        Column("tokens", "tokens a step", show_count),
+        Column("tokens", "tokens per step", show_count),
         Column("side", "where"),
         Column("wins", "wins there"),
         Column("ratio", "the plan takes", lambda v: f"{v:.3f} times as long"),
@@ -249,7 +247,7 @@ _VERDICTS = {
 }
 _LOOKS: Mapping[str, Callable[[ViewQuery, TrainAnswer], Answer]] = {
     "time against batch": _time,
-    "products under the roof": _roofline,
+    "matmuls under the roof": _roofline,
     "strong scaling": _scaling,
     "flip points": _flips,
 }

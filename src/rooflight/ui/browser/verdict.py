@@ -92,7 +92,7 @@ def _plan(path: Path, command: str) -> Answer:
     return Answer(
         sentences=(
             f"{plan.model.name}, {plan.layout} on {plan.slice}: {count:,} collectives of"
-            f" {format_si(total, 'B')} a step are expected; nothing was compiled.",
+            f" {format_si(total, 'B')} per step are expected; nothing was compiled.",
         ),
         tables=(collective_table("expected", "Expected collectives, most bytes first", found),),
         command=command,
@@ -115,10 +115,10 @@ def _read(path: Path) -> Document:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ParseError(f"{path.name} is no JSON: {error}", hint="write it again") from None
+        raise ParseError(f"{path.name} must be JSON: {error}", hint="write it again") from None
     if not isinstance(found, dict) or not isinstance(cast(Document, found).get("findings"), list):
         raise ParseError(
-            f"{path.name} is no verdict: it has no findings",
+            f"{path.name} must be a verdict: it has no findings",
             hint="make one with `rooflight verify PLAN --json`",
         )
     return cast(Document, found)
@@ -182,7 +182,7 @@ def _tables(document: Document, findings: Sequence[Document]) -> Iterator[Table]
         yield _findings(findings)
     yield from _expected(document)
     yield collective_table(
-        *("collectives", "Found collectives, most bytes a step first"),
+        *("collectives", "Found collectives, most bytes per step first"),
         _sized(_rows(document, "collectives")),
     )
     terms = _rows(_part(document, "memory"), "terms")
@@ -232,12 +232,12 @@ def _expected(document: Document) -> Iterator[Table]:
         here, lost, extra = found.get(key, 0), missing.get(key, 0), surplus.get(key, 0)
         rows.append((*key, here - extra + lost, here, lost or None, extra or None))
     if rows and document.get("matched"):
-        caption = "Expected against found, in bytes a step on one device"
+        caption = "Expected against found, in bytes per step on one device"
         yield Table("expected", caption, columns, tuple(rows))
 
 
 def _sums(rows: Sequence[Document]) -> dict[tuple[str, str], int]:
-    """Bytes a step by kind and axes."""
+    """Bytes per step by kind and axes."""
     found: dict[tuple[str, str], int] = {}
     for kind, axes, nbytes, count, _ in _sized(rows):
         key = kind.replace("_", "-"), axes

@@ -1,7 +1,7 @@
 """A training plan as one HTML file: the answer, its pictures, its reasons and its sources.
 
 In: a `PlanPage` of plain records. Out: a page that needs no other file, no script and no network.
-Nothing is computed here; whoever fills a `PlanPage` formats its numbers.
+Nothing is computed here; what fills a `PlanPage` formats its numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class RoofView:
-    """The chip's roof with the products of a step under it, as a picture and as a table."""
+    """The chip's roof with the matmuls of a step under it, as a picture and as a table."""
 
     title: str
     roof: RoofLine
@@ -148,10 +148,10 @@ def _time_section(view: TimeView) -> Section:
 
 
 def _roof_section(view: RoofView) -> Section:
-    describe = "; ".join([view.roof.caption, *(f"product {p.caption}" for p in view.points)])
+    describe = "; ".join([view.roof.caption, *(f"matmul {p.caption}" for p in view.points)])
     picture = roofline_svg([view.roof], view.points, title=view.title, width=880, height=420)
     shown = figure(picture, caption=view.note, describe=describe)
-    return Section("roofline", "Roofline of the products", (shown, grid(view.table)))
+    return Section("roofline", "Roofline of the matmuls", (shown, grid(view.table)))
 
 
 def _memory_section(view: MemoryView) -> Section:

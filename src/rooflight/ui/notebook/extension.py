@@ -10,7 +10,7 @@ from typing import Any, Protocol  # Any: a record of the type it is registered f
 from rooflight.algebra.contract import Strategy
 from rooflight.algebra.notation import Contraction
 from rooflight.compile.aot.program import ProgramVerdict
-from rooflight.compile.findings.judge import Verdict
+from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.costs.choose import Choice, Price
 from rooflight.costs.network import NetworkTime
@@ -32,8 +32,7 @@ from rooflight.ui.notebook.hardware import (
     model_html,
     slice_html,
 )
-from rooflight.ui.notebook.plans import plan_html
-from rooflight.ui.notebook.products import (
+from rooflight.ui.notebook.matmuls import (
     choice_html,
     contraction_html,
     network_html,
@@ -41,6 +40,7 @@ from rooflight.ui.notebook.products import (
     price_html,
     strategy_html,
 )
+from rooflight.ui.notebook.plans import plan_html
 from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
 from rooflight.units import format_seconds, format_si
 
@@ -69,17 +69,17 @@ def verdict_html(verdict: Verdict) -> str:
     """Whether the compiler did what the plan says."""
     plan = verdict.plan
     words = [finding.words for finding in verdict.findings]
-    return _judged(f"{plan.model.title} on {plan.slice}", words, verdict.collectives)
+    return _verified(f"{plan.model.title} on {plan.slice}", words, verdict.collectives)
 
 
 def program_verdict_html(verdict: ProgramVerdict) -> str:
     """What is odd about a function, with lines and fixes."""
     words = [f"{f.words} [{f.place}]; fix: {f.fix}" for f in verdict.findings]
     collectives = verdict.partitioned.collectives if verdict.partitioned else ()
-    return _judged(f"{verdict.build} on {verdict.mesh.slice}", words, collectives)
+    return _verified(f"{verdict.build} on {verdict.mesh.slice}", words, collectives)
 
 
-def _judged(heading: str, words: Sequence[str], collectives: Sequence[Collective]) -> str:
+def _verified(heading: str, words: Sequence[str], collectives: Sequence[Collective]) -> str:
     count = f"{len(words)} finding{'' if len(words) == 1 else 's'}" if words else "as it should be"
     rows = tuple(
         (

@@ -10,7 +10,7 @@ from rooflight.units import format_count, format_seconds, format_si
 def plan_html(plan: Plan) -> str:
     """The first lines are the answer, as on the terminal."""
     tokens = format_count(plan.batch * plan.seq)
-    heading = f"{plan.model.title} on {plan.slice}, {tokens} tokens a step: {plan.layout}"
+    heading = f"{plan.model.title} on {plan.slice}, {tokens} tokens per step: {plan.layout}"
     words = (
         f"{format_seconds(plan.time.step_s)} a step, bound by {plan.binds};"
         f" {plan.mfu.value:.1%} MFU ({plan.mfu.convention}), mesh {plan.mesh}"
@@ -24,8 +24,8 @@ def _time(plan: Plan) -> str:
         ("forecast" if time.forecast else "roofline", format_seconds(time.step_s)),
         ("lower: everything overlaps", format_seconds(time.lower_s)),
         ("upper: nothing does", format_seconds(time.upper_s)),
-        ("products", format_seconds(time.products_s)),
-        ("of these computed again", format_seconds(time.recompute_s)),
+        ("matmuls", format_seconds(time.matmuls_s)),
+        ("of these recomputed", format_seconds(time.recompute_s)),
         ("bubble", format_seconds(time.bubble_s)),
         *((f"collectives over {a}", format_seconds(s)) for a, s in time.collectives_s.items()),
     ]

@@ -1,6 +1,6 @@
 """Throughput against latency, and what a step is made of, as a picture.
 
-In: lines of (seconds, tokens a second and chip), and the parts of one of them by batch. Out: SVG
+In: lines of (seconds, tokens per second and chip), and the parts of one of them by batch. Out: SVG
 with two panels, all axes logarithmic; every line carries its name at its end.
 """
 
@@ -19,7 +19,7 @@ _SIZE = 12
 
 @dataclass(frozen=True, slots=True)
 class FrontierLine:
-    """One way to serve: seconds of a step, tokens a second and chip."""
+    """One way to serve: seconds of a step, tokens per second and chip."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -46,7 +46,7 @@ def frontier_svg(
     body = [
         svg.text(24, 32, title, size=17, weight="bold"),
         *_panel(
-            first, upper, across="seconds a token", up="tokens/s a chip", is_time=(True, False)
+            first, upper, across="seconds per token", up="tokens/s per chip", is_time=(True, False)
         ),
         svg.text(24, second.y - 30, parts.label, size=13, weight="bold"),
         *_panel(second, lower, across="batch", up="seconds", is_time=(False, True)),

@@ -1,6 +1,6 @@
 """A Gantt chart of devices over time, as text and as SVG.
 
-In: a `Gantt`: rows of bars with start and end. Out: one line a row for a terminal, or a picture.
+In: a `Gantt`: rows of bars with start and end. Out: one line per row for a terminal, or a picture.
 """
 
 import math
@@ -76,7 +76,7 @@ class Gantt:
 
 
 def gantt_text(chart: Gantt, *, width: int = 100) -> str:
-    """One line a row, at most `width` wide; labels if they all fit, else letters of the kind.
+    """One line per row, at most `width` wide; labels if they all fit, else letters of the kind.
 
     >>> rows = (GanttRow("0", (Bar("F", "F0", 0, 1), Bar("B", "B0", 3, 5))),)
     >>> legend = {"F": "forward", "B": "backward"}

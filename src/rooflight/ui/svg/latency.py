@@ -37,7 +37,7 @@ class LatencyPlot:
 
     title: str
     lines: Sequence[LatencyLine]
-    promises: Sequence[tuple[str, float]]  # name, seconds
+    slos: Sequence[tuple[str, float]]  # name, seconds
 
     @property
     def drawn(self) -> list[LatencyLine]:
@@ -49,7 +49,7 @@ def latency_svg(plot: LatencyPlot, *, width: int = 880, height: int = 470) -> st
     frame = Box(_LEFT, _TOP, width - _LEFT - _NAMES, height - _TOP - _BOTTOM)
     y = _axis(plot)
     body = [svg.text(24, 32, plot.title, size=17, weight="bold"), *_grid(frame, y)]
-    for name, seconds in plot.promises:
+    for name, seconds in plot.slos:
         at = _place(frame, y, 50, seconds)[1]
         body.append(svg.line(frame.x, at, frame.right, at, stroke=svg.MUTED, dash="5 4"))
         body.append(svg.text(frame.x + 6, at - 5, name, fill=svg.MUTED))
@@ -67,7 +67,7 @@ def latency_svg(plot: LatencyPlot, *, width: int = 880, height: int = 470) -> st
 
 def _axis(plot: LatencyPlot) -> LogAxis:
     seconds = [s for line in plot.drawn for _, s in line.drawn]
-    shown = [math.log10(s) for s in (*seconds, *(s for _, s in plot.promises))] or [0.0]
+    shown = [math.log10(s) for s in (*seconds, *(s for _, s in plot.slos))] or [0.0]
     return LogAxis(min(shown) - 0.1, max(shown) + 0.1)
 
 

@@ -44,7 +44,7 @@ def run_svg(plot: RunPlot, *, width: int = 880) -> str:
     body = [svg.text(24, 32, plot.title, size=17, weight="bold")]
     body += [svg.text(_LEFT, upper.y - 10, "loss", fill=svg.MUTED)]
     body += _line(upper, plot, at, losses, _linear(losses), svg.PALETTE[0])
-    words = "seconds a step" + (", the longest of each part" if len(at) < len(plot.steps) else "")
+    words = "seconds per step" + (", the longest of each part" if len(at) < len(plot.steps) else "")
     body += [svg.text(_LEFT, lower.y - 10, words, fill=svg.MUTED)]
     body += _seconds(lower, plot, at, seconds)
     for begin in plot.begun:

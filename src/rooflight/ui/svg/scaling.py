@@ -1,7 +1,7 @@
 """Throughput and efficiency against chips as a picture: where a curve bends, and what binds there.
 
 In: `Mark`s, fewest chips first. Out: SVG with two panels over one logarithmic axis of chips: tokens
-a second beside the line of perfect scaling, and the efficiency below it.
+per second beside the line of perfect scaling, and the efficiency below it.
 """
 
 import math
@@ -89,7 +89,7 @@ class _ScalingPanel:
 
 
 def _throughput(panel: _ScalingPanel, marks: Sequence[Mark], bend: Mark | None) -> list[str]:
-    """Tokens a second, and what all chips would do if each did as well as the best."""
+    """Tokens per second, and what all chips would do if each did as well as the best."""
     best = max(m.tokens_per_s / m.num_chips for m in marks)
     ideal = [best * m.num_chips for m in marks]
     values = [math.log10(v) for v in (*ideal, *(m.tokens_per_s for m in marks))]
@@ -98,7 +98,7 @@ def _throughput(panel: _ScalingPanel, marks: Sequence[Mark], bend: Mark | None) 
     ends = [panel.at(marks[i].num_chips, y.share(ideal[i])) for i in (0, -1)]
     parts.append(svg.line(*ends[0], *ends[1], stroke=svg.MUTED, width=1.5, dash="5 4"))
     parts += panel.curve(marks, [y.share(m.tokens_per_s) for m in marks], bend)
-    legend = "tokens a second; dashed: every chip as fast as the best"
+    legend = "tokens per second; dashed: every chip as fast as the best"
     parts.append(svg.text(_LEFT, panel.frame.y - 12, legend, size=13))
     if bend:
         parts += _named(panel, bend, y.share(bend.tokens_per_s))

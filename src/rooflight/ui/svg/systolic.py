@@ -122,7 +122,7 @@ def _sums(still: SystolicStill, x0: float, foot: float) -> list[str]:
 
 
 def _result(still: SystolicStill, x: float, y: float) -> list[str]:
-    """The product as far as it has left the array; what is new is bold."""
+    """The matmul as far as it has left the array; what is new is bold."""
     parts = [svg.text(x, y - 8, "sums so far: Y = X W", fill=_RESULT)]
     for i, row in enumerate(still.result):
         for j, value in enumerate(row):

@@ -1,4 +1,4 @@
-"""Seconds against tokens a step as a picture, both axes logarithmic: one line for each scheme.
+"""Seconds against tokens per step as a picture, both axes logarithmic: one line for each scheme.
 
 In: a `TimePlot`. Out: SVG. Every line carries its name at its right end, so colour is not needed
 to tell lines apart.
@@ -14,10 +14,10 @@ from rooflight.ui.svg.log_axis import LogAxis, tick_label
 from rooflight.ui.text.labels import Box, spread
 from rooflight.units import format_seconds
 
-Look = Literal["products", "scheme", "chosen"]
+Look = Literal["matmuls", "scheme", "chosen"]
 _LABEL_SIZE = 12
 _LEFT, _TOP, _BOTTOM = 72.0, 64.0, 56.0
-_WIDTHS: dict[Look, float] = {"products": 3.5, "scheme": 2.0, "chosen": 3.5}
+_WIDTHS: dict[Look, float] = {"matmuls": 3.5, "scheme": 2.0, "chosen": 3.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def _axes(plot: TimePlot) -> tuple[LogAxis, LogAxis]:
 
 
 def _colours(lines: Sequence[TimeLine]) -> list[str]:
-    """Ink for the products, the next of the palette for every other line."""
+    """Ink for the matmuls, the next of the palette for every other line."""
     free = iter(svg.PALETTE * len(lines))
-    return [svg.INK if line.look == "products" else next(free) for line in lines]
+    return [svg.INK if line.look == "matmuls" else next(free) for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class _Area:
             parts.append(svg.text(_LEFT - 8, py + 4, label, fill=svg.MUTED, anchor="end"))
         parts.append(
             svg.text(
-                self.frame.middle, self.frame.foot + 42, "tokens a step", anchor="middle", size=13
+                self.frame.middle, self.frame.foot + 42, "tokens per step", anchor="middle", size=13
             )
         )
         return [

@@ -32,14 +32,14 @@ class RequestWork:
     positions: float  # that it reads in these, summed
     own_positions: float  # of these, that no other request shares
     longest: int  # positions of the longest request
-    late_share: float  # of all row-steps, those of the requests that may miss the promise
+    late_share: float  # of all row-steps, those of the requests that may miss the SLO
 
 
-def work_of(arrivals: Iterable[Arrival], *, kept: float) -> RequestWork:
-    """The means over a stream of which the share `kept` must be served as promised."""
+def work_of(arrivals: Iterable[Arrival], *, share: float) -> RequestWork:
+    """The means over a stream of which the share `share` must be served within the SLO."""
     requests = list(arrivals)
     count, steps = len(requests), sorted(a.output_tokens - 1 for a in requests)
-    late = steps[round(kept * count) :]  # at worst those that decode longest
+    late = steps[round(share * count) :]  # at worst those that decode longest
     cached = [a.segment_tokens * len(a.segments) for a in requests]
     reads = [_positions(a) for a in requests]
     shared = [(a.output_tokens - 1) * c for a, c in zip(requests, cached, strict=True)]

@@ -1,4 +1,4 @@
-"""`Demand`: the traffic that a fleet must serve, and what was promised of it.
+"""`Demand`: the traffic that a fleet must serve, and its SLO.
 
 In: a rate, lengths, a hit rate of the prefix cache, an SLO and the share of requests that must keep
 it. Out: streams of arrivals for simulations of a fleet or of a part of it.
@@ -16,13 +16,13 @@ from rooflight.plan.serving.simulate.tally import Slo
 
 _LEAST_REQUESTS = 1000
 _MOST_REQUESTS = 10_000
-_LIVES = 20  # of a request as long as promised, that a stream lasts: less hides a growing queue
-_APART_S = 1e4  # between requests that never meet
+_LIVES = 20  # of a request as long as the SLO, that a stream lasts: less hides a growing queue
+_ALONE_S = 1e4  # between requests that never meet
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests a second of these lengths, of which `percentile` % must be served within `slo`."""
+    """Requests per second of these lengths, of which `percentile` % must be served within `slo`."""
 
     rate: float
     input: Lengths
@@ -32,7 +32,7 @@ class Demand:
     hit_rate: float = 0.0  # of prompt tokens, those that all requests share and the cache holds
     burstiness: float = 1.0
     seed: int = 0
-    num_requests: int | None = None  # simulated at a time; None is as many as the promise needs
+    num_requests: int | None = None  # simulated at a time; None is as many as the SLO needs
 
     def __post_init__(self) -> None:
         if not (0 < self.percentile < 100 and 0 <= self.hit_rate < 1):
@@ -47,8 +47,8 @@ class Demand:
         return f"{self.rate:g} requests/s, {self.input} in{cached}, {self.output} out{within}"
 
     @property
-    def kept(self) -> float:
-        """The share of requests that must get what was promised."""
+    def share(self) -> float:
+        """The share of requests that must meet the SLO."""
         return self.percentile / 100
 
     def requests(self, rate: float) -> int:
@@ -58,7 +58,7 @@ class Demand:
         slo = self.slo
         times = (slo.ttft_s, self.output.mean * slo.tpot_s)
         life_s = sum(s for s in times if s < math.inf)
-        tail = 50 / (1 - self.kept)  # so that enough of them are late
+        tail = 50 / (1 - self.share)  # so that enough of them are late
         return int(min(max(_LEAST_REQUESTS, tail, _LIVES * life_s * rate), _MOST_REQUESTS))
 
     def arrivals(self, rate: float) -> Iterator[Arrival]:
@@ -68,14 +68,14 @@ class Demand:
         stretch = count / rate / drawn[-1].time_s
         return (arrival._replace(time_s=arrival.time_s * stretch) for arrival in drawn)
 
-    def apart(self) -> Iterator[Arrival]:
+    def alone(self) -> Iterator[Arrival]:
         """The same requests, each all alone: no fleet serves them better."""
         drawn = self._drawn(self.rate, self.requests(self.rate))
-        return (arrival._replace(time_s=i * _APART_S) for i, arrival in enumerate(drawn))
+        return (arrival._replace(time_s=i * _ALONE_S) for i, arrival in enumerate(drawn))
 
     def work(self) -> RequestWork:
         """The mean request."""
-        return _work(self._traffic(self.rate, self.requests(self.rate)), self.hit_rate, self.kept)
+        return _work(self._traffic(self.rate, self.requests(self.rate)), self.hit_rate, self.share)
 
     def scaled(self, **factors: float) -> "Demand":
         """With `rate`, `input` or `output` times a factor."""
@@ -102,8 +102,8 @@ def _drawn(traffic: RandomTraffic, hit_rate: float) -> tuple[Arrival, ...]:
 
 
 @lru_cache(maxsize=8)
-def _work(traffic: RandomTraffic, hit_rate: float, kept: float) -> RequestWork:
-    return work_of(_drawn(traffic, hit_rate), kept=kept)
+def _work(traffic: RandomTraffic, hit_rate: float, share: float) -> RequestWork:
+    return work_of(_drawn(traffic, hit_rate), share=share)
 
 
 def _sharing(arrival: Arrival, hit_rate: float) -> Arrival:

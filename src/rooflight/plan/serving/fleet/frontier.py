@@ -2,7 +2,7 @@
 
 In: a model, slices, dtypes and a context. Out: `Curve`s, one a layout, and the frontier of all: the
 points that no other beats in both the time and the cost of a token. The expected time of a step is
-that of a calibrated engine where anybody measured one, else what the roofs allow.
+that of a calibrated engine where anybody measured one, else the roofline bound.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.time import ON_CHIP, ServingStepTime
 
-Bound = Literal["lower", "products", "expected"]
-BOUNDS: tuple[Bound, ...] = ("lower", "products", "expected")
+Bound = Literal["lower", "matmuls", "expected"]
+BOUNDS: tuple[Bound, ...] = ("lower", "matmuls", "expected")
 _HOUR_S = 3600
 _MILLION = 1e6
 
@@ -55,10 +55,10 @@ class Point:
 
     @property
     def step_s(self) -> float:
-        """All overlapped, products in turn (as the book draws it), or as expected."""
+        """All overlapped, matmuls in turn (as the book draws it), or as expected."""
         step = self.step
         expected_s = step.expected_s if self.calibrated_s is None else self.calibrated_s
-        return {"lower": step.lower_s, "products": step.products_s, "expected": expected_s}[
+        return {"lower": step.lower_s, "matmuls": step.matmuls_s, "expected": expected_s}[
             self.bound
         ]
 
@@ -70,7 +70,7 @@ class Point:
     @property
     def parts(self) -> dict[str, float]:
         """What the bound counts, with its seconds."""
-        whole = self.bound != "products"
+        whole = self.bound != "matmuls"
         return {n: s for n, s in self.step.parts.items() if whole or n in ON_CHIP}
 
     @property

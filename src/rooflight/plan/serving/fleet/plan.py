@@ -1,8 +1,8 @@
-"""The cheapest fleet that serves a demand as promised: bounds first, simulations where they decide.
+"""The cheapest fleet that meets the SLO of a demand: bounds first, simulations where they decide.
 
-In: a `Demand` and ways to serve it. Out: a `Fleet`, whose own simulation keeps the promise. Ways
+In: a `Demand` and ways to serve it. Out: a `Fleet`, whose own simulation meets the SLO. Ways
 are tried from the cheapest bound up; of each, replicas are raised from the bound until the
-simulation keeps the promise; the search ends where the next bound is no cheaper than what is found.
+simulation meets the SLO; the search ends where the next bound is no cheaper than what is found.
 It equals trying everything where more replicas never serve worse.
 """
 
@@ -104,7 +104,7 @@ class Fleet:
         return self._dollars_each(self.demand.work().output_tokens, self.way.bound.generate_s)
 
     def _dollars_each(self, tokens: float, seconds: float | None = None) -> float:
-        """Of a million of so many tokens a request, which take so much of the least work."""
+        """Of a million of so many tokens per request, which take so much of the least work."""
         bound = self.way.bound
         share = 1.0 if seconds is None else seconds / (bound.prefill_s + bound.generate_s)
         return share * self.dollars_per_hour / (self.demand.rate * _HOUR_S * tokens) * _MILLION
@@ -112,7 +112,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class FleetSearch:
-    """The cheapest fleet, None where no way keeps the promise, and how it was found."""
+    """The cheapest fleet, None where no way meets the SLO, and how it was found."""
 
     best: Fleet | None
     num_ways: int
@@ -145,7 +145,7 @@ def _dollars(way: Way, replicas: int, spare: int) -> float:
 
 
 def _cheapest_of(way: Way, trials: "Trials", spare: int, below: float) -> Fleet | None:
-    """The least replicas of a way that keep the promise for less than `below`."""
+    """The least replicas of a way that meet the SLO for less than `below`."""
     least = way.least_replicas
     most = least * _MOST_REPLICAS
     fleet: Fleet | None = None
@@ -179,18 +179,18 @@ class Trials:
         self.count = 0
 
     def keeps_unloaded(self, way: Way) -> bool:
-        """True if requests that never meet another are served as promised."""
-        separated = way.policy == "separated"
-        found = self._simulate(way, int(separated), 2 if separated else 1, None)
-        return found.good_share >= self.demand.kept
+        """True if requests that never meet another are served within the SLO."""
+        disaggregated = way.policy == "disaggregated"
+        found = self._simulate(way, int(disaggregated), 2 if disaggregated else 1, None)
+        return found.good_share >= self.demand.share
 
     def fleet(self, way: Way, replicas: int, spare: int) -> Fleet | None:
-        """So many replicas, split in whichever way keeps the promise; None where none does."""
+        """So many replicas, split in whichever way meets the SLO; None where none does."""
         for prefill in _splits(way, replicas):
             share, part, prefills = _part(prefill, replicas)
             rate = self.demand.rate * share
             found = self._simulate(way, prefills, part, rate)
-            if found.good_share >= self.demand.kept:
+            if found.good_share >= self.demand.share:
                 return Fleet(way, self.demand, prefill, replicas, spare, found, rate)
         return None
 
@@ -201,7 +201,7 @@ class Trials:
         if way.transfer:
             fleet = PoolSplit(prefill, replicas - prefill, way.transfer)
         return simulate(
-            demand.apart() if rate is None else demand.arrivals(rate),
+            demand.alone() if rate is None else demand.arrivals(rate),
             cost=way.cost,
             limits=way.limits,
             replicas=fleet,

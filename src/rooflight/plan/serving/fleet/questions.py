@@ -42,7 +42,7 @@ def why_not(best: Fleet, layout: ServingLayout, search: FleetSearch, on: Slice) 
     """Of a search among fleets of this layout alone; `on` is a slice that it was tried on."""
     setup, fleet = best.way.setup, search.best
     if fleet is None and search.num_ways:
-        return WhyNotFleet(layout, None, "however many replicas, it does not keep the promise")
+        return WhyNotFleet(layout, None, "however many replicas, it does not meet the SLO")
     if fleet is None:
         return WhyNotFleet(layout, None, _obstacle(replace(setup, on=on, layout=layout)))
     if fleet.way.setup == setup:

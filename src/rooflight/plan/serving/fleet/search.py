@@ -10,6 +10,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.disaggregate import PolicyComparison, disaggregate_or_not
 from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, Watch, cheapest_fleet
 from rooflight.plan.serving.fleet.questions import (
     Doubled,
@@ -19,7 +20,6 @@ from rooflight.plan.serving.fleet.questions import (
     hourly_fleets,
     why_not,
 )
-from rooflight.plan.serving.fleet.separate import PolicyComparison, separate_or_not
 from rooflight.plan.serving.fleet.way import FleetPolicy, ways_to_serve
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
@@ -60,7 +60,7 @@ class FleetQuestion:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """The cheapest fleet of every chip, and of all; None where no fleet keeps the promise."""
+    """The cheapest fleet of every chip, and of all; None where no fleet meets the SLO."""
 
     question: FleetQuestion
     found: Mapping[str, FleetSearch]  # by chip
@@ -70,7 +70,7 @@ class FleetPlan:
     def verdict(self) -> PolicyComparison | None:
         """Whether prefill should have replicas of its own."""
         asked, best = self.question, self.best
-        return best and separate_or_not(best.way.setup, asked.demand, engine=asked.engine)
+        return best and disaggregate_or_not(best.way.setup, asked.demand, engine=asked.engine)
 
     def doubled(self, watch: Watch | None = None) -> tuple[Doubled, ...]:
         """The fleets of the same chip for twice the rate, the prompts or the answers."""

@@ -1,8 +1,8 @@
 """`Way`: one kind of replica that a fleet could be made of, and the least it can cost.
 
 In: a model, slices, dtypes, prices, a `Demand`. Out: every way that could serve it, cheapest bound
-first. A way is a slice, a layout and a policy: continuous replicas that do everything, or separated
-ones that prefill or generate.
+first. A way is a slice, a layout and a policy: continuous replicas that do everything, or
+disaggregated ones that prefill or generate.
 """
 
 import math
@@ -28,8 +28,8 @@ from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
 
-FleetPolicy = Literal["continuous", "separated"]
-FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "separated")
+FleetPolicy = Literal["continuous", "disaggregated"]
+FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "disaggregated")
 _ROUNDING = 1e-9
 _SIZES = 3  # sizes of a chip that are tried, from the smallest that holds the model
 
@@ -47,7 +47,7 @@ class Way:
     dollars: float  # a replica-hour
     rate: float
     bound: Bound
-    physics: Bound  # at catalog rates and without a promise
+    physics: Bound  # at catalog rates and without an SLO
 
     @property
     def least(self) -> tuple[int, int]:
@@ -170,8 +170,8 @@ def _ways(
         )
     )
     for policy in policies:
-        transfer = transfer_of(setup) if policy == "separated" else None
-        if policy == "separated" and transfer is None:
+        transfer = transfer_of(setup) if policy == "disaggregated" else None
+        if policy == "disaggregated" and transfer is None:
             continue
         yield Way(
             setup,

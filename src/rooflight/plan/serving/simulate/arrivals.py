@@ -101,7 +101,7 @@ def _uniform(low: int, high: int, what: str) -> Lengths:
 class RandomTraffic:
     """Requests at random: gaps are gamma distributed, with burstiness 1 a Poisson process."""
 
-    rate: float  # requests a second
+    rate: float  # requests per second
     input: Lengths
     output: Lengths
     num_requests: int

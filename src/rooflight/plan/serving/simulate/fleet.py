@@ -72,7 +72,7 @@ class TogetherFleet:
             replica.run_until(math.inf)
 
 
-class SeparatedFleet:
+class DisaggregatedFleet:
     """Some replicas compute prompts and first tokens, the others all further tokens.
 
     What prefill replicas finish is handed over in order of time: now and then they are all run up
@@ -134,4 +134,4 @@ class SeparatedFleet:
             self._leave.choose(there_s).insert(ticket)
 
 
-Fleet = TogetherFleet | SeparatedFleet
+Fleet = TogetherFleet | DisaggregatedFleet

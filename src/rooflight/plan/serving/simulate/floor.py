@@ -24,7 +24,7 @@ class Floor:
 def floor_seconds(
     clock: StepClock, *, input_tokens: int, output_tokens: int, transfer_s: float = 0.0
 ) -> Floor:
-    """The closed form: the prompt in one step, then a token a step, each alone.
+    """The closed form: the prompt in one step, then a token per step, each alone.
 
     TTFT = t(P)        E2E = TTFT + transfer + sum of t(1 row, P + i) for i = 1 .. output - 1
     """

@@ -14,7 +14,7 @@ from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clock import StepClock
-from rooflight.plan.serving.simulate.fleet import Fleet, SeparatedFleet, TogetherFleet, Transfer
+from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Fleet, TogetherFleet, Transfer
 from rooflight.plan.serving.simulate.floor import Floor, floor_seconds
 from rooflight.plan.serving.simulate.quantiles import Quantiles
 from rooflight.plan.serving.simulate.replica import Ticket
@@ -59,12 +59,12 @@ class Simulation:
 
     @property
     def good_share(self) -> float:
-        """Requests that got what was promised, of all that came; rejected ones did not."""
+        """Requests that met the SLO, of all that came; rejected ones did not."""
         return self.num_good / self.num_requests
 
     @property
     def goodput(self) -> float:
-        """Good requests a second."""
+        """Good requests per second."""
         return self.num_good / self.duration_s if self.duration_s else 0.0
 
     @property
@@ -117,7 +117,7 @@ def _uncollected() -> Generator[None, None, None]:
 def _fleet(limits: Limits, clock: StepClock, tally: Tally, replicas: int | PoolSplit) -> Fleet:
     if isinstance(replicas, int):
         return TogetherFleet(limits, clock, tally, replicas=replicas)
-    return SeparatedFleet(
+    return DisaggregatedFleet(
         limits,
         clock,
         tally,

@@ -80,7 +80,7 @@ class Setup:
         move = hand_over(graph, 1, kv, self.on, self.on)
         return Transfer(kv_bytes_per_token(graph, kv), move.bytes_per_s)
 
-    def separation(
+    def peer(
         self,
         replicas: int,
         *,
@@ -91,7 +91,7 @@ class Setup:
     ) -> PoolSplit:
         """So many replicas of both kinds; unless said, by the work of a full step for each.
 
-        A prompt costs its prefill alone; its tokens a step of all rows, shared by all rows.
+        A prompt costs its prefill alone; its tokens per step of all rows, shared by all rows.
         """
         if prefill_replicas is None:
             rows, clock = self._rows(input_tokens + output_tokens), StepClock(cost)

@@ -14,7 +14,7 @@ _BLOCK = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Promised to a user: seconds to the first token, and between tokens on average."""
+    """What a user may expect: seconds to the first token, and between tokens on average."""
 
     ttft_s: float = math.inf
     tpot_s: float = math.inf
@@ -44,7 +44,7 @@ class Latencies:
 
 
 class Tally:
-    """Collects latencies block by block, and counts who got what was promised."""
+    """Collects latencies block by block, and counts who met the SLO."""
 
     def __init__(self, slo: Slo) -> None:
         self.slo = slo

@@ -39,7 +39,7 @@ class RequestTrace:
             try:
                 arrival = _arrival(fields)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise _wrong(self.path, number, f"is no request: {_reason(error)}") from None
+                raise _wrong(self.path, number, f"must be a request: {_reason(error)}") from None
             start = arrival.time_s if start is None else start
             if last is not None and arrival.time_s < last:
                 raise _wrong(self.path, number, "comes before the line above it")
@@ -50,7 +50,7 @@ class RequestTrace:
 
 
 def hourly_rates(trace: RequestTrace) -> list[float]:
-    """Requests a second in each hour of a trace; an hour without any counts as if it had one.
+    """Requests per second in each hour of a trace; an hour without any counts as if it had one.
 
     The last hour ends with its last request; one of less than ten minutes is left out.
     """
@@ -136,7 +136,7 @@ def _number(value: object) -> float:
 def _tokens(count: float) -> int:
     """A text has at least one token: an empty prompt still starts with one."""
     if count > _MOST_TOKENS:
-        raise ValueError(f"{count:.0f} tokens in one text")
+        raise ValueError(f"{count:.0f} tokens in one sequence")
     return max(1, int(count))
 
 

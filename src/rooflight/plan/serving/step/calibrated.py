@@ -8,7 +8,7 @@ seconds. A generate step of n sequences, with an efficiency for every roof (book
     + activations, network, kernels, collectives, rows
 
 Drafting d tokens ahead checks 1 + d at once and keeps (1 - a^(d+1)) / (1 - a) of them on average,
-a being the chance that a drafted token is right.
+a being the chance that a draft token is accepted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
 from rooflight.plan.serving.step.layout import Phase
-from rooflight.plan.serving.step.model import StepModel, product_s
+from rooflight.plan.serving.step.model import StepModel, term_s
 from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
 
-ACCEPTED = 0.65  # of drafted tokens; DeepSeek's own report says 0.85 for the first, fewer later
+ACCEPTED = 0.65  # of draft tokens; DeepSeek's own report says 0.85 for the first, fewer later
 LAUNCH_S = 1.5e-5  # of a kernel outside a graph: prompts, and engines that use no graphs
 _GENERATE: frozenset[Phase] = frozenset(("generate",))
 _PREFILL: frozenset[Phase] = frozenset(("prefill",))
@@ -92,9 +92,9 @@ def generate_s(parts: GenerateParts, values: Values, rows: Floats) -> Floats:
         + values["collective"] * parts.collectives
         + values["row"] * rows
     )
-    drafts = 1 + parts.drafted / parts.layers  # each is drafted by one more layer
+    per_draft = 1 + parts.drafted / parts.layers  # each is drafted by one more layer
     handed_out = (1 - ACCEPTED**queries) / (1 - ACCEPTED)
-    return (weights + experts + attention + rest) * drafts / handed_out
+    return (weights + experts + attention + rest) * per_draft / handed_out
 
 
 def prompt_s(parts: PromptParts, values: Values) -> Floats:
@@ -156,7 +156,7 @@ def _sums(model: StepModel, phases: frozenset[Phase], load: Load) -> StepSums:
             collectives += count
             total["network"] += count * term.unit_s * load.tokens
             continue
-        flops_s, _, kv_s, activations_s = product_s(term, [load])
+        flops_s, _, kv_s, activations_s = term_s(term, [load])
         kernels += count
         total["weights"] += count * term.weights_s
         total["kv"] += count * kv_s

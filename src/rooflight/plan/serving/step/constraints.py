@@ -17,7 +17,7 @@ from rooflight.plan.serving.step.layout import ServingLayout, rules
 from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.terms import StepSpec, derive_steps
 from rooflight.plan.training.derive.algorithm import pad_routed
-from rooflight.plan.training.derive.constraints import as_product, read_pins, vectors_of
+from rooflight.plan.training.derive.constraints import as_matmul, read_pins, vectors_of
 from rooflight.plan.training.derive.derivation import Derived, token_axes
 
 
@@ -27,14 +27,14 @@ def generate_setting(
     """The rules of a generate step, as the program follows them.
 
     What an expert computed is summed before it is sent back, not after: the program has places of
-    experts on the network, the planner prices one vector a token.
+    experts on the network, the planner prices one vector per token.
     """
     split = replace(rules(layout, model, "generate"), combines=False)
     return StepSpec(model_graph(model), split, mesh, precision)
 
 
 def generate_dims(setting: StepSpec, *, rows: int, context: int) -> dict[str, int]:
-    """Sizes of one token a row; places of experts are padded to whole ones on every device."""
+    """Sizes of one token per row; places of experts are padded to whole ones on every device."""
     dims = dim_sizes(setting.graph, batch=rows, seq=context, queries=1)
     return pad_routed(dims, ways(token_axes(setting.layout), setting.axes))
 
@@ -44,7 +44,7 @@ def generate_steps(setting: StepSpec) -> dict[int | None, tuple[Derived, ...]]:
     blocks = dict.fromkeys(op.block for op in setting.graph.ops)
     found: dict[int | None, tuple[Derived, ...]] = {}
     for block in blocks:
-        ops = [as_product(op) for op in setting.graph.ops if op.block == block]
+        ops = [as_matmul(op) for op in setting.graph.ops if op.block == block]
         found[block] = derive_steps(setting, ops)
     return found
 

@@ -1,7 +1,7 @@
 """`StepCurve`: a `StepModel` boiled down to a few numbers, for those who ask millions of times.
 
 In: a `StepModel`. Out: seconds of a step by its sizes, equal to the model's expected time (tests
-hold one against the other). Products with weights are max(a n, b + c n) in the tokens n of a
+hold one against the other). Matmuls with weights are max(a n, b + c n) in the tokens n of a
 step: their sum is one line between sorted bends, so a lookup finds it.
 """
 
@@ -46,17 +46,17 @@ def bends(lines: Iterable[tuple[float, float, float]]) -> Bends:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Products with weights, and collectives of tokens, that meet the same tokens."""
+    """Matmuls with weights, and collectives of tokens, that meet the same tokens."""
 
     decodes: bool
     prefills: bool
     split: int
     is_head: bool
-    products: Bends  # latencies and bandwidth of the collectives among them
+    matmuls: Bends  # latencies and bandwidth of the collectives among them
     experts: tuple[tuple[int, float, float, float, float], ...]  # count, a, read, c, k / E
 
     def seconds(self, n: float) -> float:
-        total = self.products.seconds(n)
+        total = self.matmuls.seconds(n)
         for count, flops_s, read_s, activations_s, share in self.experts:
             read = read_s * (1 - (1 - share) ** n) + activations_s * n
             total += count * max(flops_s * n, read)
@@ -65,17 +65,17 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCurve:
-    """max(a pairs, b positions + c tokens) for each kind of product, and d for each position."""
+    """max(a pairs, b positions + c tokens) for each kind of matmul, and d for each position."""
 
     split: int
     window: int | None
-    products: tuple[tuple[int, float, float, float], ...]  # count, a, b, c
+    matmuls: tuple[tuple[int, float, float, float], ...]  # count, a, b, c
     position_s: float  # what collectives of the cache take
     latency_s: float
 
     def seconds(self, tokens: float, positions: float, pairs: float) -> float:
         total = self.position_s * positions
-        for count, pair_s, position_s, token_s in self.products:
+        for count, pair_s, position_s, token_s in self.matmuls:
             total += count * max(pair_s * pairs, position_s * positions + token_s * tokens)
         return total
 
@@ -233,15 +233,15 @@ def _shared(
 
 
 def _attention(split: int, window: int | None, terms: Sequence[Counted]) -> AttentionCurve:
-    products: dict[tuple[float, float, float], int] = {}
+    matmuls: dict[tuple[float, float, float], int] = {}
     position_s = latency_s = 0.0
     for counted in terms:
         n, term = counted.count, counted.term
         if isinstance(term, MatmulTerm):
             key = (term.flops_s, term.kv_s, term.activations_s)
-            products[key] = products.get(key, 0) + n
+            matmuls[key] = matmuls.get(key, 0) + n
         else:
             position_s += n * term.unit_s
             latency_s += n * term.latency_s
-    found = tuple((n, *key) for key, n in products.items())
+    found = tuple((n, *key) for key, n in matmuls.items())
     return AttentionCurve(split, window, found, position_s, latency_s)

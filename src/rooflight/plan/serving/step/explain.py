@@ -14,7 +14,7 @@ from rooflight.models.graph.ops import Op
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.load import generate_load, prefill_load
 from rooflight.plan.serving.step.layout import Phase, ServingLayout, mesh_axes, rules
-from rooflight.plan.serving.step.model import message_s, product_s
+from rooflight.plan.serving.step.model import message_s, term_s
 from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.terms import CommTerm, StepSpec, derive_steps, layer_terms
 
@@ -39,7 +39,7 @@ class ServedLayer:
     lines: tuple[ServingLine, ...]
 
     @property
-    def products_s(self) -> float:
+    def matmuls_s(self) -> float:
         return sum(x.seconds for x in self.lines if not x.step.is_collective)
 
     @property
@@ -71,7 +71,7 @@ def served_layer(
             seconds = message_s(term, [load])
             binds = "latency" if term.latency_s > seconds / 2 else "bandwidth"
         else:
-            flops_s, *moved = product_s(term, [load])
+            flops_s, *moved = term_s(term, [load])
             names = ("weights", "KV cache", "activations")
             seconds = max(flops_s, sum(moved))
             largest = names[max(range(3), key=lambda i: moved[i])]

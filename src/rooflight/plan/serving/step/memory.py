@@ -103,16 +103,16 @@ class ServingMemory:
 
     @cached_property
     def _activations(self) -> int:
-        """The operands and result of the largest product of a step, and the stream beside it."""
+        """The operands and result of the largest matmul of a step, and the stream beside it."""
         graph = self._setting.graph
         sizes = self._sizes | {"B": 1, "T": self.step_tokens, "S": self.step_tokens}
         sizes |= {c: math.ceil(n * self.step_tokens) for c, n in graph.per_token.items()}
-        products = [
+        matmuls = [
             op.contraction for op in graph.ops if op.kind in HAS_FLOPS and op.block is not None
         ]
         moved = [
             [t for t in (*c.operands, c.result) if not t.name[0].isupper() and "S" not in t.dims]
-            for c in products
+            for c in matmuls
         ]
         stream = self._activation_bytes(Tensor("x", ("B", "T", "D"), ((), (), ())), sizes)
         return stream + max(sum(self._activation_bytes(t, sizes) for t in ts) for ts in moved)

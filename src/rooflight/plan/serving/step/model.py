@@ -1,7 +1,7 @@
 """`StepModel`: a served model on a slice under a layout; times any prefill or generate step.
 
 In: terms that `derive_model` made of a graph. Out: `ServingStepTime`s. Prefill and decode may share
-a step: products with weights then see the tokens of both, each phase has its own attention.
+a step: matmuls with weights then see the tokens of both, each phase has its own attention.
 Not priced: the embedding lookup, elementwise ops, sampling.
 """
 
@@ -78,8 +78,8 @@ class StepModel:
         return _added([slowest] * len(stages), sum(load.logits for load in loads))
 
     def _spent(self, stage: Stage, loads: Sequence[Load]) -> ServingStepTime:
-        matmul = attention = weights = kv = activations = products = latency = 0.0
-        num_products = num_collectives = 0
+        matmul = attention = weights = kv = activations = matmuls = latency = 0.0
+        num_matmuls = num_collectives = 0
         axes: dict[str, float] = {}
         for counted in stage:
             met = [load for load in loads if load.phase in counted.phases]
@@ -89,30 +89,30 @@ class StepModel:
                 latency += n * term.latency_s
                 num_collectives += n
                 continue
-            flops_s, weights_s, kv_s, activations_s = product_s(term, met)
+            flops_s, weights_s, kv_s, activations_s = term_s(term, met)
             matmul += n * flops_s if term.work == "tokens" else 0.0
             attention += 0.0 if term.work == "tokens" else n * flops_s
             weights += n * weights_s
             kv += n * kv_s
             activations += n * activations_s
-            products += n * max(flops_s, weights_s + kv_s + activations_s)
-            num_products += n
+            matmuls += n * max(flops_s, weights_s + kv_s + activations_s)
+            num_matmuls += n
         return ServingStepTime(
             matmul,
             attention,
             weights,
             kv,
             activations,
-            products,
+            matmuls,
             axes,
             self.overhead_s,
             latency_s=latency,
-            num_products=num_products,
+            num_matmuls=num_matmuls,
             num_collectives=num_collectives,
         )
 
 
-def product_s(term: MatmulTerm, loads: Iterable[Load]) -> tuple[float, float, float, float]:
+def term_s(term: MatmulTerm, loads: Iterable[Load]) -> tuple[float, float, float, float]:
     """Seconds of the matrix unit, and of HBM for weights, cache and activations."""
     flops = kv = activations = tokens = 0.0
     for load in loads:
@@ -151,11 +151,11 @@ def _added(stages: Sequence[ServingStepTime], tokens: float) -> ServingStepTime:
         sum(s.weights_s for s in stages),
         sum(s.kv_s for s in stages),
         sum(s.activations_s for s in stages),
-        sum(s.products_s for s in stages),
+        sum(s.matmuls_s for s in stages),
         axes,
         sum(s.overhead_s for s in stages),
         tokens,
         sum(s.latency_s for s in stages),
-        sum(s.num_products for s in stages),
+        sum(s.num_matmuls for s in stages),
         sum(s.num_collectives for s in stages),
     )

@@ -20,7 +20,7 @@ class Precision:
 
     weights: Dtype = DTYPES["bf16"]
     kv: Dtype = DTYPES["bf16"]
-    compute: str = "bf16"  # of products with weights; attention is computed as activations are kept
+    compute: str = "bf16"  # of matmuls with weights; attention is computed as activations are kept
     activations: Dtype = DTYPES["bf16"]
     whole: tuple[str, ...] = ()  # parts whose weights stay as activations are: ("head",)
 
@@ -32,7 +32,7 @@ class Precision:
         return self.activations if part in self.whole else self.weights
 
     def compute_of(self, part: str) -> str:
-        """The dtype that products with the weights of a part run in."""
+        """The dtype that matmuls with the weights of a part run in."""
         return self.activations.name if part in self.whole else self.compute
 
 

@@ -48,7 +48,7 @@ class Speculation:
 
     @property
     def best(self) -> int:
-        """The look-ahead with the fewest seconds a token; 0 is to propose nothing."""
+        """The look-ahead with the fewest seconds per token; 0 is to propose nothing."""
         return min(range(MOST + 1), key=self.token_s)
 
     @property

@@ -1,4 +1,4 @@
-"""The steps of a layer as seconds for each token, so that a step of any size is a few products.
+"""The steps of a layer as seconds for each token, so that a step of any size is a few matmuls.
 
 In: a graph, a layout of its dims and a mesh. Out: `MatmulTerm`s and `CommTerm`s, by the steps
 of `training.derive.derivation`; weights and caches stay where they are, and of the strategies that
@@ -54,7 +54,7 @@ class ExpertReads:
 
 @dataclass(frozen=True, slots=True)
 class MatmulTerm:
-    """One local product of a chip: seconds of the matrix unit and of HBM for each unit."""
+    """One local matmul of a chip: seconds of the matrix unit and of HBM for each unit."""
 
     op: str
     part: str
@@ -116,7 +116,7 @@ def layer_terms(setting: StepSpec, ops: Iterable[Op]) -> tuple[Term, ...]:
     found: list[Term] = []
     for derived in derive_steps(setting, ops):
         if derived.step.op == "einsum":
-            found.append(_product(derived, setting, one, read))
+            found.append(_matmul(derived, setting, one, read))
         elif derived.step.op != "slice":
             found.append(_message(derived, setting, one))
     return tuple(found)
@@ -207,7 +207,7 @@ def _split(tensors: Sequence[Tensor], axes: Mapping[str, int]) -> int:
     return max(ways(t.axes_of("B"), axes) for t in tensors)
 
 
-def _product(
+def _matmul(
     derived: Derived, setting: StepSpec, one: Mapping[str, float], read: set[str]
 ) -> MatmulTerm:
     """Each operand read once, the result written once; scores are never written."""
@@ -293,5 +293,5 @@ def sent_dtype(op: Op, activations: Dtype) -> Dtype:
 
 
 def _kind(step: Step) -> CollectiveKind:
-    assert step.op != "einsum" and step.op != "slice", f"{step} is no collective"
+    assert step.op != "einsum" and step.op != "slice", f"not a collective: {step}"
     return step.op

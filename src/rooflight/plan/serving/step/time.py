@@ -3,8 +3,8 @@
 In: the terms of a step, added up. Out: three times.
 
     lower      everything overlaps: the slowest of matrix unit, HBM and network; activations may
-               stay on the chip between products, so HBM has weights and caches alone
-    expected   products in turn, each at its slower roof, then every collective (nothing of a
+               stay on the chip between matmuls, so HBM has weights and caches alone
+    expected   matmuls in turn, each at its slower roof, then every collective (nothing of a
                token's way hides it), then the overhead of a step
     upper      nothing overlaps at all
 """
@@ -22,17 +22,17 @@ ON_CHIP = ("weights", "KV cache", "activations", "matmul FLOPs", "attention FLOP
 class ServingStepTime:
     """Seconds on one chip of the slowest pipeline stage, times the stages."""
 
-    matmul_s: float  # the matrix unit, on products with weights
+    matmul_s: float  # the matrix unit, on matmuls with weights
     attention_s: float  # the matrix unit, on queries, keys and values
     weights_s: float  # HBM: weights, of experts those that tokens visit
     kv_s: float  # HBM: keys and values, by true length
     activations_s: float  # HBM: everything else
-    products_s: float  # every product in turn at its slower roof
+    matmuls_s: float  # every matmul in turn at its slower roof
     axes_s: Mapping[str, float]  # collectives by the mesh axes they run over
     overhead_s: float = 0.0  # a named constant of a step; 0 where nobody has measured it
     tokens: float = 1.0  # that the step hands to users
     latency_s: float = 0.0  # of `axes_s`, the part that does not grow with the tokens
-    num_products: int = 0  # one after another, layer by layer
+    num_matmuls: int = 0  # one after another, layer by layer
     num_collectives: int = 0
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class ServingStepTime:
 
     @property
     def expected_s(self) -> float:
-        return self.products_s + self.network_s + self.overhead_s
+        return self.matmuls_s + self.network_s + self.overhead_s
 
     @property
     def upper_s(self) -> float:

@@ -54,11 +54,11 @@ class Totals:
         matmul_s = 2 * batch * self.params / self.flops_per_s
         weights_s = self.weight_bytes / self.hbm_bytes_per_s
         kv_s = batch * context * self.kv_bytes_per_token / self.hbm_bytes_per_s
-        products_s = kv_s + max(matmul_s, weights_s)
-        return ServingStepTime(matmul_s, 0.0, weights_s, kv_s, 0.0, products_s, {}, tokens=batch)
+        matmuls_s = kv_s + max(matmul_s, weights_s)
+        return ServingStepTime(matmul_s, 0.0, weights_s, kv_s, 0.0, matmuls_s, {}, tokens=batch)
 
     def prefill_s(self, tokens: float, *, mfu: float = 1.0) -> float:
-        """A prompt's products with weights at a part `mfu` of the peak: 2 P T / (C mfu) (ch. 8)."""
+        """A prompt's matmuls with weights at a part `mfu` of the peak: 2 P T / (C mfu) (ch. 8)."""
         return 2 * self.params * tokens / (self.flops_per_s * mfu)
 
     def held_bytes(self, batch: float, context: float) -> float:
@@ -78,7 +78,7 @@ class Totals:
 def slices_ratio(*, prefill_s: float, step_s: float, output: float, batch: float) -> float:
     """Prefill slices for each generate slice: B t_prefill / (t_step G) (chapter 8).
 
-    A generate slice ends batch / output sequences a step, and each needs one prefill.
+    A generate slice ends batch / output sequences per step, and each needs one prefill.
     """
     return batch * prefill_s / (step_s * output)
 

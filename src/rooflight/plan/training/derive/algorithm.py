@@ -36,7 +36,7 @@ class PricedStep:
     price: StepPrice
     waits: Waits
     slot: Slot = "F"
-    kept: bool = False  # the forward pass has made this already; a program may keep it
+    saved: bool = False  # the forward pass has made this already; a program may keep it
     once: bool = False  # done once a step, however many microbatches
     visible: float = 1.0  # the part of the query-key pairs that an attention kernel computes
 
@@ -55,9 +55,9 @@ class Algorithm:
 
     @property
     def spent(self) -> tuple[PricedStep, ...]:
-        """The lines that take time: slices are free, and what the forward pass made is kept."""
+        """The lines that take time: slices are free, and what the forward pass made is saved."""
         lines = (*self.forward, *self.backward)
-        return tuple(x for x in lines if (x.price.op or x.price.network) and not x.kept)
+        return tuple(x for x in lines if (x.price.op or x.price.network) and not x.saved)
 
 
 def derive_algorithm(
@@ -101,7 +101,7 @@ def derive_algorithm(
 
 
 def pad_routed(dims: Mapping[str, int], multiple: int) -> dict[str, int]:
-    """Rounds the tokens an expert receives (dims C, C2...) up to a multiple.
+    """Rounds the tokens per expert receives (dims C, C2...) up to a multiple.
 
     >>> pad_routed({"B": 3, "C": 2458}, 16)
     {'B': 3, 'C': 2464}
@@ -122,7 +122,7 @@ def _priced(
     if price.op and op.mask:
         price = _as_kernel(price, visible, dims, mesh, dtype)
     return PricedStep(
-        op.name, price, derived.waits, derived.slot, derived.kept, derived.once, visible
+        op.name, price, derived.waits, derived.slot, derived.saved, derived.once, visible
     )
 
 

@@ -1,7 +1,7 @@
 """The pins of a program: a derivation on a mesh, as data that `program` follows.
 
 In: a graph, a layout, a mesh and the sizes of a batch. Out: `layout.constraints.Pins`. The
-lookup of tokens is derived as the product it is written as; arrays of queries by keys never leave
+lookup of tokens is derived as the matmul it is written as; arrays of queries by keys never leave
 the kernel, so strategies that would move them are left out.
 """
 
@@ -108,7 +108,7 @@ def derive_ops(
         found = tuple(s for s in known_strategies(contraction) if not _moves_scores(s))
         return pick(found, dims=sizes, mesh=mesh, dtype=dtype).strategy
 
-    return derive(graph, [as_product(op) for op in ops], layout, choose)
+    return derive(graph, [as_matmul(op) for op in ops], layout, choose)
 
 
 def _padded(layout: Layout, mesh: Mesh, dims: Mapping[str, int]) -> dict[str, int]:
@@ -138,20 +138,20 @@ def _moves_scores(strategy: Strategy) -> bool:
     return any(is_score(step.output) for step in strategy.steps if step.op != "einsum")
 
 
-def as_product(op: Op) -> Op:
-    """The lookup of tokens as the product it is written as."""
+def as_matmul(op: Op) -> Op:
+    """The lookup of tokens as the matmul it is written as."""
     return replace(op, kind="matmul") if op.kind == "lookup" else op
 
 
 def _pin(name: str, lines: Iterable[Derived], sizes: Mapping[str, int], mesh: Mesh) -> Pin:
     steps = [line.step for line in lines]
-    product = next((s for s in steps if s.op == "einsum"), None)
-    if product is None:  # routed tokens on their way back
+    matmul = next((s for s in steps if s.op == "einsum"), None)
+    if matmul is None:  # routed tokens on their way back
         path = (steps[0].inputs[0], *(s.output for s in steps))
         return Pin(name, (_even(path, sizes, mesh),), (path[-1],))
-    before, after = steps[: steps.index(product)], steps[steps.index(product) + 1 :]
-    operands = tuple(_even(_way_to(t, before), sizes, mesh) for t in product.inputs)
-    result = (product.output, *(s.output for s in after))
+    before, after = steps[: steps.index(matmul)], steps[steps.index(matmul) + 1 :]
+    operands = tuple(_even(_way_to(t, before), sizes, mesh) for t in matmul.inputs)
+    result = (matmul.output, *(s.output for s in after))
     return Pin(name, operands, _even(result, sizes, mesh))
 
 

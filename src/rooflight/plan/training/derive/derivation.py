@@ -8,7 +8,7 @@ priced on every mesh that has them.
 What waits for a collective (the book's chapter 5 marks the same):
 
     critical   the next activation, or the gradient that flows back
-    ahead      only the product it feeds; its input is a weight, there long before
+    ahead      only the matmul it feeds; its input is a weight, there long before
     async      only a weight's gradient, which nobody needs before the optimizer
 """
 
@@ -39,7 +39,7 @@ class Derived:
     step: Step
     waits: Waits
     slot: Slot = "F"
-    kept: bool = False  # the forward pass has made this already; a program may keep it
+    saved: bool = False  # the forward pass has made this already; a program may keep it
     once: bool = False  # a sum over microbatches may wait for the last of them
 
 
@@ -52,9 +52,9 @@ class DerivedLayer:
 
     @property
     def spent(self) -> tuple[Derived, ...]:
-        """The steps that take time: slices are free, and what the forward pass made is kept."""
+        """The steps that take time: slices are free, and what the forward pass made is saved."""
         steps = (*self.forward, *self.backward)
-        return tuple(d for d in steps if d.step.op != "slice" and not d.kept)
+        return tuple(d for d in steps if d.step.op != "slice" and not d.saved)
 
 
 @lru_cache(maxsize=8192)
@@ -133,14 +133,14 @@ class _Pass:
 def derive(graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose) -> DerivedLayer:
     """Derives the steps of `ops`, in order, and of their gradients, in reverse.
 
-    Matrix products and the exchange of routed tokens only: elementwise ops are local in every
-    layout. Norms over a split D need a sum of one number a token, which is not listed.
+    Matrix matmuls and the exchange of routed tokens only: elementwise ops are local in every
+    layout. Norms over a split D need a sum of one number per token, which is not listed.
     """
     forward, done = _run_forward(graph, ops, layout, choose)
     setting = forward.setting
     back = _Pass(setting, is_backward=True)
     _backward(done, back)
-    lines = [_kept(line, setting, forward.made) for line in back.lines]
+    lines = [_saved(line, setting, forward.made) for line in back.lines]
     return DerivedLayer(tuple(forward.lines), tuple(_marked(lines, setting)))
 
 
@@ -156,8 +156,8 @@ def _run_forward(
 ) -> tuple[_Pass, list[_ForwardOp]]:
     forward = _Pass(_Setting(frozenset(p.tensor.name for p in graph.params), layout, choose))
     placed: dict[str, Tensor] = {}
-    products = [op for op in ops if op.kind in HAS_FLOPS or op.kind == "route"]
-    return forward, [d for op in products if (d := _forward(op, forward, placed))]
+    matmuls = [op for op in ops if op.kind in HAS_FLOPS or op.kind == "route"]
+    return forward, [d for op in matmuls if (d := _forward(op, forward, placed))]
 
 
 def _forward(op: Op, run: _Pass, placed: dict[str, Tensor]) -> _ForwardOp | None:
@@ -195,15 +195,15 @@ def _route_sums(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -
 
     Tokens are gathered over the axes that split an expert's width, so every such chip routes
     them. Of the axes of E, those that split tokens exchange them; over the others all chips have
-    the same tokens, and what is left is a sum over those chips of one vector a token.
+    the same tokens, and what is left is a sum over those chips of one vector per token.
     """
     layout = run.setting.layout
     width = layout.inner.get("Fe", ())
     tokens = tuple(a for a in token_axes(layout) if a not in width)
     if "C" in result.dims:
         stream = _operand(op.contraction.operands[1], run.setting, placed)
-        kept = tuple(tuple(a for a in axes if a not in width) for axes in stream.axes)
-        run.add(op, reshard(stream, replace(stream, axes=kept)))
+        saved = tuple(tuple(a for a in axes if a not in width) for axes in stream.axes)
+        run.add(op, reshard(stream, replace(stream, axes=saved)))
         where = {"C": tokens, "D": result.axes_of("D")}
         placed[result.name] = replace(result, axes=tuple(where.get(d, ()) for d in result.dims))
         return
@@ -211,8 +211,8 @@ def _route_sums(op: Op, result: Tensor, run: _Pass, placed: dict[str, Tensor]) -
     source = placed[computed.name]
     rest = tuple(a for a in source.axes_of("E") if a not in tokens)
     run.add(op, reshard(source, source.with_axes("E", rest).with_axes("C", tokens)))
-    kept = tuple(tuple(a for a in axes if a not in width) for axes in result.axes)
-    summed = replace(result, axes=kept).with_unreduced((*source.unreduced, *rest))
+    saved = tuple(tuple(a for a in axes if a not in width) for axes in result.axes)
+    summed = replace(result, axes=saved).with_unreduced((*source.unreduced, *rest))
     run.add(op, reshard(summed, result))
     placed[result.name] = result
 
@@ -306,11 +306,11 @@ def _gradients(
     return sorted(pairs, key=lambda pair: pair[0].name not in weights)
 
 
-def _kept(line: Derived, setting: _Setting, forward: set[Tensor]) -> Derived:
-    """Gathered activations may be kept from the forward pass; gathered weights are not."""
+def _saved(line: Derived, setting: _Setting, forward: set[Tensor]) -> Derived:
+    """Gathered activations may be saved from the forward pass; gathered weights are not."""
     step = line.step
     again = step.is_collective and step.output in forward
-    return replace(line, kept=True) if again and step.output.name not in setting.weights else line
+    return replace(line, saved=True) if again and step.output.name not in setting.weights else line
 
 
 def _marked(lines: list[Derived], setting: _Setting) -> list[Derived]:

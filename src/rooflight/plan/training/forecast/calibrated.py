@@ -3,9 +3,9 @@
 In: `Parts` of one or many runs, and the constants. Out: a `Breakdowns`, in arrays because a fit
 asks thousands of times.
 
-    products      max(FLOPs / matmul, bytes / memory) + product_s, attention and experts alike
+    matmuls      max(FLOPs / matmul, bytes / memory) + matmul_launch_s, attention and experts alike
     memory        bytes / memory, those of dispatch / dispatch
-    exposed       collectives that products do not hide: a part of what activations wait for, and
+    exposed       collectives that matmuls do not hide: a part of what activations wait for, and
                   of those of weights what exceeds overlap times the smaller of them and the work
     bubble        a microbatch's time for each that fills or drains the pipeline
     update        the optimizer, and what of the last gradients' sums is not hidden
@@ -31,7 +31,7 @@ _WAITS = ("activations", "experts", "weights", "once")
 class Breakdowns:
     """Seconds of each run by what they are spent on."""
 
-    products: Floats
+    matmuls: Floats
     memory: Floats
     exposed: Floats
     bubble: Floats
@@ -40,7 +40,7 @@ class Breakdowns:
 
     @property
     def total(self) -> Floats:
-        return self.products + self.memory + self.exposed + self.bubble + self.update + self.fixed
+        return self.matmuls + self.memory + self.exposed + self.bubble + self.update + self.fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class PartTable:
     def seconds(self, values: Values) -> Breakdowns:
         """Prices every run with the same constants."""
         each = self._work_s(values) * self.count
-        is_product = self.kind <= _KIND["attention"]
-        products = self._sum(each, is_product & ~self.once)
-        memory = self._sum(each, ~is_product & ~self.once)
-        work = products + memory
+        is_matmul = self.kind <= _KIND["attention"]
+        matmuls = self._sum(each, is_matmul & ~self.once)
+        memory = self._sum(each, ~is_matmul & ~self.once)
+        work = matmuls + memory
         waited = {wait: self._waits(wait, values) for wait in _WAITS}
         exposed = (1 - values["overlap_activations"]) * waited["activations"]
         exposed += (1 - values["overlap_experts"]) * waited["experts"]
@@ -105,7 +105,7 @@ class PartTable:
         exposed += waited["weights"] - hidden * np.minimum(waited["weights"], work + exposed)
         bubble = (work + exposed) * self.bubble / self.microbatches
         update = self._sum(each, self.once) + once
-        return Breakdowns(products, memory, exposed, bubble, update, values["step_s"] * self.steps)
+        return Breakdowns(matmuls, memory, exposed, bubble, update, values["step_s"] * self.steps)
 
     def _work_s(self, values: Values) -> Floats:
         matmul = np.array([values[name] for name in MATMUL_CONSTANTS])[self.precision]
@@ -115,7 +115,7 @@ class PartTable:
         rate[self.kind == _KIND["dispatch"]] = values["dispatch"]
         rate[self.kind == _KIND["host"]] = values["far_links"]
         return np.maximum(self.flops_s / efficiency, self.bytes_s / rate) + np.where(
-            self.once, 0.0, values["product_s"]
+            self.once, 0.0, values["matmul_launch_s"]
         )
 
     def _sum(self, seconds: Floats, chosen: NDArray[np.bool_]) -> Floats:

@@ -11,7 +11,7 @@ ROOF: Values = {
     **dict.fromkeys((*MATMUL_CONSTANTS, "experts", "attention", "memory", "dispatch"), 1.0),
     **dict.fromkeys(("near_links", "far_links"), 1.0),
     **dict.fromkeys(("overlap_weights", "overlap_activations", "overlap_experts"), 1.0),
-    **dict.fromkeys(("product_s", "step_s"), 0.0),
+    **dict.fromkeys(("matmul_launch_s", "step_s"), 0.0),
 }
 
 

@@ -116,7 +116,9 @@ def _work_s(work: Work, values: Values) -> float:
     if work.kind == "experts":
         efficiency *= values["experts"]
     passed = work.bytes_s / values[memory_name(work.kind)]
-    return max(work.flops_s / efficiency, passed) + (0.0 if work.once else values["product_s"])
+    return max(work.flops_s / efficiency, passed) + (
+        0.0 if work.once else values["matmul_launch_s"]
+    )
 
 
 def _waits(parts: Parts, values: Values) -> Mapping[str, float]:

@@ -23,7 +23,7 @@ from rooflight.plan.training.derive.algorithm import visible_part
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.derive.known_layers import derive_again
 from rooflight.plan.training.forecast.constants import Values, efficiency_name, memory_name
-from rooflight.plan.training.forecast.tally import Again, Key, really_sent, tally_of
+from rooflight.plan.training.forecast.tally import Key, Recomputed, really_sent, tally_of
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat, is_score
 from rooflight.plan.training.time.parts import (
@@ -90,38 +90,40 @@ class Forecasts:
         self, block: int, ops: Sequence[Op], asked: Sequence[Contraction]
     ) -> dict[Key, Floats]:
         points, graph = self._points, self._graph
-        again = self._again(block, ops)
+        recomputed = self._recomputed(block, ops)
         totals: dict[Key, Floats] = {}
         for where, chosen in combinations_of(self._chooser, asked):
             derivation = derive_again(graph, tuple(ops), points.layout, chosen.__getitem__)
             everywhere = len(where) == len(points)
-            for key, (of_few, values) in self._sums(derivation, again).items():
+            for key, (of_few, values) in self._sums(derivation, recomputed).items():
                 seconds = values[self._of] if of_few and len(values) > 1 else values
                 total = totals.setdefault(key, np.zeros(len(points)))
                 if everywhere:
                     total += seconds
                 else:
                     total[where] += seconds[where] if len(seconds) > 1 else seconds
-        for name, kept in points.sizes.kept.items():
-            if kept[block].on_host and block != HEAD:
-                placed = map(points.layout.of_activation, kept[block].tensors)
+        for name, saved in points.sizes.saved.items():
+            if saved[block].on_host and block != HEAD:
+                placed = map(points.layout.of_activation, saved[block].tensors)
                 held = sum((points.elements(t) for t in placed), np.zeros(1))
                 totals["host", name] = np.broadcast_to(points.bytes(held), len(points))
-        for key, values in self._passes(ops, again).items():
+        for key, values in self._passes(ops, recomputed).items():
             seconds = values[self._of] if len(values) > 1 else values
             totals[key] = totals.get(key, np.zeros(len(points))) + seconds
         return totals
 
-    def _again(self, block: int, ops: Sequence[Op]) -> Again:
-        kept = self._points.sizes.kept
-        found = [(name, frozenset(op.name for op in by[block].ops)) for name, by in kept.items()]
+    def _recomputed(self, block: int, ops: Sequence[Op]) -> Recomputed:
+        saved = self._points.sizes.saved
+        found = [(name, frozenset(op.name for op in by[block].ops)) for name, by in saved.items()]
         if self._setting.in_step and self._points.layout.stages and block != HEAD:
             found.append((_IN_STEP, frozenset(op.name for op in ops)))
         return tuple(found)
 
-    def _sums(self, derivation: DerivedLayer, again: Again) -> dict[Key, tuple[bool, Floats]]:
+    def _sums(
+        self, derivation: DerivedLayer, recomputed: Recomputed
+    ) -> dict[Key, tuple[bool, Floats]]:
         """Sums over the lines of a derivation; whether they are of the few points."""
-        tally = tally_of(derivation, again)
+        tally = tally_of(derivation, recomputed)
         found: dict[Key, tuple[bool, Floats]] = {}
         for part, works in tally.works.items():
             priced = [(self._work(kind, line), n) for kind, line, n in works]
@@ -182,7 +184,7 @@ class Forecasts:
         flops_s = flops / chip.peak_flops(chip.matmul_dtype(dtype.name))
         bytes_s = moved / (chip.hbm_bytes_per_s or np.inf)
         seconds = np.maximum(flops_s / efficiency, bytes_s / values[memory_name(kind)])
-        return seconds + values["product_s"], np.maximum(flops_s, bytes_s)
+        return seconds + values["matmul_launch_s"], np.maximum(flops_s, bytes_s)
 
     def _pass(self, kind: WorkKind, nbytes: Floats) -> tuple[Floats, Floats]:
         return self._priced(kind, self._points.sizes.dtype, np.zeros(1), nbytes)
@@ -190,13 +192,13 @@ class Forecasts:
     def _cast_bytes(self, tensor: Tensor) -> Floats:
         return 2 * self._held_bytes([tensor]) * self._narrow
 
-    def _passes(self, ops: Sequence[Op], again: Again) -> dict[Key, Floats]:
-        """Memory passes between matmuls; what is done again is passed over once more."""
+    def _passes(self, ops: Sequence[Op], recomputed: Recomputed) -> dict[Key, Floats]:
+        """Memory passes between matmuls; what is recomputed is passed over once more."""
         found: dict[Key, Floats] = {}
 
         def add(part: str, kind: WorkKind, nbytes: Floats, *, is_new: bool) -> None:
             seconds, roof = self._pass(kind, nbytes)
-            launch = 0.0 if is_new else self._setting.values["product_s"]
+            launch = 0.0 if is_new else self._setting.values["matmul_launch_s"]
             for what, more in (("memory", seconds - launch), ("roof", roof)):
                 found[what, part] = found.get((what, part), np.zeros(1)) + more
 
@@ -215,7 +217,7 @@ class Forecasts:
                 kind: WorkKind = "dispatch" if op.kind == "route" else "elementwise"
                 moved = self._moved(op)
                 add("", kind, 3 * moved, is_new=True)
-                for name, names in again:
+                for name, names in recomputed:
                     if op.name in names:
                         add(name, kind, moved, is_new=False)
         return found
@@ -244,7 +246,7 @@ class Forecasts:
         return self._lines[key]
 
     def _rate(self, op: str, axes: Axes, copies: int) -> tuple[Floats, Floats]:
-        """Seconds a byte and of latency of a collective, on every mesh, then on every point."""
+        """Seconds per byte and of latency of a collective, on every mesh, then on every point."""
         key = op, frozenset(axes), copies
         if key not in self._rates:
             meshes = self._points.meshes

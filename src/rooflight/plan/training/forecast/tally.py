@@ -1,6 +1,6 @@
 """The lines of a derived layer that take time, sorted by what prices them, alike ones once.
 
-In: a `DerivedLayer` and what each remat policy does again. Out: a `WorkTally` for `forecast.sweep`.
+In: a `DerivedLayer` and what each remat policy recomputes. Out: a `WorkTally` for `forecast.sweep`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from rooflight.plan.training.time.parts import WorkKind, has_weight
 from rooflight.plan.training.time.sweep import placing
 
 Key = tuple[str, str]  # what is summed, and which part of a layer: "" each time, or a policy
-Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy does again
+Recomputed = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy recomputes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class WorkTally:
 
 
 @lru_cache(maxsize=2048)
-def tally_of(derivation: DerivedLayer, again: Again) -> WorkTally:
+def tally_of(derivation: DerivedLayer, recomputed: Recomputed) -> WorkTally:
     works: dict[str, dict[object, list[Derived]]] = {"": {}}
     sent: dict[Key, dict[object, list[Derived]]] = {}
     read: dict[Tensor, None] = {}
@@ -48,7 +48,7 @@ def tally_of(derivation: DerivedLayer, again: Again) -> WorkTally:
             read |= dict.fromkeys(t for t in line.step.inputs if not t.name[0].isupper())
     for line in derivation.forward:
         if line.step.op == "einsum" or (line.waits == "critical" and line.step.op != "slice"):
-            for name, names in again:
+            for name, names in recomputed:
                 if line.op.name in names:
                     add(name, line)
     casts: dict[object, list[Tensor]] = {}

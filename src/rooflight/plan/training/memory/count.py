@@ -5,7 +5,7 @@ activation. Out: `Memory`. Every tensor goes through the layout, so nothing here
 parallelism; the stages of a pipeline only share out the layers. The bytes are a closed form; a
 compiler adds padding, fragments and its own buffers, and a `Framework` what is known of its copies.
 
-    activations   kept in the layout's own sharding, not as gathered for a product
+    activations   saved in the layout's own sharding, not as gathered for a matmul
     attention     a kernel: arrays of T x S are never stored
     gathered      two weights, one in use and one ahead, and one gradient before it is scattered
     workspace     the larger of two moments: the loss, and the backward pass of a layer
@@ -47,10 +47,10 @@ class Memory:
 
     parts: tuple[Part, ...]
     hbm_bytes: int
-    host_bytes: int  # of one chip, where kept activations wait in host memory
+    host_bytes: int  # of one chip, where saved activations wait in host memory
     offload_s: float | None  # to the host and back in each step; None where PCIe is unknown
-    training_flops: int  # of the step on all chips, nothing done again
-    again_flops: int  # done again in the backward pass
+    training_flops: int  # of the step on all chips, nothing recomputed
+    recompute_flops: int  # recomputed in the backward pass
     stage: int = 0  # of the pipeline: the one that these chips hold
     num_layers: int = 0  # of the stage
     spread: Spread | None = None  # of the framework's measured runs
@@ -76,8 +76,8 @@ class Memory:
 
     @property
     def extra_flops(self) -> float:
-        """FLOPs done again as a part of the step's own."""
-        return self.again_flops / self.training_flops
+        """FLOPs recomputed as a part of the step's own."""
+        return self.recompute_flops / self.training_flops
 
     def part(self, name: str) -> Part:
         return next(part for part in self.parts if part.name == name)
@@ -105,7 +105,7 @@ def memory_by_stage(job: Job) -> tuple[Memory, ...]:
     """The same for every stage, from the first to the last."""
     sized = size_up(job)
     flops = _training_flops(Same(job.graph), job.batch, job.seq)
-    again = _again_flops(Same(job.graph), job.remat, job.microbatch, job.seq)
+    recomputed = _recompute_flops(Same(job.graph), job.remat, job.microbatch, job.seq)
     found: list[Memory] = []
     for stage in _stages(job):
         waiting = _fullest(job, sized, stage)
@@ -119,7 +119,7 @@ def memory_by_stage(job: Job) -> tuple[Memory, ...]:
                 host_bytes=host_bytes,
                 offload_s=_offload_seconds(job.chip, host_bytes),
                 training_flops=flops,
-                again_flops=job.micro.count * again,
+                recompute_flops=job.micro.count * recomputed,
                 stage=stage.index,
                 num_layers=stage.layers.total(),
                 spread=job.framework.spread,
@@ -202,8 +202,8 @@ def _fullest(job: Job, sized: BlockBytes, stage: _Stage) -> Waiting:
 
 def _by_chunk(sized: BlockBytes, stage: _Stage) -> tuple[list[int], list[int]]:
     """What a microbatch keeps of the layers of each chunk, and of the head."""
-    kept = [sum(n * sized.kept[b] for b, n in chunk.items()) for chunk in stage.chunks]
-    return kept, [sized.head_kept if last else 0 for last in stage.has_head]
+    saved = [sum(n * sized.saved[b] for b, n in chunk.items()) for chunk in stage.chunks]
+    return saved, [sized.head_saved if last else 0 for last in stage.has_head]
 
 
 def _for_a_moment(job: Job, sized: BlockBytes, stage: _Stage, waiting: Waiting) -> tuple[Part, ...]:
@@ -272,17 +272,17 @@ def _state_part(component: StateComponent, nbytes: int, job: Job) -> Part:
 
 
 def _saved(job: Job, sized: BlockBytes, stage: _Stage, waiting: Waiting) -> tuple[Part, int]:
-    """Kept activations on the chip, and those on the host; no policy touches the head."""
-    kept, head = (_dot(waiting, sizes) for sizes in _by_chunk(sized, stage))
+    """Saved activations on the chip, and those on the host; no policy touches the head."""
+    saved, head = (_dot(waiting, sizes) for sizes in _by_chunk(sized, stage))
     if job.remat.on_host:
-        because = f"inputs of the head; {format_si(kept, 'B')} more a chip wait on the host"
-        return Part("saved activations", head, because), kept
+        because = f"inputs of the head; {format_si(saved, 'B')} more a chip wait on the host"
+        return Part("saved activations", head, because), saved
     layers = (sized.pattern.layers[b] for b in stage.layers)
     names = ", ".join(dict.fromkeys(name for layer in layers for name in layer.names))
     because = f"{job.recipe.compute.name}, remat {job.remat.name}: {names} of each layer"
     if job.num_stages > 1:
         because += f"; {' + '.join(map(str, waiting))} microbatches wait"
-    return Part("saved activations", kept + head, because), 0
+    return Part("saved activations", saved + head, because), 0
 
 
 def _dot(counts: Sequence[int], sizes: Sequence[int]) -> int:
@@ -295,15 +295,15 @@ def _training_flops(same: Same, batch: int, seq: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _again_flops(same: Same, remat: Remat, batch: int, seq: int) -> int:
+def _recompute_flops(same: Same, remat: Remat, batch: int, seq: int) -> int:
     graph = same.graph
     layers = [[op for op in graph.ops if op.block == block] for block in set(graph.order)]
-    again = [op for layer in layers for op in keep(layer, remat).ops]
+    recomputed = [op for layer in layers for op in keep(layer, remat).ops]
     exact: dict[str, int | Fraction] = {
         name: share * batch * seq for name, share in graph.per_token.items()
     }
     sizes = dim_sizes(graph, batch=batch, seq=seq) | exact
-    return math.ceil(sum(op.count * op_flops(op, sizes, causal=True) for op in again))
+    return math.ceil(sum(op.count * op_flops(op, sizes, causal=True) for op in recomputed))
 
 
 def _offload_seconds(chip: Chip, host_bytes: int) -> float | None:

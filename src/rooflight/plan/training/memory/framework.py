@@ -44,12 +44,12 @@ class Framework:
     help: str
     loss: tuple[Dtype, ...] = (_F32, _BF16)  # arrays of the size of the logits, together
     split_loss: tuple[Dtype, ...] = ()  # the same where the vocabulary is split, if they differ
-    keeps_gathered: bool = False  # a product's input is kept as gathered, not as the layout has it
-    keeps_activation: bool = False  # silu(gate) is kept beside gate, up and their product
+    keeps_gathered: bool = False  # a matmul's input is saved as gathered, not as the layout has it
+    keeps_activation: bool = False  # silu(gate) is saved beside gate, up and their product
     copies_gradients: bool = False  # data parallel: in the compute dtype beside the recipe's
-    weighs_hidden: bool = False  # experts are weighed before their last product, not after it
-    masks: tuple[Dtype, ...] = ()  # kept of each element that dropout goes over
-    scores: tuple[Dtype, ...] = ()  # kept of each score, where attention is no kernel
+    weighs_hidden: bool = False  # experts are weighed before their last matmul, not after it
+    masks: tuple[Dtype, ...] = ()  # saved of each element that dropout goes over
+    scores: tuple[Dtype, ...] = ()  # saved of each score, where attention is no kernel
     buffers: int = 0  # bytes of the matmul libraries' own workspaces
     unread_gradients: bool = False  # one gradient of each shape that nobody reads stays allocated
     gathers_blocks: bool = False  # weights are gathered a whole layer at a time, one layer ahead
@@ -78,7 +78,7 @@ class Framework:
         return "+".join((self.name, *self.settings))
 
     def beside(self, name: str) -> tuple[Dtype, ...]:
-        """What is kept of a result itself: masks, the softmax, what dropout left of it."""
+        """What is saved of a result itself: masks, the softmax, what dropout left of it."""
         if name == "weights" and self.scores and self.masks:
             return (*self.scores, *self.masks, *self.scores)
         return {"weights": self.scores, "attended": self.masks, "fed": self.masks}.get(name, ())
@@ -97,7 +97,7 @@ FRAMEWORKS = {
             "Rooflight's own program: a scan over layers, logits in chunks",
             scans_layers=True,
             loss_tokens=2048,
-            lanes=128,  # the compiler's tiles: heads of 64 are kept as 128, half of it padding
+            lanes=128,  # the compiler's tiles: heads of 64 are stored as 128, half of it padding
             splits_dims=True,
             in_step=True,
             model=("", "sp=Y", "tp=Y", "cp=Y", "ulysses=Y", "cp=W,sp=Y"),
@@ -148,7 +148,7 @@ FRAMEWORKS = {
         ),
         Framework(
             "nanotron",
-            "Nanotron: unfused silu, whole inputs kept, gradients in bf16 and fp32",
+            "Nanotron: unfused silu, whole inputs saved, gradients in bf16 and fp32",
             loss=(_BF16, _F32, _F32),
             keeps_gathered=True,  # by the runs: an option whose setting was not published
             keeps_activation=True,
@@ -193,7 +193,7 @@ FRAMEWORKS = {
 # What a run may switch on or off; `--framework megatron+dropout` counts with it.
 SETTINGS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "dropout": ("masks after attention, after the MLP and over scores", {"masks": (_BOOL,)}),
-    "unfused-attention": ("the softmax of the scores is kept", {"scores": (_BF16,)}),
+    "unfused-attention": ("the softmax of the scores is saved", {"scores": (_BF16,)}),
     "unfused-loss": ("cross-entropy in fp32, in place", {"loss": (_BF16, _F32)}),
     "compiled-loss": ("the same, compiled: not in place", {"loss": (_BF16, _F32, _F32)}),
     "unfused-gradients": ("weight gradients are added up apart", {"unread_gradients": False}),

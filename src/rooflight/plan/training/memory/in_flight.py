@@ -19,23 +19,23 @@ _F32 = DTYPES["f32"]
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A weight brought together for its product, in the compute dtype; no bytes if it is whole."""
+    """A weight brought together for its matmul, in the compute dtype; no bytes if it is whole."""
 
     name: str
     nbytes: int
 
 
-def gathered(products: Iterable[WeightDot], on: OnChip) -> tuple[Gathered, ...]:
-    """The weights of one layer, or of the head, in the order of their products."""
-    return tuple(Gathered(p.name, _gathered_bytes(p, on)) for p in products)
+def gathered(matmuls: Iterable[WeightDot], on: OnChip) -> tuple[Gathered, ...]:
+    """The weights of one layer, or of the head, in the order of their matmuls."""
+    return tuple(Gathered(p.name, _gathered_bytes(p, on)) for p in matmuls)
 
 
-def _gathered_bytes(product: WeightDot, on: OnChip) -> int:
+def _gathered_bytes(matmul: WeightDot, on: OnChip) -> int:
     job = on.job
     flat = job.data_axes if job.zero >= 3 else ()
-    if ways(tuple({*product.gathered_over, *flat}), job.axes) == 1:
+    if ways(tuple({*matmul.gathered_over, *flat}), job.axes) == 1:
         return 0
-    return on.nbytes(product.weight, job.recipe.compute)
+    return on.nbytes(matmul.weight, job.recipe.compute)
 
 
 def gathered_part(job: Job, runs: Sequence[tuple[int, Sequence[Gathered]]]) -> Part:
@@ -50,7 +50,7 @@ def gathered_part(job: Job, runs: Sequence[tuple[int, Sequence[Gathered]]]) -> P
         nbytes, names = _pair([g for _, run in runs for g in run], gradients=1)
         what = f"{names}, and a gradient"
     if not nbytes:
-        return Part("gathered weights", 0, "no weight is gathered for its product")
+        return Part("gathered weights", 0, "no weight is gathered for its matmul")
     because = f"{job.recipe.compute.name}: {what} before its scatter"
     return Part("gathered weights", nbytes, because)
 
@@ -83,8 +83,8 @@ def loss_dtypes(job: Job) -> tuple[Dtype, ...]:
 
 
 def backward_bytes(layer: Layer, on: OnChip) -> int:
-    """What a layer makes again, and the gradients around its widest op."""
-    return on.total(layer.remade) + max(map(on.total, layer.moments))
+    """What a layer recomputes, and the gradients around its widest op."""
+    return on.total(layer.recomputed) + max(map(on.total, layer.moments))
 
 
 def workspace_part(job: Job, *, layer: int, loss: int | None) -> Part:

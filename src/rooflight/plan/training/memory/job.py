@@ -119,7 +119,7 @@ class OnChip:
                 sizes = {**sizes, dim: -(-sizes[dim] // shards) * shards}
         return device_bytes(placed, sizes, job.axes, dtype)
 
-    def kept(self, placed: Iterable[Tensor], beside: Iterable[tuple[Tensor, Dtype]] = ()) -> int:
+    def saved(self, placed: Iterable[Tensor], beside: Iterable[tuple[Tensor, Dtype]] = ()) -> int:
         """Activations that wait for the backward pass, those of attention in whole lanes."""
         is_tiled = self.job.chip.kind == "tpu"
         lanes = self.job.framework.lanes if is_tiled else 1

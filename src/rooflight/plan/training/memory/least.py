@@ -33,11 +33,11 @@ class LeastMemory:
         self._state = _state_bytes(points, recipe, framework) + np.zeros(len(points))
         self._saved = {
             name: {
-                block: _kept_bytes(points, filter(framework.keeps, layer.tensors), recipe.compute)
-                for block, layer in kept.items()
+                block: _saved_bytes(points, filter(framework.keeps, layer.tensors), recipe.compute)
+                for block, layer in saved.items()
                 if block != HEAD and not layer.on_host
             }
-            for name, kept in points.sizes.kept.items()
+            for name, saved in points.sizes.saved.items()
         }
 
     def bytes(self, micro: Microbatching, remat: Remat) -> Floats:
@@ -47,8 +47,8 @@ class LeastMemory:
         first = [first_share(order, int(s), micro) for s in points.distinct_stages]
         saved = sum(
             (
-                np.array([share.get(block, 0.0) for share in first])[points.stages_of] * kept
-                for block, kept in self._saved[remat.name].items()
+                np.array([share.get(block, 0.0) for share in first])[points.stages_of] * saved
+                for block, saved in self._saved[remat.name].items()
             ),
             np.zeros(1),
         )
@@ -63,7 +63,7 @@ def first_share(order: tuple[int, ...], stages: int, micro: Microbatching) -> Ma
     return stage_shares(order, stages, micro)[0]
 
 
-def _kept_bytes(points: Points, tensors: Iterable[Tensor], dtype: Dtype) -> Floats:
+def _saved_bytes(points: Points, tensors: Iterable[Tensor], dtype: Dtype) -> Floats:
     placed = [points.layout.of_activation(t) for t in tensors]
     total = sum((points.elements(t) for t in placed), np.zeros(1))
     return np.broadcast_to(total * dtype.bits_per_element / 8, len(points))

@@ -1,6 +1,6 @@
 """`Recipe`: what training holds of every parameter, by component and dtype.
 
-The field names recipes by their bytes a parameter: 10, 16, 18. What is left out of one is either
+The field names recipes by their bytes per parameter: 10, 16, 18. What is left out of one is either
 not there or assumed to live only a moment, and `used_by` says who counts so.
 """
 
@@ -67,7 +67,7 @@ RECIPES = {
             _F32,
             None,
             (_F32, _F32),
-            "fp32 weights cast to bf16 for each product: torchtitan's FSDP, MaxText's default",
+            "fp32 weights cast to bf16 for each matmul: torchtitan's FSDP, MaxText's default",
         ),
     )
 }

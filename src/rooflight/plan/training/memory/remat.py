@@ -1,9 +1,9 @@
-"""Which activations a layer keeps for its backward pass, and which ops it does again.
+"""Which activations a layer keeps for its backward pass, and which ops it recomputes.
 
 In: the ops of one layer and a `Remat` policy. Out: `SavedActivations`. One rule for all: what the
-backward pass needs is kept where the policy saves it, else the op that made it is done again, from
-inputs for which the same holds. The input of a layer is always kept; what nothing reads is not
-done again (the last product of a layer), so full rematerialisation costs less than a forward pass.
+backward pass needs is saved where the policy saves it, else the op that made it is recomputed, from
+inputs for which the same holds. The input of a layer is always saved; what nothing reads is not
+recomputed (the last matmul of a layer), so full rematerialisation costs less than a forward pass.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from rooflight.models.graph.ops import Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Remat:
-    """A policy: whether the result of an op may be kept, and where the kept ones wait."""
+    """A policy: whether the result of an op may be saved, and where the saved ones wait."""
 
     name: str
     help: str
@@ -68,10 +68,10 @@ def _result(op: Op) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SavedActivations:
-    """What one layer keeps, what it makes again in the backward pass, and by which ops."""
+    """What one layer keeps, what it recomputes in the backward pass, and by which ops."""
 
     tensors: tuple[Tensor, ...]
-    remade: tuple[Tensor, ...]
+    recomputed: tuple[Tensor, ...]
     ops: tuple[Op, ...]
     on_host: bool = False  # where the tensors wait
 
@@ -105,24 +105,24 @@ def keep(ops: Sequence[Op], remat: Remat) -> SavedActivations:
     """
     done = _trace(ops)
     needed = _needed(done)
-    kept: dict[_Value, None] = {}
-    again: dict[_Value, None] = {}
+    saved: dict[_Value, None] = {}
+    recomputed: dict[_Value, None] = {}
     todo = list(needed)
     while todo:
         value = todo.pop()
         makers = [d for d in done if d.writes == value]
-        if value in kept or value in again:
+        if value in saved or value in recomputed:
             continue
         if not makers or (not is_score(value.tensor) and remat.saves(makers[0].op)):
-            kept[value] = None
+            saved[value] = None
             continue
-        again[value] = None
+        recomputed[value] = None
         todo += [v for d in makers for v in d.reads]
     order = _in_order(done)
     return SavedActivations(
-        tuple(v.tensor for v in order if v in kept),
-        tuple(v.tensor for v in order if v in again and v in needed),
-        tuple(d.op for d in done if d.writes in again),
+        tuple(v.tensor for v in order if v in saved),
+        tuple(v.tensor for v in order if v in recomputed and v in needed),
+        tuple(d.op for d in done if d.writes in recomputed),
         remat.on_host,
     )
 
@@ -162,7 +162,7 @@ def _trace(ops: Iterable[Op]) -> list[_OpValues]:
 
 
 def _needed(done: Sequence[_OpValues]) -> list[_Value]:
-    """What gradients read, and products that only the loss or the router reads."""
+    """What gradients read, and matmuls that only the loss or the router reads."""
     read = {v for d in done for v in d.reads}
     values = [v for d in done for v in _read_by_gradients(d) if not is_score(v.tensor)]
     values += [d.writes for d in done if d.op.kind == "matmul" and d.writes not in read]
@@ -170,7 +170,7 @@ def _needed(done: Sequence[_OpValues]) -> list[_Value]:
 
 
 def _read_by_gradients(done: _OpValues) -> tuple[_Value, ...]:
-    """The gradient of a product reads its operands; that of a sum or of a move reads nothing."""
+    """The gradient of a matmul reads its operands; that of a sum or of a move reads nothing."""
     is_sum = done.op.kind == "elementwise" and done.op.name.endswith(".add")
     is_dispatch = done.op.kind == "route" and "C" in done.op.contraction.result.dims
     return () if is_sum or is_dispatch else done.reads

@@ -17,7 +17,7 @@ from rooflight.plan.training.memory.job import Job, OnChip
 from rooflight.plan.training.memory.template import Pattern, Same, Stored, WeightDot, pattern_of
 
 AxisSizes = tuple[tuple[str, int], ...]
-Shape = tuple[str, tuple[int, ...]]  # of a product's weight on one chip, with the op's name
+Shape = tuple[str, tuple[int, ...]]  # of a matmul's weight on one chip, with the op's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class BlockBytes:
 
     pattern: Pattern
     state: Mapping[int | str, tuple[int, ...]]  # of a block's weights, and of both ends'
-    kept: Mapping[int, int]
+    saved: Mapping[int, int]
     backward: Mapping[int, int]
     gathered: Mapping[int | str, tuple[Gathered, ...]]
     shapes: Mapping[int | str, frozenset[Shape]]  # empty unless the framework asks for them
-    head_kept: int
+    head_saved: int
     head_gradient: int  # of the head's table, before it is scattered
     loss: int
 
@@ -41,36 +41,36 @@ def size_up(job: Job) -> BlockBytes:
     layers = pattern.layers.items()
     weights: dict[int | str, tuple[Stored, ...]] = {b: layer.weights for b, layer in layers}
     weights |= {"embedding": pattern.embedding, "head": pattern.head, "tied": pattern.tied}
-    products: dict[int | str, tuple[WeightDot, ...]] = {b: layer.products for b, layer in layers}
-    products |= {"head": pattern.head_products}
+    matmuls: dict[int | str, tuple[WeightDot, ...]] = {b: layer.matmuls for b, layer in layers}
+    matmuls |= {"head": pattern.head_matmuls}
     stored = components(job)
     return BlockBytes(
         pattern,
         {b: tuple(_stored_bytes(c, w, job) for c in stored) for b, w in weights.items()},
-        {b: on.kept(layer.kept, layer.beside) for b, layer in layers},
+        {b: on.saved(layer.saved, layer.beside) for b, layer in layers},
         {b: backward_bytes(layer, on) for b, layer in layers},
-        {b: gathered(ps, on) for b, ps in products.items()},
+        {b: gathered(ps, on) for b, ps in matmuls.items()},
         {
             b: frozenset(_shape(p, job) for p in ps)
-            for b, ps in products.items()
+            for b, ps in matmuls.items()
             if job.framework.unread_gradients
         },
-        on.total(pattern.head_kept),
-        sum(on.nbytes(p.weight, job.recipe.compute) for p in pattern.head_products),
+        on.total(pattern.head_saved),
+        sum(on.nbytes(p.weight, job.recipe.compute) for p in pattern.head_matmuls),
         loss_bytes(on, pattern),
     )
 
 
-def _shape(product: WeightDot, job: Job) -> Shape:
+def _shape(matmul: WeightDot, job: Job) -> Shape:
     """Experts are matrices of one shape."""
-    local = local_shape(product.weight, job.graph.sizes, job.axes)
-    pairs = zip(product.weight.dims, local, strict=True)
-    return product.name, tuple(size for dim, size in pairs if dim.rstrip("0123456789") != "E")
+    local = local_shape(matmul.weight, job.graph.sizes, job.axes)
+    pairs = zip(matmul.weight.dims, local, strict=True)
+    return matmul.name, tuple(size for dim, size in pairs if dim.rstrip("0123456789") != "E")
 
 
 @dataclass(frozen=True, slots=True)
 class StateComponent:
-    """Numbers kept of every parameter; `extra` axes split what the layout leaves on a chip."""
+    """Numbers stored of every parameter; `extra` axes split what the layout leaves on a chip."""
 
     name: str
     dtypes: tuple[Dtype, ...]

@@ -1,7 +1,7 @@
 """`Pattern`: every tensor of a step where a layout puts it, before any size is known.
 
 In: a graph, a layout, a remat policy and a framework. Out: placed tensors, by block. A pattern
-serves every mesh and batch, so it is made once and kept; `memory` only multiplies sizes.
+serves every mesh and batch, so it is made once and cached; `memory` only multiplies sizes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,18 +34,18 @@ class WeightDot:
     name: str
     weight: Tensor
     activations: tuple[Tensor, ...]
-    gathered_over: Axes  # axes that the weight loses for the product
+    gathered_over: Axes  # axes that the weight loses for the matmul
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of a kind: what it keeps, what it makes again, and what each op brings together."""
+    """One layer of a kind: what it keeps, what it recomputes, and what each op brings together."""
 
-    kept: tuple[Tensor, ...]
-    names: tuple[str, ...]  # of what is kept
-    beside: tuple[tuple[Tensor, Dtype], ...]  # masks of dropout and scores, where they are kept
-    remade: tuple[Tensor, ...]
-    products: tuple[WeightDot, ...]
+    saved: tuple[Tensor, ...]
+    names: tuple[str, ...]  # of what is saved
+    beside: tuple[tuple[Tensor, Dtype], ...]  # masks of dropout and scores, where they are saved
+    recomputed: tuple[Tensor, ...]
+    matmuls: tuple[WeightDot, ...]
     moments: tuple[tuple[Tensor, ...], ...]  # operands and result of each op, in memory together
     weights: tuple[Stored, ...]
 
@@ -58,14 +58,14 @@ class Pattern:
     embedding: tuple[Stored, ...]
     head: tuple[Stored, ...]
     tied: tuple[Stored, ...]  # of the embedding, read by the head again
-    head_kept: tuple[Tensor, ...]
-    head_products: tuple[WeightDot, ...]
+    head_saved: tuple[Tensor, ...]
+    head_matmuls: tuple[WeightDot, ...]
     logits: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Same:
-    """A graph as a key: graphs are made once a model, so the very same one is the same."""
+    """A graph as a key: graphs are made once a model, so the same one is the same."""
 
     graph: Graph
 
@@ -109,48 +109,48 @@ def _cached(same: Same, held: _Layout, remat: Remat, framework: Framework) -> Pa
         embedding=tuple(s for s in outer if s.param.part == "embedding"),
         head=tuple(s for s in outer if s.param.part != "embedding"),
         tied=tuple(s for s in outer if s.param.part == "embedding" and s.param.name in head.params),
-        head_kept=tuple(map(layout.of_activation, ends)),
-        head_products=tuple(_product(op, layout) for op in frame if op.kind == "matmul"),
+        head_saved=tuple(map(layout.of_activation, ends)),
+        head_matmuls=tuple(_matmul(op, layout) for op in frame if op.kind == "matmul"),
         logits=layout.of_activation(head.contraction.result),
     )
 
 
 def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Framework) -> Layer:
     ops = [op for op in graph.ops if op.block == block]
-    kept = keep(ops, remat)
-    products = {op.name: _product(op, layout) for op in ops if op.kind == "matmul"}
-    whole = _whole(ops, products) if framework.keeps_gathered else {}
-    tensors = [*filter(framework.keeps, kept.tensors), *_copies(ops, kept.tensors, framework)]
+    saved = keep(ops, remat)
+    matmuls = {op.name: _matmul(op, layout) for op in ops if op.kind == "matmul"}
+    whole = _whole(ops, matmuls) if framework.keeps_gathered else {}
+    tensors = [*filter(framework.keeps, saved.tensors), *_copies(ops, saved.tensors, framework)]
     saved = dict.fromkeys(op.contraction.result for op in ops if remat.saves(op))
     beside = [layout.of_activation(t) for t in saved if framework.beside(t.name)]
     return Layer(
-        kept=tuple(whole.get(t.name) or layout.of_activation(t) for t in tensors),
+        saved=tuple(whole.get(t.name) or layout.of_activation(t) for t in tensors),
         names=tuple(
             dict.fromkeys([*(t.name for t in tensors), *(_BESIDE[t.name] for t in beside)])
         ),
         beside=tuple((t, d) for t in beside for d in framework.beside(t.name)),
-        remade=tuple(map(layout.of_activation, kept.remade)),
-        products=tuple(products.values()),
-        moments=tuple(_moment(op, layout, products) for op in ops if op.kind != "elementwise"),
+        recomputed=tuple(map(layout.of_activation, saved.recomputed)),
+        matmuls=tuple(matmuls.values()),
+        moments=tuple(_moment(op, layout, matmuls) for op in ops if op.kind != "elementwise"),
         weights=tuple(
             Stored(p, layout.of_weight(p.tensor)) for p in graph.params if p.block == block
         ),
     )
 
 
-def _whole(ops: Iterable[Op], products: Mapping[str, WeightDot]) -> dict[str, Tensor]:
-    """Inputs of products as gathered for them; the stream itself is an input of no product."""
+def _whole(ops: Iterable[Op], matmuls: Mapping[str, WeightDot]) -> dict[str, Tensor]:
+    """Inputs of matmuls as gathered for them; the stream itself is an input of no product."""
     found: dict[str, Tensor] = {}
     for op in ops:
         if op.kind == "matmul":
-            inputs = zip(activations(op), products[op.name].activations, strict=False)
+            inputs = zip(activations(op), matmuls[op.name].activations, strict=False)
             found |= {t.name: placed for t, placed in inputs if "D" in t.dims}
     return found
 
 
-def _copies(ops: Iterable[Op], kept: Iterable[Tensor], framework: Framework) -> list[Tensor]:
-    """The activated gate of a product; what experts without a gate hold before it is weighed."""
-    names = {t.name for t in kept}
+def _copies(ops: Iterable[Op], saved: Iterable[Tensor], framework: Framework) -> list[Tensor]:
+    """The activated gate of a matmul; what experts without a gate hold before it is weighed."""
+    names = {t.name for t in saved}
     found: list[Tensor] = []
     for op in ops:
         if not op.name.endswith(".act") or op.contraction.result.name not in names:
@@ -163,16 +163,16 @@ def _copies(ops: Iterable[Op], kept: Iterable[Tensor], framework: Framework) -> 
     return found
 
 
-def _moment(op: Op, layout: Layout, products: Mapping[str, WeightDot]) -> tuple[Tensor, ...]:
+def _moment(op: Op, layout: Layout, matmuls: Mapping[str, WeightDot]) -> tuple[Tensor, ...]:
     """Gradients of the result and of the activations of one op are in memory together."""
     if op.kind == "matmul":
-        return products[op.name].activations
+        return matmuls[op.name].activations
     ends = [*activations(op), op.contraction.result]
     return tuple(layout.of_activation(t) for t in ends if not is_score(t))
 
 
-def _product(op: Op, layout: Layout) -> WeightDot:
-    """Axes that split the tokens before and after a product stay; a weight must lose these.
+def _matmul(op: Op, layout: Layout) -> WeightDot:
+    """Axes that split the tokens before and after a matmul stay; a weight must lose these.
 
     All other axes are the weight's own: an activation is gathered to meet it, and its result
     scattered. The same follows from the four rules of `algebra`, without choosing between them.

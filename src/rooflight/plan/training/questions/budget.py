@@ -4,7 +4,7 @@ In: FLOPs and `Terms` (a slice, a utilisation, a price, a failure rate). Out: a 
 FLOPs alone, the parameters and tokens that scaling laws would spend them on. What the catalog and
 the user do not say stays None.
 
-    C training FLOPs    N parameters    D tokens    L loss in nats a token
+    C training FLOPs    N parameters    D tokens    L loss in nats per token
 """
 
 import math
@@ -31,7 +31,7 @@ class Terms:
     """On what a run is computed, how well, and what it is charged.
 
     `mfu` has no default: it is the one number only a measurement gives. `price` replaces the
-    catalog's dollars a chip-hour; `mtbf_hours` is the mean time between failures of one chip.
+    catalog's dollars per chip-hour; `mtbf_hours` is the mean time between failures of one chip.
     """
 
     on: Slice

@@ -1,8 +1,8 @@
 """A step's time against its batch, scheme by scheme: the figures of the book's chapter 5.
 
 In: a `Question` and the candidate that answers it. Out: `SchemeCurve`s: what a step of every batch
-spends on products and on collectives. As in the book, memory is not asked and a step is one
-microbatch, so a curve says what the roofs allow. Unlike there, only layouts that divide count: a
+spends on matmuls and on collectives. As in the book, memory is not asked and a step is one
+microbatch, so a curve says the roofline bound. Unlike there, only layouts that divide count: a
 curve begins with the smallest batch that its schemes can split. The candidate's own curve keeps its
 mesh and the size of its microbatches, so it passes through the plan.
 """
@@ -59,11 +59,11 @@ class SchemeCurve:
     layout: str
     points: tuple[CurvePoint, ...]
 
-    def products_bind_from(self, overlap: Overlap) -> int | None:
-        """The smallest batch from which on collectives hide behind products; None if never."""
+    def matmuls_bind_from(self, overlap: Overlap) -> int | None:
+        """The smallest batch from which on collectives hide behind matmuls; None if never."""
         found: int | None = None
         for point in reversed(self.points):
-            if point.time.binds(overlap) != "products":
+            if point.time.binds(overlap) != "matmuls":
                 break
             found = point.tokens
         return found

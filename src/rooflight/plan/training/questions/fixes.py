@@ -109,7 +109,7 @@ def _remats(job: Job, now: Memory) -> Iterator[_Change]:
         cost = f"{more:+.0%} FLOPs" if round(more, 2) else "no more FLOPs"
         if remat.on_host:
             seconds = "unknown time" if after.offload_s is None else format_seconds(after.offload_s)
-            cost += f", {seconds} of PCIe a step"
+            cost += f", {seconds} of PCIe per step"
         yield f"remat {remat.name}", cost, other
 
 
@@ -138,11 +138,11 @@ def _splits(job: Job) -> Iterator[_Change]:
 def _sizes(job: Job) -> Iterator[_Change]:
     if job.microbatch % 2 == 0:
         micro = replace(job.micro, count=2 * job.micro.count)
-        cost = "smaller products, weights read again"
+        cost = "smaller matmuls, weights read again"
         yield f"microbatches {micro.count}", cost, replace(job, micro=micro)
     if job.batch % 2 == 0:
         half = replace(job, batch=job.batch // 2)
-        yield f"batch {half.tokens}", "half the tokens a step", half
+        yield f"batch {half.tokens}", "half the tokens per step", half
 
 
 def solve(job: Job, unknown: Unknown) -> Job | None:

@@ -23,7 +23,7 @@ class CheckpointCost:
     """What is lost to checkpoints and failures, to first order.
 
     t = sqrt(2 d M) loses least (Young 1974), and then d/t + t/(2 M) + R/M of the time is lost: to
-    writing, to work done again, to starting again. It stops holding where t is not well below M.
+    writing, to repeated work, to starting again. It stops holding where t is not well below M.
     """
 
     write_s: float

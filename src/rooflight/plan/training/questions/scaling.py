@@ -78,8 +78,8 @@ class ScalingPoint:
 def losses(candidate: Candidate) -> dict[str, float]:
     """The seconds of a step that its FLOPs at the peak do not explain, by reason.
 
-    At the roofline: step = FLOPs / peak + done again + waiting for HBM or the slowest stage +
-    collectives that products do not hide + bubble. Of a forecast: its breakdown, of which matmuls
+    At the roofline: step = FLOPs / peak + recomputed + waiting for HBM or the slowest stage +
+    collectives that matmuls do not hide + bubble. Of a forecast: its breakdown, of which matmuls
     lose what they take beyond FLOPs / peak.
     """
     time, overlap = candidate.time, candidate.overlap
@@ -92,10 +92,10 @@ def losses(candidate: Candidate) -> dict[str, float]:
         }
     slow = "uneven stages" if candidate.num_stages > 1 else "HBM bandwidth"
     return {
-        "collectives": max(0.0, time.collectives_s(overlap) - time.products_s),
+        "collectives": max(0.0, time.collectives_s(overlap) - time.matmuls_s),
         "bubble": time.bubble_s,
-        "doing products again": time.again_s,
-        slow: max(0.0, time.products_s - time.again_s - ideal_s),
+        "recomputing matmuls": time.recompute_s,
+        slow: max(0.0, time.matmuls_s - time.recompute_s - ideal_s),
     }
 
 

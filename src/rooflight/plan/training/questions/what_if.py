@@ -94,20 +94,20 @@ def _hop(chip: Chip) -> float | None:
 KNOBS: Mapping[str, Knob] = {
     "flops": Knob("FLOP/s at every dtype", (), lambda c: c.flops.get("bf16"), _flops),
     "hbm_bandwidth": Knob(
-        "bytes a second of the HBM",
+        "bytes per second of the HBM",
         ("hbm_bytes_per_s",),
         lambda c: c.hbm_bytes_per_s,
         _hbm_bandwidth,
     ),
     "hbm": Knob("bytes of HBM", ("hbm_bytes",), lambda c: c.hbm_bytes, _hbm),
     "ici": Knob(
-        "bytes a second of a link between chips, or of a GPU into its node",
+        "bytes per second of a link between chips, or of a GPU into its node",
         ("torus.link_bytes_per_s", "nvlink", "switched.chip_egress_bytes_per_s"),
         _link,
         _ici,
     ),
     "dcn": Knob(
-        "bytes a second of a host, or of a GPU out of its node",
+        "bytes per second of a host, or of a GPU out of its node",
         ("dcn_bytes_per_s_per_host", "nic", "switched.nic_bytes_per_s"),
         _between,
         _dcn,
@@ -155,7 +155,7 @@ def _factor(key: str, text: str, chip: Chip) -> float:
     else:
         factor = parse_count(text, what=key) / now
     if not (knob.is_time or factor > 0) or factor > 1e6 or 0 < factor < 1e-6:
-        raise UsageError(f"{key}={text} is no rate", hint=f"write a factor, such as {key}=2x")
+        raise UsageError(f"{key} must be a rate, got {text}", hint=f"write {key}=2x")
     return factor
 
 

@@ -61,7 +61,7 @@ def why_not(question: Question, wanted: Wanted, best: Candidate) -> WhyNot:
         because = _what_does_not_divide(narrow)
         return WhyNot(wanted, "does not divide", because, best, outside=outside)
     if mine.memory.fits:
-        return judged(question, wanted, best, mine, outside)
+        return verdict_on(question, wanted, best, mine, outside)
     return WhyNot(
         wanted,
         "does not fit",
@@ -84,7 +84,7 @@ def best_of(narrow: Question) -> Candidate | None:
     return min(small, key=lambda c: c.memory.total_bytes)
 
 
-def judged(
+def verdict_on(
     question: Question,
     wanted: Wanted,
     best: Candidate,
@@ -124,28 +124,28 @@ def _what_costs(question: Question, mine: Candidate, best: Candidate) -> str:
         took = f"{format_seconds(mine_s[most])}, not {format_seconds(best_s[most])}"
         return f"its {most} take{'' if most.endswith('s') else 's'} {took}"
     time, overlap = mine.time, question.overlap
-    busy, best_busy = (max(t.products_s, t.collectives_s(overlap)) for t in (time, best.time))
+    busy, best_busy = (max(t.matmuls_s, t.collectives_s(overlap)) for t in (time, best.time))
     if time.bubble_s - best.time.bubble_s > busy - best_busy:
         idle = format_seconds(time.bubble_s)
         return f"its {mine.num_stages} stages idle for {idle} while the pipeline fills and drains"
-    if time.collectives_s(overlap) > time.products_s:
+    if time.collectives_s(overlap) > time.matmuls_s:
         axes_s = by_scheme(mine)
         most = max(axes_s, key=lambda name: axes_s[name])
         return (
             f"{format_seconds(time.collectives_s(overlap))} of collectives, most of them over"
-            f" {most}, are more than {format_seconds(time.products_s)} of products can hide"
+            f" {most}, are more than {format_seconds(time.matmuls_s)} of matmuls can hide"
         )
-    return _longer_products(mine, best)
+    return _longer_matmuls(mine, best)
 
 
-def _longer_products(mine: Candidate, best: Candidate) -> str:
-    more = mine.time.products_s - best.time.products_s
-    if mine.time.again_s - best.time.again_s > more / 2:
-        again = format_seconds(mine.time.again_s)
-        return f"remat {mine.remat.name} does {again} of products again in the backward pass"
+def _longer_matmuls(mine: Candidate, best: Candidate) -> str:
+    more = mine.time.matmuls_s - best.time.matmuls_s
+    if mine.time.recompute_s - best.time.recompute_s > more / 2:
+        recomputed = format_seconds(mine.time.recompute_s)
+        return f"remat {mine.remat.name} recomputes {recomputed} of matmuls in the backward pass"
     longer = (
-        f"its products take {format_seconds(mine.time.products_s)}, not"
-        f" {format_seconds(best.time.products_s)}"
+        f"its matmuls take {format_seconds(mine.time.matmuls_s)}, not"
+        f" {format_seconds(best.time.matmuls_s)}"
     )
     if mine.num_stages > 1:
         return f"{longer}: layers and the output head do not share out evenly among its stages"
@@ -164,12 +164,12 @@ def by_scheme(candidate: Candidate) -> dict[str, float]:
 
 
 def terms(candidate: Candidate) -> dict[str, float]:
-    """What a step is spent on, by name; at the roofline products and collectives overlap."""
+    """What a step is spent on, by name; at the roofline matmuls and collectives overlap."""
     if candidate.rank == "forecast":
         return {k: s for k, s in candidate.forecast.breakdown.named.items() if s}
     time = candidate.time
     collectives = {f"collectives, {name}": s for name, s in by_scheme(candidate).items()}
-    once = {"products": time.products_s - time.again_s, "done again": time.again_s}
+    once = {"matmuls": time.matmuls_s - time.recompute_s, "recomputed": time.recompute_s}
     return {k: s for k, s in (once | collectives | {"bubble": time.bubble_s}).items() if s}
 
 
@@ -187,7 +187,7 @@ def _too_much(held: Candidate) -> str:
     memory = held.memory
     parts = ", ".join(f"{format_si(p.nbytes, 'B')} of {p.name}" for p in memory.largest(2))
     return (
-        f"even the one that holds least needs {format_si(memory.total_bytes, 'B')} a chip,"
+        f"even the one that holds least needs {format_si(memory.total_bytes, 'B')} per chip,"
         f" {format_si(-memory.headroom_bytes, 'B')} more than there is: {parts}"
     )
 

@@ -82,8 +82,8 @@ def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tenso
     yield layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
     yield from (layout.of_weight(p.tensor) for p in graph.params)
     for block in asked.values():
-        for product in block:
-            yield from (*product.operands, product.result)
+        for matmul in block:
+            yield from (*matmul.operands, matmul.result)
 
 
 class _Key:

@@ -219,8 +219,8 @@ def _time(candidate: Candidate, question: Question) -> Time:
         roofline_s=time.expected_s(question.overlap),
         lower_s=time.lower_s,
         upper_s=time.upper_s,
-        products_s=time.products_s,
-        recompute_s=time.again_s,
+        matmuls_s=time.matmuls_s,
+        recompute_s=time.recompute_s,
         bubble_s=time.bubble_s,
         collectives_s=dict(time.axes_s),
         waits_s=dict(time.waits_s),
@@ -286,7 +286,7 @@ def _lost(candidate: Candidate, best: Candidate) -> str:
         more = format_seconds(max(0.0, mine[most] - others[most]))
         return f"takes {ratio:.3f} times as long: {more} more of {most}"
     what = candidate.binds
-    if candidate.time.bubble_s > best.time.bubble_s and what == "products":
+    if candidate.time.bubble_s > best.time.bubble_s and what == "matmuls":
         what = "the bubble of its pipeline"
     return f"takes {ratio:.3f} times as long: bound by {what}"
 

@@ -1,8 +1,8 @@
-"""Which layout? Every layout of the space is judged; the fastest that fit are reported.
+"""Which layout? Every layout of the space is priced; the fastest that fit are reported.
 
 In: a `Question`. Out: a `Search`: `Candidate`s, best first, and counts. A layout here is a pattern
 of schemes on a mesh (`space`), a number of microbatches, a pipeline schedule and a remat policy.
-Those whose weights and kept activations alone exceed the memory are only counted (`least_memory`).
+Those whose weights and saved activations alone exceed the memory are only counted (`least_memory`).
 All others are priced at once (`sweep`), with the same formulas as one by one (`price_one`): a test
 tries everything, one by one, and finds the same winner with the same time.
 
@@ -46,7 +46,7 @@ from rooflight.plan.training.search.region import or_all
 from rooflight.plan.training.search.space import Meshes, microbatch_counts
 from rooflight.plan.training.time.compose import Steps, layer_times
 from rooflight.plan.training.time.parts import bubble_part
-from rooflight.plan.training.time.sweep import Points, Workload, kept_by
+from rooflight.plan.training.time.sweep import Points, Workload, saved_by
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class Search:
 
     candidates: tuple[Candidate, ...]
     num_priced: int  # those that are too large among them
-    num_too_large: int  # weights, optimizer and kept activations exceed the HBM
+    num_too_large: int  # weights, optimizer and saved activations exceed the HBM
     num_too_slow: int  # meshes with microbatches left out: FLOPs and bubble alone take too long
     num_unfit: int  # of those looked at more closely
     worth_measuring: Candidate | None = None  # forecast faster than the first, without evidence
@@ -130,7 +130,7 @@ class SearchState:
             chunk = self._ranked[number]
             degrees = chunk.degrees(index)
             if degrees not in found and self._fit(degrees, chunk, index):
-                with suppress(ShardingError):  # a product of it has no way with whole blocks
+                with suppress(ShardingError):  # a matmul of it has no way with whole blocks
                     found[degrees] = self._priced((number, index))
             if len(found) == self._count:
                 break
@@ -234,9 +234,9 @@ class SearchState:
 def sizes_of(question: Question) -> Workload:
     """Forecasts tell the dtype of matmuls from that of activations, the roofline does not."""
     q = question
-    kept = kept_by(q.graph, or_all(q.region.remats, policies_of(q)))
+    saved = saved_by(q.graph, or_all(q.region.remats, policies_of(q)))
     dtype = q.stored if q.rank == "forecast" else q.dtype
-    return Workload(q.graph, q.batch, q.seq, dtype, kept)
+    return Workload(q.graph, q.batch, q.seq, dtype, saved)
 
 
 def every_point(

@@ -111,7 +111,7 @@ def _degree(name: str, value: str, graph: Graph) -> int:
 def _at_least_one(name: str, value: str) -> int:
     number = parse_count(value, what=name)
     if not 1 <= number <= 10**9:
-        raise UsageError(f"{name}={value} is no number of parts", hint=_HINT)
+        raise UsageError(f"{name} must be from 1 to 1e9, got {value}", hint=_HINT)
     return number
 
 

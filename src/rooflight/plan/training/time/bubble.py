@@ -26,7 +26,7 @@ from rooflight.models.layout.in_step import in_step
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.time.stages import schedule_table
 
-Seconds = Any  # a float or an array of them: only sums, products and maxima are taken
+Seconds = Any  # a float or an array of them: only sums, matmuls and maxima are taken
 
 
 @dataclass(frozen=True, slots=True)

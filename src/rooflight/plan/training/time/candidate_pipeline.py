@@ -16,7 +16,7 @@ def run_pipeline(
     """Simulates a step, or one with fewer microbatches of the same size.
 
     A shorter step fills and drains as the whole one does: its bubble has the same seconds.
-    Transfers between stages are in the slots, where they overlap products.
+    Transfers between stages are in the slots, where they overlap matmuls.
     """
     if candidate.num_stages == 1:
         return None

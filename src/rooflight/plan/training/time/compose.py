@@ -25,9 +25,9 @@ from rooflight.plan.training.time.sweep import Chooser, Points, combinations_of,
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Key = tuple[str, str]  # part, and mesh axes ("" for products)
+Key = tuple[str, str]  # part, and mesh axes ("" for matmuls)
 LayerTimes = Mapping[Key, Floats]
-Again = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy does again
+Recomputed = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy recomputes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class Steps:
         }
 
     def _stage(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> _StageTimes:
-        again, is_staged = f"again:{remat.name}", self._sent is not None
+        recomputed, is_staged = f"recompute:{remat.name}", self._sent is not None
         # A backward of a pipeline runs its stage again; the head is with the loss.
-        slots = (("F",), ("F", "B", again) if is_staged else ("B", again), ("W",))
+        slots = (("F",), ("F", "B", recomputed) if is_staged else ("B", recomputed), ("W",))
         headed = (not is_staged, True, True)
-        products = [self._sum(micro, p, "", h) for p, h in zip(slots, headed, strict=True)]
+        matmuls = [self._sum(micro, p, "", h) for p, h in zip(slots, headed, strict=True)]
         axes = [
             {a: self._sum(micro, p, a, h) for a in self._axes}
             for p, h in zip(slots, headed, strict=True)
@@ -101,11 +101,11 @@ class Steps:
             a: self._count * (axes[0][a] + axes[1][a] + axes[2][a]) + self._part(micro, "once", a)
             for a in axes[0]
         }
-        busy = self._count * sum(products)
+        busy = self._count * sum(matmuls)
         return _StageTimes(
             np.maximum(busy, _together(whole, overlap)),
             _together(whole, "sum") + np.zeros(len(self._count)),
-            [np.maximum(p, _together(c, overlap)) for p, c in zip(products, axes, strict=True)],
+            [np.maximum(p, _together(c, overlap)) for p, c in zip(matmuls, axes, strict=True)],
         )
 
     def _sum(self, micro: Microbatching, parts: Sequence[str], axes: str, has_head: bool) -> Floats:
@@ -144,19 +144,19 @@ def layer_times(
 ) -> dict[int, LayerTimes]:
     """Seconds of one layer of each kind in one microbatch, by part and axes.
 
-    Parts are those of `stage_time`; of what a remat policy does again, `again:NAME`.
+    Parts are those of `stage_time`; of what a remat policy recomputes, `recompute:NAME`.
     """
     graph, chooser = points.sizes.graph, Chooser(points)
     found: dict[int, LayerTimes] = {}
     for block, ops in layer_runs(graph):
-        again = tuple(
-            (name, frozenset(op.name for op in kept[block].ops))
-            for name, kept in points.sizes.kept.items()
+        recomputed = tuple(
+            (name, frozenset(op.name for op in saved[block].ops))
+            for name, saved in points.sizes.saved.items()
         )
         totals: dict[Key, Floats] = {}
         for where, chosen in combinations_of(chooser, asked[block]):
             derivation = derive_again(graph, ops, points.layout, chosen.__getitem__)
-            _add(totals, points, derivation, again, where)
+            _add(totals, points, derivation, recomputed, where)
         found[block] = totals
     return found
 
@@ -165,10 +165,10 @@ def _add(
     totals: dict[Key, Floats],
     points: Points,
     derivation: DerivedLayer,
-    again: Again,
+    recomputed: Recomputed,
     where: Ints,
 ) -> None:
-    for key, lines in _tally(derivation, again).items():
+    for key, lines in _tally(derivation, recomputed).items():
         seconds = sum((n * _seconds(points, line) for line, n in lines), np.zeros(1))
         total = totals.setdefault(key, np.zeros(len(points)))
         if len(where) == len(points):
@@ -182,11 +182,13 @@ def _seconds(points: Points, line: Derived) -> Floats:
         return points.collective(line.step)
     op = line.op
     sizes = {d: int(points.dims[d][0]) for d in ("T", "S")} if op.mask else {}
-    return points.product(line.step, visible_part(op, sizes), kernel=op.mask is not None)
+    return points.matmul(line.step, visible_part(op, sizes), kernel=op.mask is not None)
 
 
 @lru_cache(maxsize=2048)
-def _tally(derivation: DerivedLayer, again: Again) -> dict[Key, list[tuple[Derived, int]]]:
+def _tally(
+    derivation: DerivedLayer, recomputed: Recomputed
+) -> dict[Key, list[tuple[Derived, int]]]:
     """The lines of every part, those that take the same time once, with how many they are."""
     found: dict[Key, dict[object, list[Derived]]] = {}
 
@@ -199,9 +201,9 @@ def _tally(derivation: DerivedLayer, again: Again) -> dict[Key, list[tuple[Deriv
         add(part, line)
     for line in derivation.forward:
         if line.step.op == "einsum" or line.waits == "critical":
-            for name, names in again:
+            for name, names in recomputed:
                 if line.op.name in names:
-                    add(f"again:{name}", line)
+                    add(f"recompute:{name}", line)
     return {k: [(alike[0], len(alike)) for alike in v.values()] for k, v in found.items()}
 
 

@@ -1,12 +1,12 @@
 """The parts of a training step that take time on a chip: what a calibration prices one by one.
 
 In: a graph, a layout, a mesh, a batch. Out: `Parts`, seconds at the roofs of the catalog. Beside
-the products and collectives of `algorithm`, these are the memory passes that a roof leaves out:
+the matmuls and collectives of `algorithm`, these are the memory passes that a roof leaves out:
 
     elementwise   norms, activations, sums, the loss: every operand read, every result written;
                   the backward pass moves twice as much
     rotary        queries and keys read and written once forward and once backward
-    casts         products in fewer than 16 bits: what they read and is no weight is written once
+    casts         matmuls in fewer than 16 bits: what they read and is no weight is written once
                   along rows and once along columns; reading it is part of the op before
     dispatch      tokens copied to the order of their experts and back
     optimizer     weights, gradient, master and two moments of this chip's share, once a step; on a
@@ -65,7 +65,7 @@ STACK_PASSES = 6
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Products or memory passes of one kind, `count` times in the step."""
+    """Matmuls or memory passes of one kind, `count` times in the step."""
 
     kind: WorkKind
     dtype: str
@@ -84,14 +84,14 @@ class Parts:
     microbatches: int
     bubble: float  # the time of this many microbatches is lost to filling and draining
     model_flops: float  # a chip's share, causal
-    peak_flops: float  # of the dtype that products run in
+    peak_flops: float  # of the dtype that matmuls run in
     is_step: bool = True  # a whole step, with the host's work around it; else one kernel
     host_s: float = 0.0  # activations that wait in host memory, out and back
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """One training step as a calibration sees it; `compute` is the dtype of weight products."""
+    """One training step as a calibration sees it; `compute` is the dtype of weight matmuls."""
 
     graph: Graph
     layout: Layout
@@ -117,8 +117,8 @@ def training_parts(run: TrainingRun) -> Parts:
     >>> mesh = parse_mesh("X=256", on="v5e:16x16")
     >>> graph = model_graph(load_model("llama3-8b"))
     >>> parts = training_parts(TrainingRun(graph, parse_layout("fsdp=X"), mesh, 512, 2048))
-    >>> products_s = sum(w.count * w.flops_s for w in parts.works)
-    >>> round(products_s * parts.peak_flops / parts.model_flops, 6)  # nothing is done again
+    >>> matmuls_s = sum(w.count * w.flops_s for w in parts.works)
+    >>> round(matmuls_s * parts.peak_flops / parts.model_flops, 6)  # nothing is recomputed
     1.0
     """
     layers = _LayerParts(run)
@@ -152,7 +152,7 @@ def host_seconds(chip: Chip, nbytes: Any) -> Any:
 
 
 def _merged(works: Sequence[Work]) -> tuple[Work, ...]:
-    """Equal products as one; memory passes of a kind as one of their mean size."""
+    """Equal matmuls as one; memory passes of a kind as one of their mean size."""
     counts: dict[Work, float] = {}
     moved: dict[WorkKind, tuple[float, float]] = {}
     for w in works:
@@ -225,11 +225,11 @@ class _LayerParts:
         return sum(w.count * max(w.flops_s, w.bytes_s) for w in self.works(block))
 
     def works(self, block: int) -> list[Work]:
-        again = self._again(block)
-        products = list(self._products(block, again))
-        found = [self._product(line) for line in products]
-        found += [self._pass("elementwise", nbytes) for nbytes in self._casts(products)]
-        found += [w for op in self.ops[block] for w in self._memory(op, again)]
+        recomputed = self._recomputed(block)
+        matmuls = list(self._matmuls(block, recomputed))
+        found = [self._matmul(line) for line in matmuls]
+        found += [self._pass("elementwise", nbytes) for nbytes in self._casts(matmuls)]
+        found += [w for op in self.ops[block] for w in self._memory(op, recomputed)]
         return found
 
     def host_bytes(self, block: int) -> float:
@@ -242,23 +242,23 @@ class _LayerParts:
     def _is_in_step(self) -> bool:
         return self.run.in_step and ways(self.run.layout.stages, self.run.mesh.axes) > 1
 
-    def _again(self, block: int) -> set[str]:
-        """The ops that the backward pass does again; in lock step all of a stage."""
+    def _recomputed(self, block: int) -> set[str]:
+        """The ops that the backward pass recomputes; in lock step all of a stage."""
         if self._is_in_step and block != HEAD:
             return {op.name for op in self.ops[block]}
         return {op.name for op in keep(self.ops[block], self.run.remat).ops}
 
-    def _products(self, block: int, again: set[str]) -> Iterator[PricedStep]:
+    def _matmuls(self, block: int, recomputed: set[str]) -> Iterator[PricedStep]:
         algorithm = self.algorithms[block]
         for line in algorithm.spent:
             if line.price.op and not (line.slot == "W" and self.run.freezes_weights):
                 yield line
         for line in algorithm.forward:
-            if line.price.op and line.op in again:
+            if line.price.op and line.op in recomputed:
                 yield line
 
-    def _product(self, line: PricedStep) -> Work:
-        """Products with a weight run in the run's dtype, those of attention in 16 bits."""
+    def _matmul(self, line: PricedStep) -> Work:
+        """Matmuls with a weight run in the run's dtype, those of attention in 16 bits."""
         chip, dtype = (
             self.run.mesh.slice.chip,
             self.run.compute if has_weight(line.step) else self.run.stored,
@@ -272,11 +272,11 @@ class _LayerParts:
             moved -= read - read * dtype.bits // self.run.stored.bits
         return Work(kind, dtype.name, line.price.flops / peak, moved / _hbm(chip), 1.0)
 
-    def _casts(self, products: Sequence[PricedStep]) -> Iterator[int]:
-        """Bytes written to narrow what products read; weights are narrowed once a step."""
+    def _casts(self, matmuls: Sequence[PricedStep]) -> Iterator[int]:
+        """Bytes written to narrow what matmuls read; weights are narrowed once a step."""
         if self.run.compute.bits >= self.run.stored.bits:
             return
-        read = {t: None for p in products if has_weight(p.step) for t in p.step.inputs}
+        read = {t: None for p in matmuls if has_weight(p.step) for t in p.step.inputs}
         for tensor in read:
             if not tensor.name[0].isupper():
                 yield 2 * self._held([tensor]) * self.run.compute.bits // self.run.stored.bits
@@ -285,7 +285,7 @@ class _LayerParts:
         axes = self.run.mesh.axes
         return sum(device_bytes(t, self.dims, axes, self.run.stored) for t in tensors)
 
-    def _memory(self, op: Op, again: set[str]) -> Iterator[Work]:
+    def _memory(self, op: Op, recomputed: set[str]) -> Iterator[Work]:
         if op.name == "head.logits":
             logits = self._bytes([op.contraction.result]) / self.run.stored.nbytes(1)
             yield self._pass("elementwise", LOSS_BYTES * logits)
@@ -294,7 +294,7 @@ class _LayerParts:
         if op.kind in ("elementwise", "route"):
             moved = self._moved(op)
             kind: WorkKind = "dispatch" if op.kind == "route" else "elementwise"
-            yield self._pass(kind, (4 if op.name in again else 3) * moved)
+            yield self._pass(kind, (4 if op.name in recomputed else 3) * moved)
 
     def _moved(self, op: Op) -> float:
         if op.kind == "route":  # the zero-one operand is never there; rows are read and written
@@ -317,13 +317,13 @@ class _LayerParts:
 
     def traffic(self, block: int) -> list[Traffic]:
         algorithm = self.algorithms[block]
-        again = self._again(block)
+        recomputed = self._recomputed(block)
         found: list[Traffic] = []
         for line in algorithm.spent:
             if not (line.waits == "async" and self.run.freezes_weights):
                 found += self._traffic(line, once=line.once)
         for line in algorithm.forward:
-            if line.op in again and line.waits == "critical":
+            if line.op in recomputed and line.waits == "critical":
                 found += self._traffic(line, once=False)
         return found
 

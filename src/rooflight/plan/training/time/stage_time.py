@@ -22,8 +22,8 @@ from rooflight.plan.training.time.stages import stage_chunks, stage_layers
 
 Overlap = Literal["sum", "max"]
 OVERLAPS: tuple[Overlap, ...] = ("sum", "max")
-Part = Literal["F", "B", "W", "again", "once"]  # again: recomputed; once: not in each microbatch
-SLOTS: Mapping[str, tuple[Part, ...]] = {"F": ("F",), "B": ("B", "again"), "W": ("W",)}
+Part = Literal["F", "B", "W", "recompute", "once"]  # recompute: remat; once: not in each microbatch
+SLOTS: Mapping[str, tuple[Part, ...]] = {"F": ("F",), "B": ("B", "recompute"), "W": ("W",)}
 HEAD = -1  # stands for the output head where layers are named by their block
 
 
@@ -32,22 +32,22 @@ class Spent:
     """Seconds of one layer in one microbatch, or in one step where `part` is once."""
 
     part: Part
-    where: str  # mesh axes, "" for a product
+    where: str  # mesh axes, "" for a matmul
     waits: str
     seconds: float
 
 
 def layer_spent(algorithm: Algorithm, ops: Sequence[Op], remat: Remat) -> Iterator[Spent]:
-    """The lines of a layer, and those that the remat policy does again in the backward pass.
+    """The lines of a layer, and those that the remat policy recomputes in the backward pass.
 
-    A weight that is gathered for an op done again is the one that the op's gradient needs.
+    A weight that is gathered for an op recomputed is the one that the op's gradient needs.
     """
     for line in algorithm.spent:
         yield _spent(line, "once" if line.once else line.slot)
-    again = {op.name for op in keep(ops, remat).ops}
+    recomputed = {op.name for op in keep(ops, remat).ops}
     for line in algorithm.forward:
-        if line.op in again and (line.price.op or line.waits == "critical"):
-            yield _spent(line, "again")
+        if line.op in recomputed and (line.price.op or line.waits == "critical"):
+            yield _spent(line, "recompute")
 
 
 def _spent(line: PricedStep, part: Part) -> Spent:
@@ -108,7 +108,7 @@ def spent_in_step(spent: Iterable[Spent], block: int) -> Iterator[Spent]:
         if s.part != "F" or block != HEAD:
             yield s
         if s.part == "F":
-            yield replace(s, part="B" if block == HEAD else "again")
+            yield replace(s, part="B" if block == HEAD else "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class StageTime:
     spent: Sequence[tuple[float, Spent]]
     count: int
 
-    def products_s(self, parts: Iterable[Part]) -> float:
+    def matmuls_s(self, parts: Iterable[Part]) -> float:
         return sum(n * s.seconds for n, s in self.spent if not s.where and s.part in parts)
 
     def axes_s(self, parts: Iterable[Part]) -> dict[str, float]:
@@ -131,15 +131,15 @@ class StageTime:
     def slot_s(self, slot: str, overlap: Overlap) -> float:
         """One microbatch's forward, input gradient or weight gradient."""
         parts = SLOTS[slot]
-        return max(self.products_s(parts), together(self.axes_s(parts), overlap))
+        return max(self.matmuls_s(parts), together(self.axes_s(parts), overlap))
 
     @property
-    def step_products_s(self) -> float:
-        return self.count * self.products_s(("F", "B", "W", "again"))
+    def step_matmuls_s(self) -> float:
+        return self.count * self.matmuls_s(("F", "B", "W", "recompute"))
 
     @property
     def step_axes_s(self) -> dict[str, float]:
-        each, once = self.axes_s(("F", "B", "W", "again")), self.axes_s(("once",))
+        each, once = self.axes_s(("F", "B", "W", "recompute")), self.axes_s(("once",))
         return {a: self.count * each.get(a, 0.0) + once.get(a, 0.0) for a in each | once}
 
     @property
@@ -152,7 +152,7 @@ class StageTime:
         return found
 
     def work_s(self, overlap: Overlap) -> float:
-        return max(self.step_products_s, together(self.step_axes_s, overlap))
+        return max(self.step_matmuls_s, together(self.step_axes_s, overlap))
 
 
 def together(axes_s: Mapping[str, float], overlap: Overlap) -> float:

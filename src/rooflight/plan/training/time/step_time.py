@@ -1,7 +1,7 @@
 """The time of one training step under a layout: every layer's algorithm, times its count.
 
 In: a graph, a layout, a mesh, a batch, its microbatches and remat policy. Out: a `StepTime`.
-Overlap is a stated convention, the book's chapter 5: products and collectives overlap, and the
+Overlap is a stated convention, the book's chapter 5: matmuls and collectives overlap, and the
 collectives of different mesh axes either queue up ("sum", the 2025 edition) or run side by side
 ("max", the newer one). The stages of a pipeline run in lock step, as our program has them
 (`layout.in_step`): each runs its layers again in the backward pass, and then there is the bubble.
@@ -41,13 +41,13 @@ _WHOLE = Microbatching()
 class StepTime:
     """Seconds of one step on the chips of a stage, by what they are spent on."""
 
-    products_s: float  # recomputed ones too
+    matmuls_s: float  # recomputed ones too
     axes_s: Mapping[str, float]  # collectives by the mesh axes they run over: "X", "X+Y"
     waits_s: Mapping[str, float]  # collectives by what waits for them: critical, ahead, async
     model_flops: float  # a chip's share of the FLOPs that the model needs, causal
     peak_flops: float
     bubble_s: float = 0.0  # while the pipeline fills and drains
-    again_s: float = 0.0  # products done again in the backward pass
+    recompute_s: float = 0.0  # recomputed matmuls, in the backward pass
 
     def __post_init__(self) -> None:
         if self.lower_s * self.peak_flops < self.model_flops * (1 - 1e-9):
@@ -58,8 +58,8 @@ class StepTime:
         return together(self.axes_s, overlap)
 
     def expected_s(self, overlap: Overlap = "sum") -> float:
-        """Products and collectives overlap: the longer of the two, then the bubble."""
-        return max(self.products_s, self.collectives_s(overlap)) + self.bubble_s
+        """Matmuls and collectives overlap: the longer of the two, then the bubble."""
+        return max(self.matmuls_s, self.collectives_s(overlap)) + self.bubble_s
 
     @property
     def lower_s(self) -> float:
@@ -68,16 +68,16 @@ class StepTime:
     @property
     def upper_s(self) -> float:
         """Nothing overlaps."""
-        return self.products_s + self.collectives_s("sum") + self.bubble_s
+        return self.matmuls_s + self.collectives_s("sum") + self.bubble_s
 
     def mfu(self, overlap: Overlap = "sum") -> float:
         """Model FLOPs, causal, over what the chip could do in the expected time."""
         return self.model_flops / self.peak_flops / self.expected_s(overlap)
 
     def binds(self, overlap: Overlap = "sum") -> str:
-        """What the step waits for: the products, or the slowest axes."""
-        if self.products_s >= self.collectives_s(overlap):
-            return "products"
+        """What the step waits for: the matmuls, or the slowest axes."""
+        if self.matmuls_s >= self.collectives_s(overlap):
+            return "matmuls"
         return "collectives over " + max(self.axes_s, key=lambda a: self.axes_s[a])
 
 
@@ -101,7 +101,7 @@ def training_step(
     overlap: Overlap = "sum",
     in_step: bool = True,
 ) -> StepTime:
-    """Times one step of `batch` sequences; gathered activations are kept for the backward pass.
+    """Times one step of `batch` sequences; gathered activations are saved for the backward pass.
 
     `overlap` only decides how long a slot of a pipeline is, and so its bubble. Where stages do not
     run `in_step`, each runs its own layers once, and the bubble is the published one.
@@ -115,7 +115,7 @@ def training_step(
     ...     model_graph(load_model("llama3-70b")), parse_layout("fsdp=X"),
     ...     mesh=parse_mesh("X=512", on="v5p:8x8x8"), batch=512, seq=8192, dtype=DTYPES["bf16"])
     >>> step.binds(), round(step.expected_s(), 2)
-    ('products', 8.02)
+    ('matmuls', 8.02)
     """
     if batch % micro.count:
         raise ShardingError(
@@ -128,13 +128,13 @@ def training_step(
     slots = (time.slot_s("F", overlap), time.slot_s("B", overlap), time.slot_s("W", overlap))
     chip = mesh.slice.chip
     return StepTime(
-        time.step_products_s,
+        time.step_matmuls_s,
         time.step_axes_s,
         time.step_waits_s,
         training_flops(graph, batch=batch, seq=seq, causal=True) / mesh.slice.num_chips,
         chip.peak_flops(chip.matmul_dtype(dtype.name)),
         idle(micro, stages, *slots),
-        micro.count * time.products_s(("again",)),
+        micro.count * time.matmuls_s(("recompute",)),
     )
 
 
@@ -169,7 +169,7 @@ def stage_time(
                 tuple(s.items()): s for s in stage_shares(graph.order, stages, micro)
             }.values()
         ]
-        return max(each, key=lambda stage: stage.step_products_s)
+        return max(each, key=lambda stage: stage.step_matmuls_s)
     share = share_in_step(graph.order, stages, micro)
     layers = [(n, s) for b, n in share.items() for s in spent_in_step(spent[b], b)]
     return StageTime([*sent, *layers], micro.count)

@@ -44,7 +44,7 @@ class Workload:
     batch: int
     seq: int
     dtype: Dtype
-    kept: Mapping[str, Mapping[int, SavedActivations]]  # by remat policy and block
+    saved: Mapping[str, Mapping[int, SavedActivations]]  # by remat policy and block
 
 
 class Points:
@@ -89,7 +89,7 @@ class Points:
     def alike(self) -> tuple["Points", Ints]:
         """One point of each ways and microbatches, and which of them every point is like.
 
-        Where the axes lie changes collectives, and neither what a chip holds nor its products.
+        Where the axes lie changes collectives, and neither what a chip holds nor its matmuls.
         """
         code, radix = self.count_of, len(self.distinct_counts)
         for ways in self.ways.values():
@@ -164,16 +164,16 @@ class Points:
     def _on_points(self, rate: Rate) -> Rate:
         return Rate(rate.seconds_per_byte[self.mesh_of], rate.latency_s[self.mesh_of])
 
-    def product(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
-        """Seconds of a local product; a kernel skips masked pairs and keeps its scores."""
+    def matmul(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
+        """Seconds of a local matmul; a kernel skips masked pairs and keeps its scores."""
         key = *map(placing, (*step.inputs, step.output)), visible, kernel
         if key not in self._seconds:
             few, of = self.alike
-            seconds = few._product(step, visible, kernel=kernel)
+            seconds = few._matmul(step, visible, kernel=kernel)
             self._seconds[key] = seconds[of] if len(seconds) > 1 else seconds
         return self._seconds[key]
 
-    def _product(self, step: Step, visible: float, *, kernel: bool) -> Floats:
+    def _matmul(self, step: Step, visible: float, *, kernel: bool) -> Floats:
         chip, dtype = self.meshes.slice.chip, self.sizes.dtype
         dims = dict.fromkeys(d for t in step.inputs for d in t.dims)
         axes = dict.fromkeys(a for t in step.inputs for a in t.sharded_over)
@@ -216,12 +216,12 @@ def viable(contraction: Contraction) -> tuple[_Option, ...]:
 
 
 def _priced_by(strategy: Strategy) -> object:
-    product = strategy.product
+    matmul = strategy.matmul
     sent = (
         (s.op, frozenset(s.axes), placing(s.larger), strategy.streams(s))
         for s in strategy.collectives
     )
-    return *sent, *map(placing, (*product.inputs, product.output)), len(strategy.steps)
+    return *sent, *map(placing, (*matmul.inputs, matmul.output)), len(strategy.steps)
 
 
 @dataclass(slots=True)
@@ -273,7 +273,7 @@ class Chooser:
             if strategy.streams(step):
                 streamed = streamed + seconds
             moved = moved + self._moved(step)
-        local = self.points.product(strategy.product)
+        local = self.points.matmul(strategy.matmul)
         return np.maximum(local, streamed) + network - streamed, moved
 
     def _moved(self, step: Step) -> Floats:
@@ -284,8 +284,8 @@ class Chooser:
         return self.points.bytes(self.points.elements(larger, without))
 
 
-def kept_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, SavedActivations]]:
-    """What each policy keeps of each kind of layer, and does again."""
+def saved_by(graph: Graph, remats: Iterable[Remat]) -> dict[str, dict[int, SavedActivations]]:
+    """What each policy keeps of each kind of layer, and recomputes."""
     return {r.name: {block: keep(ops, r) for block, ops in layer_runs(graph)} for r in remats}
 
 

@@ -1,4 +1,4 @@
-// Attention to a paged cache on a CPU: what `paged_rows.attend_by_row` does, as a foreign function.
+// Attention to a paged cache on a CPU: what `paged_rows.attend_by_row` does, as an FFI custom call.
 //
 //   for each row b and kv head k, on any thread: for each block of those that its queries see:
 //       for each query: scores with the keys, then its state over the values

@@ -8,7 +8,7 @@ pytest.importorskip("jax")
 
 from engine_process import report
 
-WORKER = "engine_separated_worker.py"
+WORKER = "engine_disaggregated_worker.py"
 
 
 def check(found: Any, count: int) -> None:

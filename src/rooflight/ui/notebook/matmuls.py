@@ -1,4 +1,4 @@
-"""Products and collectives as HTML: the steps of a strategy, their times, what lost."""
+"""Matmuls and collectives as HTML: the steps of a strategy, their times, what lost."""
 
 from rooflight.algebra.contract import Strategy, strategies
 from rooflight.algebra.notation import Contraction

@@ -1,4 +1,4 @@
-"""The judge: the program of a plan, compiled for its slice, against what the plan expects.
+"""Verifies a plan: the program of a plan, compiled for its slice, against what the plan expects.
 
 In: a `Plan`, or a `ServedStep` of a fleet. Out: a `Verdict`. Right after partitioning, with
 collective matmuls off, collectives must be those of the derivation; at the schedule of the
@@ -52,7 +52,7 @@ from rooflight.program.from_plan.setting import ProgramSetting, setting_of
 Until = Literal["partitioned", "scheduled", "executable"]
 STAGES: tuple[Until, ...] = ("partitioned", "scheduled", "executable")
 _DTYPES = ("bf16", "f32", "f16")
-_SCALE = ".scale']"  # of pages in few bits
+_SCALE = ".scale']"  # of quantized pages
 BUILD = "rooflight.program.from_plan.train:build"
 BUILD_SERVE = "rooflight.program.from_plan.serve:build"
 
@@ -74,12 +74,12 @@ class Verdict:
     done: tuple[Compilation, ...]
     matching: Matching | None
     replicated: tuple[Replicated, ...]
-    unseen: tuple[str, ...]  # weights and moments of the plan that the program has not
+    unseen: tuple[str, ...]  # weights and moments of the plan that the program lacks
     warnings: tuple[str, ...]
     memory: HloMemory | None  # None before the schedule
     time: CompiledTime | None = None  # None before the executable: unknown
     collectives: tuple[Collective, ...] = ()  # right after partitioning
-    again_flops: int | None = None  # of products done a second time; None if nothing was compiled
+    recompute_flops: int | None = None  # of recomputed matmuls; None if nothing was compiled
     scheduled: tuple[Collective, ...] = ()  # as the executable has them
 
     @property
@@ -103,7 +103,7 @@ class Verdict:
 
     def _findings_of_policy(self) -> Iterator[Finding]:
         if isinstance(self.plan, Plan):
-            yield from remat_findings(self.plan.remat, self.again_flops)
+            yield from remat_findings(self.plan.remat, self.recompute_flops)
 
     @property
     def hash(self) -> str:
@@ -111,7 +111,7 @@ class Verdict:
         return plan_hash(self.plan) if isinstance(self.plan, Plan) else hash_step(self.plan)
 
 
-def judge(
+def verify(
     plan: Plan | ServedStep,
     *,
     until: Until = "partitioned",
@@ -124,7 +124,7 @@ def judge(
 
     `build` (found in `folder`) is called with the mesh and `plan=` the text of the plan; by
     default it is the program that Rooflight makes. One of your own names its state as that does
-    (`expected_state`): a weight that is not found cannot be judged, which is a finding.
+    (`expected_state`): a weight that is not found cannot be verified, which is a finding.
     """
     if isinstance(plan, Plan):
         _check(plan)
@@ -165,7 +165,7 @@ def terms_of(plan: Plan | ServedStep) -> tuple[StateTerm, ...]:
 def _check(plan: Plan) -> None:
     if plan.dtype not in _DTYPES:
         raise UsageError(
-            f"the program has no products in {plan.dtype}",
+            f"the program has no matmuls in {plan.dtype}",
             hint=f"plan with --dtype {' or --dtype '.join(_DTYPES)}",
         )
     if find_spec("optax") is None:

@@ -14,7 +14,8 @@ from rooflight.cli.main import main
 from rooflight.cli.verify_page import answer, document, tables
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.expected.train import expected_weights
-from rooflight.compile.findings.judge import Verdict, expected_of, judge
+from rooflight.compile.findings.verify import Verdict, expected_of
+from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.errors import ShardingError, UsageError
 from rooflight.plan.file.record import Plan, to_json
 
@@ -35,8 +36,8 @@ MISTAKES = {  # with what the judge must say of each
     "unsharded_weight": "['mlp.W_out'] is larger than planned",
     "transposed_weight": "the compiler: not built",
     "wrong_layout": ".frame['embedding.W_embed'] is larger than planned",
-    "wide_products": "missing: AllGather_X W_in[D_X,F] -> W_in[D,F]",
-    "no_remat": "the plan has remat block, and no product is done again",
+    "wide_matmuls": "missing: AllGather_X W_in[D_X,F] -> W_in[D,F]",
+    "no_remat": "the plan has remat block, and no matmul is recomputed",
 }
 
 
@@ -46,10 +47,10 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
 
     def sound(name: str) -> Verdict:
         until = "scheduled" if name == "fsdp" else "partitioned"
-        return judge(SOUND[name], until=until, cache=cache)
+        return verify_plan(SOUND[name], until=until, cache=cache)
 
     def mistaken(name: str) -> Verdict:
-        return judge(FSDP, build=f"mistakes:{name}", folder=str(HERE), cache=cache)
+        return verify_plan(FSDP, build=f"mistakes:{name}", folder=str(HERE), cache=cache)
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         found = [pool.submit(sound, name) for name in SOUND]
@@ -85,9 +86,9 @@ def test_a_weight_that_was_left_whole_is_named(verdicts: dict[str, Verdict]) -> 
 
 
 def test_a_surprise_comes_with_its_op_and_its_line(verdicts: dict[str, Verdict]) -> None:
-    matching = verdicts["wide_products"].matching
+    matching = verdicts["wide_matmuls"].matching
     assert matching and {s.op for s in matching.surprises} > {"mlp.in", "attention.q"}
-    priced = [f for f in verdicts["wide_products"].findings if f.kind == "unexpected"]
+    priced = [f for f in verdicts["wide_matmuls"].findings if f.kind == "unexpected"]
     assert priced and all(f.seconds and ".py:" in f.where for f in priced)
     assert all(".py:" in s.collective.source for s in matching.surprises)
 
@@ -139,6 +140,6 @@ def test_a_program_that_cannot_be_built_says_why(verdicts: dict[str, Verdict]) -
 
 def test_a_plan_that_cannot_be_judged_is_refused_with_a_reason() -> None:
     with pytest.raises(UsageError, match="fp8"):
-        judge(replace(EXAMPLE, dtype="fp8"))
+        verify_plan(replace(EXAMPLE, dtype="fp8"))
     with pytest.raises(ShardingError, match="does not split"):
-        judge(small_plan("fsdp=X", "X=16", microbatches=8))
+        verify_plan(small_plan("fsdp=X", "X=16", microbatches=8))

@@ -1,4 +1,4 @@
-"""`HostTier`: which blocks are kept in host memory after the pool has let go of them.
+"""`CpuKvOffload`: which blocks are kept in host memory after the pool has let go of them.
 
 Bookkeeping only, as the pool: keys, least recently used first. A key is in the tier or goes back to
 a block of the pool, so the two add up. Who has the content follows the moves in their order.
@@ -28,7 +28,7 @@ class TierMove(NamedTuple):
     block: int = -1
 
 
-class HostTier:
+class CpuKvOffload:
     """Room for so many blocks."""
 
     __slots__ = ("_keys", "moves", "num_blocks", "num_restored")

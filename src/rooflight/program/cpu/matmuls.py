@@ -1,8 +1,8 @@
-"""Products of a few rows with a weight by a foreign function of this CPU (`csrc/few_rows.cc`).
+"""Matmuls of a few rows with a weight by an FFI custom call of this CPU (`csrc/few_rows.cc`).
 
     x[B,T,D] * W[D,K,G,H] -> q[B,T,K,G,H]   as x[BT,D] * W[D,KGH]
 
-XLA's product packs a weight before it multiplies, which is as much work as a few rows are. Of one
+XLA's matmul packs a weight before it multiplies, which is as much work as a few rows are. Of one
 device only, and without a gradient: for inference.
 """
 

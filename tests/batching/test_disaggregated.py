@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.batching.disaggregated import DisaggregatedScheduler
 from rooflight.batching.request import Limits, Request
-from rooflight.batching.separated import SeparatedScheduler
 
 from .invariants import check
 
@@ -22,7 +22,7 @@ class Traffic:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.scheduler = SeparatedScheduler(LIMITS)
+        self.scheduler = DisaggregatedScheduler(LIMITS)
         self.made: dict[int, int] = {}
         self.wanted: dict[int, int] = {}
         self.away: list[int] = []
@@ -98,7 +98,7 @@ def test_whatever_happens_elsewhere_every_token_is_made_once_and_no_block_is_los
 
 
 def test_a_block_that_was_taken_again_is_not_mistaken_for_the_old_one() -> None:
-    scheduler = SeparatedScheduler(LIMITS)
+    scheduler = DisaggregatedScheduler(LIMITS)
     scheduler.prefill(Request(0, 80, 1))
     while scheduler.num_requests:
         scheduler.schedule()
@@ -114,7 +114,7 @@ def test_a_block_that_was_taken_again_is_not_mistaken_for_the_old_one() -> None:
 
 
 def test_a_lost_cache_ends_leases_and_landings_and_keeps_who_is_away() -> None:
-    scheduler = SeparatedScheduler(LIMITS)
+    scheduler = DisaggregatedScheduler(LIMITS)
     scheduler.prefill(Request(0, 8, 1))
     for id in (1, 2):
         scheduler.expect(Request(id, 8, 5))

@@ -1,4 +1,4 @@
-"""`SeparatedScheduler`: prompts may be prefilled on one replica and decoded on another.
+"""`DisaggregatedScheduler`: prompts may be prefilled on one replica and decoded on another.
 
 On the replica that prefills, the blocks of a finished prompt stay on a lease until the other has
 read them or the lease is ended:
@@ -18,7 +18,7 @@ lease or the landing began. A block that was taken again since is not mistaken f
 from collections.abc import Iterable
 from typing import NamedTuple, cast
 
-from rooflight.batching.host_tier import HostTier
+from rooflight.batching.kv_offload import CpuKvOffload
 from rooflight.batching.pool import BlockPool
 from rooflight.batching.request import Admission, Limits, Request
 from rooflight.batching.room import Room
@@ -39,7 +39,7 @@ class NumberedPool(BlockPool):
 
     __slots__ = ("_generations",)
 
-    def __init__(self, num_blocks: int, tier: HostTier | None = None) -> None:
+    def __init__(self, num_blocks: int, tier: CpuKvOffload | None = None) -> None:
         super().__init__(num_blocks, tier)
         self._generations = [0] * num_blocks
 
@@ -53,7 +53,7 @@ class NumberedPool(BlockPool):
         return tuple(self._generations[block] for block in blocks)
 
 
-class SeparatedScheduler(Scheduler):
+class DisaggregatedScheduler(Scheduler):
     """Also knows leases, and requests whose KV is on its way."""
 
     def __init__(self, limits: Limits) -> None:

@@ -1,4 +1,4 @@
-"""`Scope`: the products of one block, each as its pin says and under its name in the graph.
+"""`Scope`: the matmuls of one block, each as its pin says and under its name in the graph.
 
 In: the ops and weights of a block, and the pins of a layout. Out: einsums whose operands and
 results lie where the derivation put them, forward and backward: an operand is typed `reduced` over
@@ -17,7 +17,7 @@ from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.models.graph.ops import Op
 from rooflight.models.layout.constraints import Path, Pin, Pins
 from rooflight.models.spec import Norm
-from rooflight.program.cpu.products import few_rows, few_rows_can
+from rooflight.program.cpu.matmuls import few_rows, few_rows_can
 from rooflight.program.model.layers import normalize
 from rooflight.program.model.params import TensorSpec
 from rooflight.program.shardings import spec_of
@@ -42,7 +42,7 @@ class Scope:
     def pin(self, name: str) -> Pin:
         return self.pins.ops[self.block, name]
 
-    def product(self, name: str, x: jax.Array) -> jax.Array:
+    def matmul(self, name: str, x: jax.Array) -> jax.Array:
         """The contraction of the graph's op `name`, of an activation with its weight."""
         op, pin = self.ops[name], self.pin(name)
         names = iter(op.params)
@@ -67,11 +67,11 @@ class Scope:
         return jnp.einsum(subscripts(contraction), *factors, out_sharding=spec_of(result))
 
     def operand(self, x: jax.Array, pin: Pin, index: int) -> jax.Array:
-        """An activation where the product takes it."""
+        """An activation where the matmul takes it."""
         return self.along(x, pin.operands[index], pin.pending(index))
 
     def weight(self, name: str, pin: Pin, index: int) -> jax.Array:
-        """A weight where the product takes it, in the dtype of the computation."""
+        """A weight where the matmul takes it, in the dtype of the computation."""
         path = pin.operands[index]
         once = self.pins.once(path[-1], self.block)
         value = self.weights[name].astype(self.dtype)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rooflight.errors import ModelError
 from rooflight.serve.disaggregated.borrower import Borrower
-from rooflight.serve.disaggregated.engine import SeparatedEngine
+from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.disaggregated.route import Lender
 from rooflight.serve.disaggregated.transfer import BytesCarrier, Carrier, JaxCarrier
 from rooflight.serve.engine.run import Engine
@@ -21,7 +21,7 @@ class PeerConfig:
     mark: str  # of the model, which both must have: see `fingerprint`
     prefill_from: str | None  # the address of the other one; None on the side that prefills
     key: str | None  # that it is shown
-    patience_s: float  # for a prompt, and then for its KV, before it is computed here
+    timeout_s: float  # for a prompt, and then for its KV, before it is computed here
     transfer: str  # bytes or jax
     host: str  # where jax listens
 
@@ -31,7 +31,7 @@ class PeerConfig:
 
 
 def make_side(
-    separation: PeerConfig,
+    peer: PeerConfig,
     engine: Engine,
     runner: Runner,
     exchange: Exchange,
@@ -39,19 +39,19 @@ def make_side(
     log: Log,
 ) -> Lender | Borrower:
     """What the server has beside its engine, which must be one for that."""
-    if not isinstance(engine, SeparatedEngine):
+    if not isinstance(engine, DisaggregatedEngine):
         raise ModelError("this engine neither hands over blocks nor takes them")
-    mark, url = separation.mark, separation.prefill_from
+    mark, url = peer.mark, peer.prefill_from
     if url is None:
-        return Lender(engine, runner, exchange, separation.carrier, mark)
+        return Lender(engine, runner, exchange, peer.carrier, mark)
     return Borrower(
         engine,
         runner,
-        separation.carrier,
+        peer.carrier,
         log,
         url=url,
-        key=separation.key,
+        key=peer.key,
         mark=mark,
-        patience_s=separation.patience_s,
+        timeout_s=peer.timeout_s,
         bounds=bounds,
     )

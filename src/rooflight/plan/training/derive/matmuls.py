@@ -1,4 +1,4 @@
-"""The products of a training step on one chip, for a roofline: FLOPs, bytes and seconds of each.
+"""The matmuls of a training step on one chip, for a roofline: FLOPs, bytes and seconds of each.
 
 In: a `Question` and a candidate. Out: `MatmulGroup`s, what takes longest first.
 """
@@ -18,7 +18,7 @@ from rooflight.plan.training.time.step_time import layer_runs
 class MatmulGroup:
     """Ops of the same FLOPs and bytes, forward and backward, in a step's work of one chip.
 
-    Of a pipeline it is the average stage; what a remat policy does again is not counted.
+    Of a pipeline it is the average stage; what a remat policy recomputes is not counted.
     """
 
     ops: tuple[str, ...]
@@ -49,8 +49,8 @@ class _Spent:
     binds: str
 
 
-def products_of(question: Question, candidate: Candidate) -> tuple[MatmulGroup, ...]:
-    """Every product of all layers and the head, those that are alike together."""
+def matmuls_of(question: Question, candidate: Candidate) -> tuple[MatmulGroup, ...]:
+    """Every matmul of all layers and the head, those that are alike together."""
     alike: dict[tuple[float, int], list[_Spent]] = {}
     for spent in _spent(question, candidate):
         alike.setdefault(spent.each, []).append(spent)

@@ -1,4 +1,4 @@
-"""The products of a step and its pipeline: the same seconds and FLOPs that the plan has."""
+"""The matmuls of a step and its pipeline: the same seconds and FLOPs that the plan has."""
 
 from math import isclose
 
@@ -11,7 +11,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import training_flops
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
-from rooflight.plan.training.derive.products import products_of
+from rooflight.plan.training.derive.matmuls import matmuls_of
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
@@ -33,25 +33,25 @@ def candidate(
 
 @pytest.mark.parametrize("model", ["llama3-8b", "gemma3-4b", "mixtral-8x7b"])
 @pytest.mark.parametrize("layout", ["fsdp=X", "fsdp=X,cp=Y"])
-def test_products_add_up_to_the_time_of_the_step(model: str, layout: str) -> None:
+def test_matmuls_add_up_to_the_time_of_the_step(model: str, layout: str) -> None:
     question = ask(model)
     mesh = "X=16" if layout == "fsdp=X" else "X=4,Y=4"
     chosen = candidate(question, layout, mesh, Microbatching(2), "dots")
-    total_s = sum(p.seconds for p in products_of(question, chosen))
-    assert isclose(total_s, chosen.time.products_s - chosen.time.again_s, rel_tol=1e-9)
+    total_s = sum(p.seconds for p in matmuls_of(question, chosen))
+    assert isclose(total_s, chosen.time.matmuls_s - chosen.time.recompute_s, rel_tol=1e-9)
 
 
-def test_products_do_the_flops_that_the_model_needs() -> None:
+def test_matmuls_do_the_flops_that_the_model_needs() -> None:
     question = ask("llama3-8b")
     chosen = candidate(question, "fsdp=X,sp=Y", "X=4,Y=4", Microbatching(4))
-    done = sum(p.flops for p in products_of(question, chosen)) * question.on.num_chips
+    done = sum(p.flops for p in matmuls_of(question, chosen)) * question.on.num_chips
     needed = training_flops(question.graph, batch=question.batch, seq=question.seq, causal=True)
     assert isclose(done, needed, rel_tol=1e-9)
 
 
 def test_ops_of_the_same_size_are_one_product_and_the_longest_is_first() -> None:
     question = ask("llama3-8b")
-    found = products_of(question, candidate(question, "fsdp=X", "X=16", Microbatching()))
+    found = matmuls_of(question, candidate(question, "fsdp=X", "X=16", Microbatching()))
     assert found[0].ops == ("mlp.gate", "mlp.in", "mlp.out")
     assert [p.seconds for p in found] == sorted((p.seconds for p in found), reverse=True)
     assert len({op for p in found for op in p.ops}) == sum(len(p.ops) for p in found)

@@ -1,14 +1,14 @@
-"""Separate prefill from generate, or not: requests that a replica serves either way, and the flip.
+"""Disaggregate prefill, or not: requests that a replica serves either way, and the flip.
 
 In: a way to serve, a `Demand`. Out: a `PolicyComparison`. In the limit of smooth traffic (no queue,
 always r rows), with T the TPOT and t the mean step:
 
     together    r / (steps * t(r rows, their share of prompts)),  the largest r with t <= T
-    separated   1 / (prompt + max(steps * t(r rows) / r, transfer)),  t + transfer / steps <= T
+    disaggregated 1 / (prompt + max(steps * t(r rows) / r, transfer)),  t + transfer / steps <= T
 
-Together, prompts use the FLOPs that steps bound by HBM leave idle, but stretch every step; apart,
-steps stay short and may have more rows, but the cache must travel. Bursts and whole replicas move
-the flip: the search simulates both.
+Together, prompts use the FLOPs that steps bound by HBM leave idle, but stretch every step;
+disaggregated, steps stay short and may have more rows, but the cache must travel. Bursts and whole
+replicas move the flip: the search simulates both.
 """
 
 import math
@@ -28,28 +28,30 @@ _ROUNDS = 12  # of halving: a flip to one part in a thousand
 
 @dataclass(frozen=True, slots=True)
 class PolicyComparison:
-    """Requests a second of one replica under either policy, and where the better one changes."""
+    """Requests per second of one replica under either policy, and where the better one changes."""
 
     together: float
-    separated: float
+    disaggregated: float
     input_flip: float | None  # mean prompt tokens; None where none is in sight
-    bandwidth_flip: float | None  # bytes a second between two replicas
+    bandwidth_flip: float | None  # bytes per second between two replicas
 
     @property
-    def separates(self) -> bool:
-        return self.separated > self.together
+    def is_faster(self) -> bool:
+        return self.disaggregated > self.together
 
     @property
     def gain(self) -> float:
         """The better of the two over the other."""
-        low, high = sorted((self.together, self.separated))
+        low, high = sorted((self.together, self.disaggregated))
         return high / low if low else math.inf
 
 
-def separate_or_not(setup: Setup, demand: Demand, *, engine: str | None) -> PolicyComparison | None:
+def disaggregate_or_not(
+    setup: Setup, demand: Demand, *, engine: str | None
+) -> PolicyComparison | None:
     """Both policies at the demand, and the nearest prompt length and bandwidth that change it.
 
-    None where there is nothing to separate: answers of one token, chips without a network.
+    None where there is nothing to disaggregate: answers of one token, chips without a network.
     """
     transfer = transfer_of(setup)
     if transfer is None or not demand.work().row_steps:
@@ -57,15 +59,15 @@ def separate_or_not(setup: Setup, demand: Demand, *, engine: str | None) -> Poli
 
     def lead(factor: float, speed: float) -> float:
         moved = replace(transfer, bytes_per_s=transfer.bytes_per_s * speed)
-        together, separated = _rates(setup, demand.scaled(input=factor), moved, engine)
-        return separated - together
+        together, disaggregated = _rates(setup, demand.scaled(input=factor), moved, engine)
+        return disaggregated - together
 
-    together, separated = _rates(setup, demand, transfer, engine)
+    together, disaggregated = _rates(setup, demand, transfer, engine)
     longer = _flip(lambda factor: lead(factor, 1.0))
     faster = _flip(lambda factor: lead(1.0, factor))
     return PolicyComparison(
         together,
-        separated,
+        disaggregated,
         None if longer is None else longer * demand.input.mean,
         None if faster is None else faster * transfer.bytes_per_s,
     )
@@ -99,7 +101,7 @@ def _rates(
     context, prompt = round(work.positions / work.row_steps), max(1, round(work.input_tokens))
     cost, _, _ = fleet_cost(setup, input_tokens=prompt, context=context, engine=engine)
     steps = MeanSteps(cost, limits, work, setup.on.num_chips)
-    return _together(steps, demand.slo.tpot_s), _separated(steps, transfer, demand.slo.tpot_s)
+    return _together(steps, demand.slo.tpot_s), _disaggregated(steps, transfer, demand.slo.tpot_s)
 
 
 def _together(steps: MeanSteps, tpot_s: float) -> float:
@@ -118,7 +120,7 @@ def _together(steps: MeanSteps, tpot_s: float) -> float:
     return rows / (work.row_steps * step_s(rows)) if rows else 0.0
 
 
-def _separated(steps: MeanSteps, transfer: Transfer, tpot_s: float) -> float:
+def _disaggregated(steps: MeanSteps, transfer: Transfer, tpot_s: float) -> float:
     work = steps.work
     moved_s = transfer.seconds(round(work.input_tokens))
 
