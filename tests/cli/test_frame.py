@@ -14,7 +14,7 @@ import pytest
 from rooflight import __version__
 from rooflight.cli import main as frame
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.verbs import OVERVIEW, VERBS, load_verb, verb_names, verb_parser
+from rooflight.cli.verbs import OVERVIEW, VERBS, load_verb, respelt, verb_names, verb_parser
 from rooflight.plan.file.record import SCHEMA
 
 from .command import Outcome, run
@@ -112,7 +112,7 @@ def test_json_of_every_first_example_is_one_versioned_document(
     example = shlex.split(verb_parser(verb, load_verb(verb)).examples[0])[1:]
     outcome = run([*example, "--json"])
     document = json.loads(outcome.out)
-    schema = SCHEMA if verb == "plan train" else 1
+    schema = SCHEMA if verb == "plan train" else 2
     assert (document["schema"], document["verb"], outcome.err) == (schema, verb.split()[0], "")
 
 
@@ -208,6 +208,24 @@ def test_an_old_spelling_answers_as_the_new_one_does_and_notes_it(
     assert (before.code, before.out) == (now.code, now.out) and now.code in (0, 1)
     words = " ".join(new.split()[:2])
     assert before.err == f"{now.err}note: write `rooflight {words} ...`; 0.2 asks for the word\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    (
+        (["simulate", "--policy", "separated"], ["simulate", "--policy", "disaggregated"]),
+        (["plan", "serve", "--policy=separated"], ["plan", "serve", "--policy=disaggregated"]),
+        (["frontier", "--bound", "products"], ["frontier", "--bound", "matmuls"]),
+        (["serve", "m", "--drafts=4"], ["serve", "m", "--draft-tokens=4"]),
+        (["serve", "m", "--patience", "9s"], ["serve", "m", "--step-timeout", "9s"]),
+        (["launch", "--start-patience", "9s"], ["launch", "--start-timeout", "9s"]),
+    ),
+)
+def test_an_old_word_is_read_as_the_new_one_and_noted(old: list[str], new: list[str]) -> None:
+    found, note = respelt(old)
+    assert found == new and note.startswith("note: `") and "0.2 says `" in note
+    assert respelt(new) == (new, "")
+    assert respelt(["serve", "separated"]) == (["serve", "separated"], "")  # a folder's name
 
 
 def test_the_overview_starts_with_a_command_that_runs() -> None:

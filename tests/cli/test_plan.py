@@ -46,7 +46,7 @@ QUESTIONS = {
 def test_every_question_has_its_document(flags: str) -> None:
     name, keys = QUESTIONS[flags]
     document = asked(flags)
-    assert document["schema"] == 1 and document["verb"] == "plan"
+    assert document["schema"] == 2 and document["verb"] == "plan"
     assert document["question"] == name and keys <= set(document)
     assert document["model"] == "llama3.2-1b" and document["batch"] == 4
     docs = Path(__file__).parents[2] / "docs" / "plan.md"

@@ -26,7 +26,7 @@ def test_the_first_line_says_how_many_rows_are_answered() -> None:
 def test_json_has_every_row_and_every_group(tmp_path: Path) -> None:
     path = _rows_of("tpu_v4", tmp_path)
     document = json.loads(run(["validate", "--rows", str(path), "--json"]).out)
-    assert document["schema"] == 1 and document["rows"] == 5
+    assert document["schema"] == 2 and document["rows"] == 5
     assert len(document["replays"]) == 4 and len(document["refusals"]) == 1
     assert document["chip"]["train"][0]["group"] == "tpu_v4 dense"
     assert all(r["is_calibrated"] and r["assumed"] is not None for r in document["replays"])

@@ -53,7 +53,7 @@ def put(*path: str | int, value: object) -> Callable[[Document], object]:
 
 
 WRONG: dict[str, Callable[[Document], object]] = {
-    "schema is 3": put("schema", value=3),
+    "schema is 4": put("schema", value=4),
     "schema is True": put("schema", value=True),
     "verb is 'fit'": put("verb", value="fit"),
     'batch is "512", not a whole number': put("batch", value="512"),
@@ -225,9 +225,18 @@ def test_a_file_of_the_first_schema_is_read() -> None:
     document["schema"] = 1
     del document["framework"], document["time"]["forecast"]
     document["time"]["expected_s"] = document["time"].pop("roofline_s")
+    document["time"]["products_s"] = document["time"].pop("matmuls_s")
     for lost in document["alternatives"]:
         lost["expected_s"] = lost.pop("step_s")
     assert from_json(json.dumps(document)) == sample_plan()
     del document["time"]["expected_s"]
     with pytest.raises(ParseError, match="not a file of its schema"):
         from_json(json.dumps(document))
+
+
+def test_a_file_of_the_second_schema_is_read_and_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan_schema_2.json` was written by the version that said products."""
+    old = Path(__file__).with_name("plan_schema_2.json")
+    assert read_plan(str(old)) == sample_plan()
+    assert capsys.readouterr().err == "note: read schema 2 of a plan file as schema 3\n"
+    assert from_json(to_json(sample_plan())) == sample_plan() and not capsys.readouterr().err

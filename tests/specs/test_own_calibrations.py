@@ -12,6 +12,7 @@ from rooflight.hardware.calibration import (
     Calibration,
     calibration_text,
     own_calibrations,
+    shipped_calibrations,
     typical_values,
 )
 from rooflight.hardware.mesh import parse_mesh
@@ -68,3 +69,18 @@ def test_a_file_that_is_none_is_named(
     with pytest.raises(ParseError, match=words) as error:
         own_calibrations()
     assert str(path) in str(error.value)
+
+
+def test_a_file_of_before_0_2_is_read_and_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = next(c for c in shipped_calibrations().values() if c.chip == "tpu_v5e")
+    text = calibration_text([one])
+    path = tmp_path / "old_chip.toml"
+    path.write_text(text.replace("matmul_launch_s", "product_s"), encoding="utf-8")
+    monkeypatch.setenv("ROOFLIGHT_CALIBRATIONS", str(path))
+    for _ in range(2):
+        (found,) = own_calibrations().values()
+    assert found.values["matmul_launch_s"] == pytest.approx(one.values["matmul_launch_s"], rel=1e-3)
+    noted = capsys.readouterr().err
+    assert noted == "note: the calibration of old_chip has names from before 0.2\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from rooflight.errors import UsageError
 from rooflight.ui.text.terminal import fitted
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def print_json(verb: str, fields: Mapping[str, object]) -> None:

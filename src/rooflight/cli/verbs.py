@@ -69,6 +69,16 @@ class Verb(Protocol):
     def run(self, args: Namespace) -> int: ...
 
 
+_POLICY = {"--policy separated": "disaggregated"}
+_STEP = {"--patience": "--step-timeout"}
+_RENAMED = {
+    "serve": {**_STEP, "--drafts": "--draft-tokens"},
+    "launch": {**_STEP, "--start-patience": "--start-timeout"},
+    **dict.fromkeys(("simulate", "plan"), _POLICY),
+    "frontier": {"--bound products": "matmuls"},
+}
+
+
 def split_verb(words: list[str]) -> tuple[str, list[str]]:
     """The verb, of one word or two, and the words after it.
 
@@ -79,6 +89,21 @@ def split_verb(words: list[str]) -> tuple[str, list[str]]:
     return " ".join(words[:count]), words[count:]
 
 
+def _renamed(verb: str, words: list[str]) -> tuple[list[str], str]:
+    """Flags and values that had other names before 0.2, with a note of the first."""
+    table, found = _RENAMED.get(verb, {}), list(words)
+    for i, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):
+            found[i] = table.get(flag, flag) + equals + table.get(f"{flag} {value}", value)
+        elif i:
+            found[i] = table.get(f"{words[i - 1]} {word}", word)
+    old = [
+        f"{word}`; 0.2 says `{now}" for word, now in zip(words, found, strict=True) if word != now
+    ]
+    return found, f"note: `{old[0]}`" if old else ""
+
+
 def respelt(words: list[str]) -> tuple[list[str], str]:
     """A line as it was written before 0.2, as it is written now, with a note that says so.
 
@@ -86,6 +111,9 @@ def respelt(words: list[str]) -> tuple[list[str], str]:
     ['fit', 'serve', 'llama3-8b', '--seq', '4k']
     """
     verb, *rest = words
+    rest, note = _renamed(verb, rest)
+    if note:
+        return [verb, *rest], note
     is_plan = verb == "plan" and "train" in rest  # behind flags
     is_old = verb in ("fit", "explain") or is_plan
     if not is_old or not rest or rest[0] in (*KINDS, "-h", "--help"):

@@ -7,6 +7,7 @@ far it was off on held-out runs; a chip without one is uncalibrated, and says so
 
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _MEASURED_CHIPS = Path(__file__).parent / "measured_chips.toml"
 _ERRORS = ("rows", "median_error", "mean_error", "spread")
 DENSE, EXPERTS = "dense", "experts"
 OWN = "rooflight"  # the engine of runs of one's own
+_RENAMED = {"product_s": "matmul_launch_s"}  # since 0.2
 ANY = "any"  # stands for every chip of a kind, or every engine
 ROOFS = "none"  # no engine: the roofline bound
 
@@ -113,10 +115,11 @@ def measured_names(chip: str) -> tuple[str, ...]:
 
 def host_calibration(chip: Chip) -> Calibration | None:
     """What a measured host says of itself, if its layouts were measured too."""
-    if chip.kind != "cpu" or not {*_ERRORS, *typical_values()} <= set(chip.detail):
+    detail = _renamed(chip.name, **chip.detail) if chip.kind == "cpu" else {}
+    if not {*_ERRORS, *typical_values()} <= set(detail):
         return None
-    values = {name: chip.detail[name] for name in typical_values()}
-    rows, median, mean, spread = (chip.detail[name] for name in _ERRORS)
+    values = {name: detail[name] for name in typical_values()}
+    rows, median, mean, spread = (detail[name] for name in _ERRORS)
     made = chip.sources["detail.rows"].checked
     return Calibration(
         chip.name, OWN, DENSE, values, int(rows), ("this machine",), made, median, mean, spread
@@ -182,7 +185,7 @@ def _read(chip: str, table: Mapping[str, Any]) -> Calibration:
         chip,
         table["engine"],
         table["blocks"],
-        table["values"],
+        _renamed(chip, **table["values"]),
         table["rows"],
         tuple(table["sources"]),
         table["made"],
@@ -190,6 +193,13 @@ def _read(chip: str, table: Mapping[str, Any]) -> Calibration:
         table["mean_error"],
         table["spread"],
     )
+
+
+@lru_cache(maxsize=256)  # so that it is noted once
+def _renamed(chip: str, **values: float) -> Mapping[str, float]:
+    if _RENAMED.keys() & values.keys():
+        print(f"note: the calibration of {chip} has names from before 0.2", file=sys.stderr)
+    return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 
 def calibration_text(calibrations: list[Calibration]) -> str:

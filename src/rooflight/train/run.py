@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.plan.file.codec import dump, encode, load
-from rooflight.plan.file.record import Plan, read_text
+from rooflight.plan.file.record import Plan, from_second, read_text
 from rooflight.train.tokens import check_data, data_digest
 
-SCHEMA = 1
+SCHEMA = 2
 FILE = "run.json"
 COMPILED_STEP = "step.hlo.txt"  # what the compiler made of the step
 _LEAST_KEPT = 2  # if the last one is damaged, the one before it is used
@@ -75,7 +75,9 @@ def run_to_json(run: Run) -> str:
 
 
 def run_from_json(text: str) -> Run:
-    return load(Run, text, verb="train", schema=SCHEMA)
+    """Reads a run; one of the first schema holds a plan of the second."""
+    older = {1: lambda found: {**found, "plan": from_second(found["plan"])}}
+    return load(Run, text, verb="train", schema=SCHEMA, migrate=older)
 
 
 def read_run(path: str | Path) -> Run:

@@ -10,6 +10,7 @@ Fields may be str, bool, int, float, None, `Literal`, dataclasses, `tuple[T, ...
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -54,13 +55,14 @@ def load(
 ) -> Record:
     """Reads what `dump` wrote; a document of another verb or schema is refused.
 
-    `migrate` makes documents of older schemas ones of this schema.
+    `migrate` makes documents of older schemas ones of this schema; a note says so on stderr.
     """
     document = _document(text)
     found, version = document.pop("verb", None), document.pop("schema", None)
     if found != verb:
         raise ParseError(f"verb is {found!r}, not {verb!r}", hint=f"give a file of the verb {verb}")
     if not isinstance(version, bool) and isinstance(version, int) and version in (migrate or {}):
+        print(f"note: read schema {version} of a {verb} file as schema {schema}", file=sys.stderr)
         return decode(kind, _migrated((migrate or {})[version], document))
     if version != schema or isinstance(version, bool):
         raise ParseError(

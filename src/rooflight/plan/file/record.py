@@ -17,7 +17,7 @@ from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.codec import dump, encode, keys, load
 
-SCHEMA = 2
+SCHEMA = 3
 
 SourceKind = Literal["spec", "calibrated", "compiler", "measured"]
 
@@ -196,20 +196,28 @@ def to_json(plan: Plan) -> str:
 def from_json(text: str) -> Plan:
     """Reads a plan file; the error names the path of a key that is wrong.
 
-    A file of the first schema is read too: its `expected_s` was the roofline.
+    Files of the older schemas are read too, with a note on stderr.
     """
-    return load(Plan, text, verb="plan", schema=SCHEMA, migrate={1: _from_first})
+    older = {1: _from_first, 2: from_second}
+    return load(Plan, text, verb="plan", schema=SCHEMA, migrate=older)
 
 
 def _from_first(document: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 had no forecast and no framework but ours."""
+    """Schema 1 had no forecast and no framework but ours; its `expected_s` was the roofline."""
     time = dict(document["time"])
     lost = [dict(one) for one in document["alternatives"]]
     for one in lost:
         one["step_s"] = one.pop("expected_s")
     time["roofline_s"] = time.pop("expected_s")
     new = {"time": {**time, "forecast": None}, "alternatives": lost, "framework": "rooflight"}
-    return {**document, **new}
+    return from_second({**document, **new})
+
+
+def from_second(document: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 called matmuls products."""
+    time, binds = dict(document["time"]), document["binds"]
+    time["matmuls_s"] = time.pop("products_s")
+    return {**document, "time": time, "binds": "matmuls" if binds == "products" else binds}
 
 
 def read_plan(path: str) -> Plan:
