@@ -43,7 +43,7 @@ class Demand:
 
     def __str__(self) -> str:
         cached = f", {self.hit_rate:.0%} cached" if self.hit_rate else ""
-        within = f"; {self.percentile:g}% within {self.slo}" if self.slo.promises else ""
+        within = f"; {self.percentile:g}% within {self.slo}" if self.slo.targets else ""
         return f"{self.rate:g} requests/s, {self.input} in{cached}, {self.output} out{within}"
 
     @property

@@ -58,15 +58,15 @@ class Fleet:
 
     @property
     def latencies(self) -> list[tuple[str, float | None, float, Quantiles]]:
-        """Each with what was promised, if anything, and the floor."""
-        found, promised = self.simulation, dict(self.demand.slo.promises)
+        """Each with the target, if any, and the floor."""
+        found, targets = self.simulation, dict(self.demand.slo.targets)
         floor = found.floor
         times = (
             ("TTFT", floor.ttft_s, found.ttft),
             ("TPOT", floor.tpot_s, found.tpot),
             ("E2E", floor.e2e_s, found.e2e),
         )
-        return [(name, promised.get(name), least, q) for name, least, q in times if q]
+        return [(name, targets.get(name), least, q) for name, least, q in times if q]
 
     @property
     def physics_replicas(self) -> float:

@@ -20,18 +20,18 @@ class Slo:
     tpot_s: float = math.inf
 
     @property
-    def promises(self) -> list[tuple[str, float]]:
-        """By name, those that were made."""
+    def targets(self) -> list[tuple[str, float]]:
+        """By name, those that are set."""
         both = (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
         return [(name, seconds) for name, seconds in both if seconds < math.inf]
 
     @property
     def document(self) -> dict[str, float | None]:
-        made = dict(self.promises)
+        made = dict(self.targets)
         return {"ttft_s": made.get("TTFT"), "tpot_s": made.get("TPOT")}
 
     def __str__(self) -> str:
-        return " and ".join(f"{name} {format_seconds(s)}" for name, s in self.promises)
+        return " and ".join(f"{name} {format_seconds(s)}" for name, s in self.targets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,8 @@ def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Fr
     matmuls = {op.name: _matmul(op, layout) for op in ops if op.kind == "matmul"}
     whole = _whole(ops, matmuls) if framework.keeps_gathered else {}
     tensors = [*filter(framework.keeps, saved.tensors), *_copies(ops, saved.tensors, framework)]
-    saved = dict.fromkeys(op.contraction.result for op in ops if remat.saves(op))
-    beside = [layout.of_activation(t) for t in saved if framework.beside(t.name)]
+    results = dict.fromkeys(op.contraction.result for op in ops if remat.saves(op))
+    beside = [layout.of_activation(t) for t in results if framework.beside(t.name)]
     return Layer(
         saved=tuple(whole.get(t.name) or layout.of_activation(t) for t in tensors),
         names=tuple(
