@@ -204,7 +204,7 @@ def _check(argv: list[str], hints_that_ran: set[str]) -> None:
     if outcome.code == 2:
         assert outcome.out == "" and outcome.err.startswith("error: ")
     elif "--json" in argv and outcome.out.startswith("{"):
-        assert json.loads(outcome.out)["schema"] == 1
+        assert json.loads(outcome.out)["schema"] == 2
     hint = outcome.err.partition("\n\nhint: ")[2]
     for command in set(re.findall(r"`(rooflight [^`]+)`", hint)) - hints_that_ran:
         hints_that_ran.add(command)

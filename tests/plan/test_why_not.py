@@ -170,5 +170,5 @@ def test_the_terms_make_up_the_step(text: str) -> None:
 def test_the_reason_is_the_term_that_costs() -> None:
     assert "its matmuls take" in asked(small(), "remat=block").because
     question = replace(small(), rank="roofline")
-    assert "remat block does" in asked(question, "remat=block").because
+    assert "remat block recomputes" in asked(question, "remat=block").because
     assert "of collectives, most of them over ws" in asked(question, "ws=4,tp=4").because

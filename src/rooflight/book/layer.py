@@ -63,7 +63,7 @@ class BookLayer:
         )
         lines = found.forward if self.forward else ()
         lines += found.backward if self.backward else ()
-        return tuple(x for x in lines if not x.kept and (x.price.op or x.price.network))
+        return tuple(x for x in lines if not x.saved and (x.price.op or x.price.network))
 
     def seconds(self, mesh: Mesh, sizes: Sizes) -> dict[str, float]:
         """Seconds of the matmuls, and of the collectives over each mesh axis."""
