@@ -95,7 +95,7 @@ def test_a_fleet_keeps_its_promise_in_its_own_simulation(seed: int) -> None:
         return
     again = Trials(asked).fleet(best.way, best.replicas, 1)
     assert again and again.simulation == best.simulation
-    assert best.simulation.good_share >= asked.kept
+    assert best.simulation.good_share >= asked.share
     assert best.paid_replicas == best.replicas + 1 and best.paid > 1
 
 
