@@ -73,7 +73,7 @@ def test_flops_alone_need_no_hardware() -> None:
         ("--flops 1e20 --on v5e --mfu 140%", "not a part of the peak"),
         ("--flops 1e20 --on v5e --mfu 1e-300", "not a part of the peak"),
         ("--flops 1e20 --on v5e --mfu nan", "not a number"),
-        ("--flops 1e20 --on v5e --mfu 40% --price 0", "no price"),
+        ("--flops 1e20 --on v5e --mfu 40% --price 0", "--price must be a price, got 0"),
         ("--dollars 1M --on v4:4x4x4 --mfu 40%", "no price in its catalog"),
     ],
 )

@@ -174,7 +174,10 @@ def test_degrees_make_their_own_mesh() -> None:
     theirs = f"fit train llama3-70b --layout dp=Z,sp=Y,pp=P --mesh P=2,Z=2,Y=8 {where}"
     assert mine["total_bytes"] == json.loads(run(theirs.split()).out)["total_bytes"]
     refused = run(f"fit train llama3-70b --layout tp=3 {where}".split())
-    assert refused.code == 2 and "the layout must be of the 32 chips" in refused.err
+    assert (
+        refused.code == 2
+        and "the layout must fill the 32 chips of h100:8x4, got tp=3" in refused.err
+    )
 
 
 def test_without_a_layout_the_best_plan_is_counted() -> None:

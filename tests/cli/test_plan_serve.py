@@ -37,7 +37,12 @@ def test_the_document_has_what_an_engine_needs() -> None:
 def test_the_page_says_the_fleet_its_floor_and_whom_to_believe() -> None:
     page = run(shlex.split(TINY)).out
     assert page.startswith("1 + 1 spare x v5e:1x1 tp=1: 2 chips, $2.40 an hour\n")
-    for words in ("x the physics", "calibrated: engine any on tpu", "separate prefill", "cost: $"):
+    for words in (
+        "x the physics",
+        "calibrated: engine any on tpu",
+        "disaggregate prefill",
+        "cost: $",
+    ):
         assert words in page
     bare = run(shlex.split(f"{TINY} --engine none")).out
     assert "uncalibrated: the roofline bound" in bare

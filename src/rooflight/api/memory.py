@@ -112,7 +112,7 @@ def _placed(
         if meshes.count:
             return split, meshes.mesh(0)
     raise UsageError(
-        f"{layout} is no layout of the {on.num_chips} chips of {on}",
+        f"the layout must fill the {on.num_chips} chips of {on}, got {layout}",
         hint="degrees multiply to the chips; those that are left over go to dp or fsdp",
     )
 

@@ -149,7 +149,7 @@ def plot(page: BenchPage) -> LatencyPlot:
             lines.append(LatencyLine(name.upper(), times.curve))
         if times is not None and told is not None:
             lines.append(LatencyLine(f"{name.upper()} predicted", told.curve, is_prediction=True))
-    slos = [(f"{name} SLO", seconds) for name, seconds in page.slo.slos]
+    slos = [(f"{name} SLO", seconds) for name, seconds in page.slo.targets]
     return LatencyPlot(f"{page.dialect.model}: {page.traffic}", lines, slos)
 
 

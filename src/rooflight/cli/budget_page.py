@@ -62,7 +62,7 @@ def run_text(title: str, budgets: Mapping[str, Budget], terms: Terms) -> str:
     columns = _COLUMNS if terms.mtbf_hours else _COLUMNS[:-1]
     shown = [row[: len(columns)] for row in rows]
     peak = format_si(terms.on.chip.peak_flops(terms.dtype), "FLOP/s")
-    use = f"{terms.mfu * 100:.4g}% of {peak} a chip ({terms.dtype})"
+    use = f"{terms.mfu * 100:.4g}% of {peak} per chip ({terms.dtype})"
     return (
         f"{title}: {short(first.days)} days on {chips}, price {price}\n"
         f"on {terms.on} at {use}; an MFU belongs to the way its FLOPs are counted\n\n"

@@ -29,7 +29,7 @@ def _lines(finding: Finding) -> tuple[str, str]:
 def cost(finding: Finding) -> str:
     """Seconds per step if it costs time, else bytes on a device."""
     if finding.seconds is not None:
-        return f"{format_seconds(finding.seconds)} a step"
+        return f"{format_seconds(finding.seconds)} per step"
     return "" if finding.nbytes is None else f"{format_si(finding.nbytes, 'B')} per device"
 
 

@@ -151,7 +151,7 @@ def _host(found: Memory) -> str:
     if not found.host_bytes:
         return ""
     seconds = "unknown" if found.offload_s is None else format_seconds(found.offload_s)
-    return f", and PCIe time of {seconds} a step for {format_si(found.host_bytes, 'B')} per chip"
+    return f", and PCIe time of {seconds} per step for {format_si(found.host_bytes, 'B')} per chip"
 
 
 def _parts(found: Memory) -> str:

@@ -177,8 +177,8 @@ def _text(answer: FrontierReport, context: int) -> str:
     head = ("a token", "tokens/s", "a chip", "$/M", "batch", "slice", "layout", "dtypes", "binds")
     keep = ("a token", "$/M", "layout", "slice", "batch", "binds")
     return (
-        f"{answer.model}, {context:,} positions: {format_seconds(fast.step_s)} a token at batch"
-        f" {fast.batch}, up to {format_si(cheap.tokens_per_s_per_chip, 'tokens/s')} a chip at"
+        f"{answer.model}, {context:,} positions: {format_seconds(fast.step_s)} per token at batch"
+        f" {fast.batch}, up to {format_si(cheap.tokens_per_s_per_chip, 'tokens/s')} per chip at"
         f" {format_seconds(cheap.step_s)} and batch {cheap.batch}\n"
         f"{answer.bound} time of a step; {_trust(answer, points)}\n\n"
         f"{table(head, rows, align='rrrrrllll', keep=keep)}\n\n{_regions(answer, cheap)}"

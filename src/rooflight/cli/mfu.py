@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
         asked = {"tokens_per_s": tokens_per_s, "seq": seq, "remat": args.remat}
         print_json("mfu", head | asked | {"conventions": [asdict(u) for u in found]})
         return 0
-    show(_text(model.title, found, target, f"{tokens_per_s:,} tokens/s, {seq:,} a sequence"))
+    show(_text(model.title, found, target, f"{tokens_per_s:,} tokens/s, {seq:,} per sequence"))
     return 0
 
 

@@ -106,7 +106,7 @@ def pareto_document(front: Sequence[ScalingPoint], num_planned: int) -> dict[str
 def smallest_text(title: str, found: Smallest) -> str:
     """The smallest slice that will do, then all that were tried."""
     answer = found.answer
-    within = f" within {format_seconds(found.limit_s)} a step" if found.limit_s else ""
+    within = f" within {format_seconds(found.limit_s)} per step" if found.limit_s else ""
     if answer and answer.best:
         best = short_text(answer.best, answer.question.overlap)
         first = f"{title} trains{within} on {answer.on}: {best}"

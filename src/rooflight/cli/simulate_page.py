@@ -59,7 +59,7 @@ def text(page: SimulationPage) -> str:
 
 def answer(found: Simulation | Measured, slo: Slo) -> str:
     """What became of the requests, in a line."""
-    within = f"within {slo}" if slo.slos else "finished"
+    within = f"within {slo}" if slo.targets else "finished"
     return (
         f"{found.good_share:.2%} of {found.num_requests:,} requests {within}:"
         f" {found.goodput:.4g} good requests/s"
@@ -135,7 +135,7 @@ def plot(page: SimulationPage) -> LatencyPlot:
     return LatencyPlot(
         title=f"{page.model} on {_replicas(page)}: {page.traffic}",
         lines=[LatencyLine(name, times.curve) for name, _, times in _latencies(page.found)],
-        slos=[(f"{name} SLO", seconds) for name, seconds in page.slo.slos],
+        slos=[(f"{name} SLO", seconds) for name, seconds in page.slo.targets],
     )
 
 

@@ -63,7 +63,7 @@ def _facts(verdict: ProgramVerdict) -> list[str]:
     limit = limit_bytes(verdict)
     of = f" of {format_si(limit, 'B')}" if limit else ""
     total = format_si(memory.total_bytes, "B")
-    return [*lines, f"Memory: {total}{of} a device ({', '.join(parts)})."]
+    return [*lines, f"Memory: {total}{of} per device ({', '.join(parts)})."]
 
 
 def _flops(verdict: ProgramVerdict) -> str:

@@ -21,7 +21,7 @@ def what_if_text(title: str, answer: WhatIf, overlap: Overlap) -> str:
     times = [format_seconds(c.step_s) for c in (before, after)]
     return "\n".join(
         [
-            f"{title} with {factors}: {times[0]} -> {times[1]} a step,"
+            f"{title} with {factors}: {times[0]} -> {times[1]} per step,"
             f" {answer.change:.3f} times as long",
             f"before: {short_text(before, overlap)}",
             f"after:  {short_text(after, overlap)}",

@@ -157,7 +157,7 @@ def _pipeline(
         virtual, left = divmod(-(-counted // each), stages)
         if left or not virtual:
             raise UsageError(
-                f"{counted} layers at {each} a stage are not a multiple of {stages} stages",
+                f"{counted} layers at {each} per stage are not a multiple of {stages} stages",
                 hint="change parallelism.pipeline_parallel_layers_per_stage",
             )
     return schedule, virtual, losses

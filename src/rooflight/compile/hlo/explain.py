@@ -120,7 +120,7 @@ def _often(step: CompiledStep, computation: Computation) -> str:
     around = ", ".join(loop.name for loop in run.loops)
     count = "an unknown number of times" if run.count is None else f"{run.count:,} times"
     count = "once" if run.count == 1 else count
-    return f"It runs {count} a step" + (f", in {around}." if around else ".")
+    return f"It runs {count} per step" + (f", in {around}." if around else ".")
 
 
 def _fed_by(computation: Computation, instruction: Instruction) -> list[str]:

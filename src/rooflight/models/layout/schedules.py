@@ -288,6 +288,6 @@ def _check_virtual(name: str, virtual: int | None) -> None:
     fixed = _VIRTUAL.get(name, 1)
     if virtual not in (None, fixed):
         raise UsageError(
-            f"{name} has {fixed} virtual stage{'s' if fixed > 1 else ''} a device, not {virtual}",
+            f"{name} has {fixed} virtual stage{'s' if fixed > 1 else ''} per device, not {virtual}",
             hint="leave --virtual out, or choose interleaved",
         )

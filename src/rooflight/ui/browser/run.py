@@ -155,11 +155,11 @@ def _sentences(
         plan = run.plan
         what = f": {plan.model.title} on {plan.slice}, {plan.layout}"
     count = format_count(len(steps.numbers))
-    yield f"{folder.name}{what}: {count} steps, loss {last:.4f}, {middle} a step"
+    yield f"{folder.name}{what}: {count} steps, loss {last:.4f}, {middle} per step"
     if planned_s:
         ratio = statistics.median(steps.seconds) / planned_s
         planned = format_seconds(planned_s)
-        yield f"Planned: {planned} a step; the median took {ratio:.2f} times as long."
+        yield f"Planned: {planned} per step; the median took {ratio:.2f} times as long."
     elif run:
         yield f"Not known to have run on {run.plan.slice}: its time is not held to the plan."
     yield (

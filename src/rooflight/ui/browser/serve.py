@@ -180,7 +180,7 @@ def _kept(question: ViewQuery, best: tuple[Point, ...]) -> int | None:
     within = [i for i, point in enumerate(best) if point.step_s <= slos]
     if not within:
         raise UsageError(
-            f"no batch takes less than {format_seconds(best[0].step_s)} a token here",
+            f"no batch takes less than {format_seconds(best[0].step_s)} per token here",
             hint=f"allow {format_seconds(best[0].step_s)} or more, or add chips",
         )
     return within[-1]
@@ -192,15 +192,15 @@ def _sentences(
     fast, cheap = best[0], best[-1]
     rate = format_si(cheap.tokens_per_s_per_chip, "tokens/s")
     first = (
-        f"{asked.model.title}, {asked.context:,} positions: {format_seconds(fast.step_s)} a token"
-        f" at batch {fast.batch}, up to {rate} a chip at {format_seconds(cheap.step_s)} and batch"
+        f"{asked.model.title}, {asked.context:,} positions: {format_seconds(fast.step_s)} per token"
+        f" at batch {fast.batch}, up to {rate} per chip at {format_seconds(cheap.step_s)} and batch"
         f" {cheap.batch:,}"
     )
     if kept is None:
         return (first,)
     point = best[kept]
     within_slo = (
-        f"Within {question.text('tpot')} a token: batch {point.batch:,} on {point.config.on}"
+        f"Within {question.text('tpot')} per token: batch {point.batch:,} on {point.config.on}"
         f" {point.config.layout}, {format_seconds(point.step_s)}."
     )
     return first, within_slo

@@ -34,7 +34,7 @@ def more(question: ViewQuery) -> Answer:
     fleet = found.best
     return Answer(
         sentences=(
-            f"{fleet}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} an hour",
+            f"{fleet}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} per hour",
             f"{demand}. {_needs(fleet)}",
             f"{found.num_ways} ways to serve, {found.num_simulations} simulations of"
             f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} met the SLO.",

@@ -12,7 +12,7 @@ def plan_html(plan: Plan) -> str:
     tokens = format_count(plan.batch * plan.seq)
     heading = f"{plan.model.title} on {plan.slice}, {tokens} tokens per step: {plan.layout}"
     words = (
-        f"{format_seconds(plan.time.step_s)} a step, bound by {plan.binds};"
+        f"{format_seconds(plan.time.step_s)} per step, bound by {plan.binds};"
         f" {plan.mfu.value:.1%} MFU ({plan.mfu.convention}), mesh {plan.mesh}"
     )
     return framed(heading, paragraph(words), _time(plan), _memory(plan), _why(plan), *_lost(plan))

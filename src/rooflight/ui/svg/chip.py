@@ -96,7 +96,7 @@ def _outside(chip: Chip) -> list[str]:
         words.append(f"host over PCIe: {format_si(chip.pcie_bytes_per_s, 'B/s')}")
     if chip.dcn_bytes_per_s_per_host:
         rate = format_si(chip.dcn_bytes_per_s_per_host, "B/s")
-        words.append(f"data centre: {rate} a host")
+        words.append(f"data centre: {rate} per host")
     frame = (
         f'<rect x="24" y="48" width="{_WIDTH - 48:.1f}" height="270" rx="12" fill="none"'
         f' stroke="{svg.MUTED}" stroke-dasharray="6 5"/>'

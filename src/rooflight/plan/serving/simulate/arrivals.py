@@ -111,7 +111,7 @@ class RandomTraffic:
     def __post_init__(self) -> None:
         if not (0 < self.rate < 1e9 and 0 < self.burstiness <= 100 and self.num_requests >= 1):
             raise UsageError(
-                f"no traffic of {self.num_requests} requests at {self.rate} a second,"
+                f"no traffic of {self.num_requests} requests at {self.rate} per second,"
                 f" burstiness {self.burstiness}",
                 hint="rate above 0, burstiness above 0 and at most 100, at least one request",
             )
