@@ -115,7 +115,9 @@ def measured_names(chip: str) -> tuple[str, ...]:
 
 def host_calibration(chip: Chip) -> Calibration | None:
     """What a measured host says of itself, if its layouts were measured too."""
-    detail = _renamed(chip.name, **chip.detail) if chip.kind == "cpu" else {}
+    detail: Mapping[str, float] = {}
+    if chip.kind == "cpu":
+        detail = _renamed(chip.name, **chip.detail)
     if not {*_ERRORS, *typical_values()} <= set(detail):
         return None
     values = {name: detail[name] for name in typical_values()}
