@@ -16,7 +16,7 @@ from rooflight.plan.training.memory.count import memory
 from rooflight.plan.training.questions.why_not import SAME, WhyNot, why_not
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import Wanted, parse_wanted, scheme_axes
+from rooflight.plan.training.search.wanted import Wanted, parse_wanted, placed_text, scheme_axes
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:
@@ -172,3 +172,23 @@ def test_the_reason_is_the_term_that_costs() -> None:
     question = replace(small(), rank="roofline")
     assert "remat block recomputes" in asked(question, "remat=block").because
     assert "of collectives, most of them over ws" in asked(question, "ws=4,tp=4").because
+
+
+def test_a_faster_layout_of_the_table_is_not_said_to_be_outside_it() -> None:
+    question = replace(ask("llama3.2-1b", "v5e:2x2", 8, 8192), rank="forecast")
+    best, *others = search_training(question, count=8).candidates
+    faster = [c for c in others if c.step_s * SAME < best.step_s]
+    assert any(c.unseen for c in faster)
+    for candidate in faster:
+        answer = asked(question, placed_text(candidate))
+        assert answer.verdict == "faster" and answer.candidate is not None
+        assert answer.candidate.unseen == candidate.unseen
+        assert ("worth measuring" in answer.because) == bool(candidate.unseen)
+        assert "were it in the space" not in answer.because
+
+
+def test_splits_of_positions_are_told_apart() -> None:
+    question = replace(ask("llama3.2-1b", "v5e:2x2", 8, 8192), rank="forecast")
+    shown = [placed_text(c) for c in search_training(question, count=12).candidates]
+    assert len(set(shown)) == len(shown)
+    assert {"dp=2@x,cp=2@y", "dp=2@x,ulysses=2@y"} <= set(shown)

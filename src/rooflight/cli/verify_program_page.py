@@ -44,7 +44,7 @@ def _facts(verdict: ProgramVerdict) -> list[str]:
     if step is None or verdict.step_s is None:
         return []
     lines = [
-        f"A step takes at least {format_seconds(verdict.step_s)}: {_flops(verdict)} of matmuls a"
+        f"A step takes at least {format_seconds(verdict.step_s)}: {_flops(verdict)} of matmuls per"
         f" device at the peak rate, {len(step.collectives)} collectives one after the other."
     ]
     for axis in verdict.alike:

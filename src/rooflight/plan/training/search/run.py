@@ -54,7 +54,7 @@ Bools = npt.NDArray[np.bool_]
 
 _CHUNK = 50_000  # points priced together: their arrays stay small
 _LOOKED_AT = 64  # sizes of faster layouts of a new kind whose memory is counted
-_SIMPLE = 1.02  # of forecasts so near to each other the simplest layout is the answer
+NEAR = 1.02  # of forecasts so near to each other the simplest layout is the answer
 _SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
 
 
@@ -180,7 +180,7 @@ class SearchState:
         found: list[tuple[float, int, int]] = []
         for number, chunk in enumerate(self._ranked):
             is_new = chunk.counted_s > chunk.expected_s
-            at = np.flatnonzero(is_new & (chunk.expected_s * _SIMPLE < first.step_s))
+            at = np.flatnonzero(is_new & (chunk.expected_s * NEAR < first.step_s))
             found += [(float(chunk.expected_s[i]), number, int(i)) for i in at]
         most = len(self._held) + _LOOKED_AT
         for _, number, index in sorted(found):
@@ -214,7 +214,7 @@ class SearchState:
                 continue
             if not self._fit(degrees, chunk, index) or not self._is_priced((number, index)):
                 continue
-            limit_s = min(limit_s, _SIMPLE * float(chunk.counted_s[index]))
+            limit_s = min(limit_s, NEAR * float(chunk.counted_s[index]))
             seen[degrees] = None
             room = self._memory(degrees, chunk, index).headroom_bytes
             key = (chunk.num_axes(index), chunk.splits_tensors_far(index), -room)

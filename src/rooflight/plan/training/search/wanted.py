@@ -209,7 +209,8 @@ def placed_text(candidate: Candidate) -> str:
         for part in (s for axis in axes for s in mesh.segments[axis] if s.size > 1):
             sizes[part.dim] = sizes.get(part.dim, 1) * part.size
         dims = [d if n == whole[d] else f"{d}{n}" for d, n in sizes.items()]
-        degree = f"{scheme_name(scheme)}={math.prod(sizes.values())}"
+        name = scheme if scheme == "ulysses" else scheme_name(scheme)  # unlike a ring of cp
+        degree = f"{name}={math.prod(sizes.values())}"
         shown.append(f"{degree}@{'+'.join(dims)}" if dims else degree)
     return ",".join((*shown, *(f"{name}={n}" for name, n in _chunks(candidate).items())))
 
