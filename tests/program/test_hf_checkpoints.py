@@ -261,8 +261,8 @@ def test_a_family_without_names_is_refused_by_name() -> None:
     ("file", "text", "problem"),
     [
         ("model.safetensors", "not a header", "cannot read the weights"),
-        (INDEX, "{", "no index"),
-        (INDEX, '{"weight_map": []}', "no index"),
+        (INDEX, "{", "must be an index"),
+        (INDEX, '{"weight_map": []}', "must be an index"),
         (INDEX, '{"weight_map": {"x": "model-00001.safetensors"}}', "model-00001.safetensors"),
         ("README.md", "", "cannot read the weights"),
     ],

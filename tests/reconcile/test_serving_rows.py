@@ -77,7 +77,7 @@ def test_drafting_comes_from_the_recipe_of_the_version() -> None:
     plain = _ask(**row, backend_version="1.2.0rc6.post2", silicon_data_source=source)
     ahead = _ask(**row, backend_version="1.2.0rc6.post3", silicon_data_source=source)
     assert (plain.drafted, ahead.drafted) == (0, 3)
-    assert any("drafted ahead, as its recipe says" in text for text in ahead.assumed)
+    assert any("draft tokens, as its recipe says" in text for text in ahead.assumed)
     stored = _ask(**row, backend_version="1.2.0rc6.post3", silicon_data_source="db-dump; " + source)
     assert stored.drafted == 0
 

@@ -119,12 +119,12 @@ def test_a_finding_is_the_exit_code_of_the_verb(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def found(plan: Plan, *, until: str, watch: Watch) -> Verdict:
+    def found(plan: Plan, *, until: str, watch: Watch | None) -> Verdict:
         del until, watch
         assert plan == verdicts[name].plan
         return verdicts[name]
 
-    monkeypatch.setattr(verify, "judge", found)
+    monkeypatch.setattr(verify, "verify", found)
     file = tmp_path / "plan.json"
     plan = verdicts[name].plan
     assert isinstance(plan, Plan)

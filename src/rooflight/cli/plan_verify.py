@@ -37,7 +37,7 @@ class Shortlist:
         good = sum(one.word == "passes" for one in asked)
         seconds = sum(one.seconds for one in asked)
         lines = [
-            f"compiled: {good} of {len(asked)} stand: collectives as planned, the schedule fits"
+            f"compiled: {good} of {len(asked)} pass: collectives as planned, the schedule fits"
             f" ({self.compiler}, {seconds:.0f} s); their times were not asked for"
         ]
         lines += [
