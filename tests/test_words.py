@@ -28,7 +28,7 @@ BANNED: dict[str, tuple[str, ...]] = {  # pattern -> files, then those where it 
     r"[Pp]atience|patience_s": EVERYWHERE,
     r"[Pp]romise[ds]?": ("src/rooflight/cli/*.py", "src/rooflight/plan/*.py", "docs/fleet.md"),
     r"foreign functions?": EVERYWHERE,
-    r"[Ww]hoever|[Tt]he very": EVERYWHERE,
+    r"(?i:whoever)|(?i:the very)": EVERYWHERE,
     r"tokens an? (step|chip|second|device|sequence)(?! (has|needs))": EVERYWHERE,
 }
 ALLOWED: dict[str, tuple[str, ...]] = {

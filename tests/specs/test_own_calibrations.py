@@ -79,8 +79,8 @@ def test_a_file_of_before_0_2_is_read_and_noted(
     path = tmp_path / "old_chip.toml"
     path.write_text(text.replace("matmul_launch_s", "product_s"), encoding="utf-8")
     monkeypatch.setenv("ROOFLIGHT_CALIBRATIONS", str(path))
-    for _ in range(2):
-        (found,) = own_calibrations().values()
+    own_calibrations()
+    (found,) = own_calibrations().values()
     assert found.values["matmul_launch_s"] == pytest.approx(one.values["matmul_launch_s"], rel=1e-3)
     noted = capsys.readouterr().err
     assert noted == "note: the calibration of old_chip has names from before 0.2\n"
