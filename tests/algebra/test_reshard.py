@@ -93,9 +93,40 @@ def test_leaving_right_axes_alone_costs_no_bytes(source: Tensor, target: Tensor)
     module = sys.modules["rooflight.algebra.reshard"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "right_prefix", lambda axes, wanted: 0)  # pyright: ignore
+        patch.setattr(module, "_least_sent", lambda *_: 0.0)  # pyright: ignore
         free = module._search.__wrapped__(start, goal, tuple(sizes.items()), exact=True)
     least = sum(move.sent for move in free)
     assert sent(reshard(source, target, sizes), sizes) <= least + 1e-12
+
+
+@settings(max_examples=150)
+@given(tensors(pending=True), tensors(pending=True), st.booleans())
+def test_what_must_still_be_sent_hides_no_shorter_path(
+    source: Tensor, target: Tensor, is_known: bool
+) -> None:
+    """A search that looks at every state up to the goal finds no path that sends less."""
+    sizes = {"X": 4, "Y": 2, "Z": 3} if is_known else dict.fromkeys(AXES, 4)
+    kept = tuple(a for a in target.unreduced if a in source.unreduced)
+    start, goal = (source.axes, source.unreduced), (target.axes, kept)
+    module = sys.modules["rooflight.algebra.reshard"]
+    found = module._search.__wrapped__(start, goal, tuple(sizes.items()), is_known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_least_sent", lambda *_: 0.0)  # pyright: ignore
+        blind = module._search.__wrapped__(start, goal, tuple(sizes.items()), is_known)
+    shorter = [(sum(m.sent for m in moves), len(moves)) for moves in (found, blind)]
+    assert shorter[0] == pytest.approx(shorter[1], rel=1e-12)
+
+
+def test_the_sum_of_four_axes_is_found_after_few_states() -> None:
+    """Gradients of layers with experts pend over four axes: thousands of states without a bound."""
+    module = sys.modules["rooflight.algebra.reshard"]
+    looked_at: list[object] = []
+    honest = module._moves
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_moves", lambda *at: looked_at.append(at) or honest(*at))  # pyright: ignore
+        start, goal = (((), (), (), ()), tuple("abcd")), ((("b", "a"), ("c",), (), ()), ())
+        module._search.__wrapped__(start, goal, tuple(dict.fromkeys("abcd", 4).items()), False)
+    assert len(looked_at) < 100
 
 
 @pytest.mark.parametrize(

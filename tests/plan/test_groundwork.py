@@ -104,8 +104,8 @@ def test_parts_of_the_meshes_read_the_rates_of_all() -> None:
     whole = ground.placed(layout).meshes
     chosen = np.arange(whole.count) % 3 == 1
     part = whole.only(chosen).only(np.ones(int(chosen.sum()), np.bool_))
-    rate, all_rates = part.rate("all_gather", ("X",)), whole.rate("all_gather", ("X",))
-    assert (rate.seconds_per_byte == all_rates.seconds_per_byte[chosen]).all()
+    rates, all_rates = part.rates("all_gather", ("X",)), whole.rates("all_gather", ("X",))
+    assert (rates.near == all_rates.near[chosen]).all()
     assert (part.ways("X") == whole.ways("X")[chosen]).all()
     at = int(np.flatnonzero(chosen)[2])
     assert str(part.mesh(2)) == str(whole.mesh(at))

@@ -13,9 +13,10 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.training.memory.least import LeastMemory
 from rooflight.plan.training.search.candidate import held_by
+from rooflight.plan.training.search.divided import every_point
 from rooflight.plan.training.search.options import allowed_on, options_of
 from rooflight.plan.training.search.plan import train_question
-from rooflight.plan.training.search.run import every_point, ground_of, layouts_of, sizes_of
+from rooflight.plan.training.search.run import ground_of, layouts_of, sizes_of
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "maxtext", "rooflight"])
@@ -27,14 +28,14 @@ def test_least_memory_is_a_bound(model: str, framework: str) -> None:
     sizes, ground, chance = sizes_of(question), ground_of(question), random.Random(0)
     checked = 0
     for layout in layouts_of(question):
-        for points, _ in every_point(question, sizes, ground.placed(layout), np.inf):
+        for points in every_point(question, sizes, ground.placed(layout)):
             if not len(points):
                 continue
             least = LeastMemory(points, question.recipe, question.framework)
             micro, remat = chance.choice(list(options_of(layout, question)))
             nbytes = least.bytes(micro, remat)
             for at in np.flatnonzero(allowed_on(micro, points, question))[:: len(points) // 3 + 1]:
-                counted = replace(micro, count=points.count_at(int(at)))
+                counted = replace(micro, count=int(points.count[at]))
                 mesh = points.meshes.mesh(int(points.mesh_of[at]))
                 try:
                     held = held_by(question, layout, mesh, counted, remat)

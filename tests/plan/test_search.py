@@ -203,7 +203,7 @@ def test_a_hundred_thousand_layouts_a_second() -> None:
 
     def add_all() -> None:
         for layout in layouts_of(question):
-            found.add(layout, math.inf)
+            found.add(layout)
 
     spent = standard_s(add_all, rounds=1)
     assert found.num_priced > 500_000

@@ -7,7 +7,7 @@ and can be priced for any sizes later.
 """
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
@@ -62,6 +62,7 @@ def reshard(
     return _as_steps(source, _shortest(start, goal, sizes, exact=axis_sizes is not None))
 
 
+@lru_cache(maxsize=65536)
 def _shortest(
     start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
 ) -> tuple[_Move, ...]:
@@ -111,9 +112,8 @@ def _as_steps(tensor: Tensor, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
 def _search(
     start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
 ) -> tuple[_Move, ...]:
-    """A*: what a device lacks of its goal block must still be sent to it by gathers."""
-    shards = dict(sizes)
-    needed = _local(goal[0], shards)
+    """A*, by what a device must still send."""
+    shards, wanted = dict(sizes), [axis for axes in goal[0] for axis in axes]
     best: dict[State, float] = {start: 0.0}
     came: dict[State, tuple[State, _Move]] = {}
     queue: list[tuple[float, int, float, State]] = [(0.0, 0, 0.0, start)]
@@ -130,9 +130,26 @@ def _search(
                 best[move.state] = reached
                 came[move.state] = (state, move)
                 pushed += 1
-                lacking = max(0.0, needed - _local(move.state[0], shards))
-                heapq.heappush(queue, (reached + lacking, pushed, reached, move.state))
+                ahead = _least_sent(move.state, goal, wanted, shards)
+                heapq.heappush(queue, (reached + ahead, pushed, reached, move.state))
     raise AssertionError(f"every sharding is reachable: {start} -> {goal}")
+
+
+def _least_sent(state: State, goal: State, wanted: Sequence[str], sizes: dict[str, int]) -> float:
+    """What a device must still send, its block sliced already as the goal has it.
+
+    Sums that pend are scattered; what is then lacking of the goal's block is gathered; and an axis
+    of the goal that lies elsewhere has to move.
+    """
+    dims, unreduced = state
+    held = sum(dims, unreduced)
+    block = _local((*dims, tuple([axis for axis in wanted if axis not in held])), sizes)
+    last = block / _product(tuple([axis for axis in unreduced if axis not in goal[1]]), sizes)
+    sent = block - last + max(0.0, 1 / _product(wanted, sizes) - last)
+    for axes, there in zip(dims, goal[0], strict=True):
+        if axes and not set(wanted).isdisjoint(axes[right_prefix(axes, there) :]):
+            return sent + last * (1 - 1 / min(sizes.values()))
+    return sent
 
 
 def _trace(start: State, goal: State, came: dict[State, tuple[State, _Move]]) -> tuple[_Move, ...]:
@@ -143,17 +160,28 @@ def _trace(start: State, goal: State, came: dict[State, tuple[State, _Move]]) ->
     return tuple(reversed(moves))
 
 
+class _Here(NamedTuple):
+    """A state of the search, and what its moves depend on."""
+
+    dims: tuple[Axes, ...]
+    unreduced: Axes
+    goal: State
+    right: list[int]  # outer axes of each dim that are as wanted
+    sizes: dict[str, int]
+    local: float
+
+
 def _moves(state: State, goal: State, sizes: dict[str, int], exact: bool) -> Iterator[_Move]:
     dims, unreduced = state
-    local = _local(dims, sizes)
     right = [right_prefix(axes, wanted) for axes, wanted in zip(dims, goal[0], strict=True)]
-    yield from _gathers(dims, unreduced, right, sizes, local)
-    yield from _exchanges(dims, unreduced, right, sizes, local)
-    yield from _slices(dims, unreduced, goal)
-    yield from _reductions(dims, unreduced, goal, sizes, local)
-    yield from _permutes(dims, unreduced, right, sizes, local)
+    here = _Here(dims, unreduced, goal, right, sizes, _local(dims, sizes))
+    yield from _gathers(here)
+    yield from _exchanges(here)
+    yield from _slices(here)
+    yield from _reductions(here)
+    yield from _permutes(here)
     if exact and unreduced == goal[1]:
-        yield from _swaps(dims, goal, sizes, local)
+        yield from _swaps(here)
 
 
 def right_prefix(axes: Axes, wanted: Axes) -> int:
@@ -174,7 +202,7 @@ def _local(dims: tuple[Axes, ...], sizes: dict[str, int]) -> float:
     return 1 / ways
 
 
-def _product(axes: Axes, sizes: dict[str, int]) -> int:
+def _product(axes: Sequence[str], sizes: dict[str, int]) -> int:
     result = 1
     for axis in axes:
         result *= sizes[axis]
@@ -185,49 +213,39 @@ def _put(dims: tuple[Axes, ...], at: int, axes: Axes) -> tuple[Axes, ...]:
     return (*dims[:at], axes, *dims[at + 1 :])
 
 
-def _gathers(
-    dims: tuple[Axes, ...],
-    unreduced: Axes,
-    right: list[int],
-    sizes: dict[str, int],
-    local: float,
-) -> Iterator[_Move]:
+def _gathers(here: _Here) -> Iterator[_Move]:
     """Only the innermost axes of a dim can be gathered: the result must be one block."""
-    for at, axes in enumerate(dims):
-        for keep in range(right[at], len(axes)):
+    for at, axes in enumerate(here.dims):
+        for keep in range(here.right[at], len(axes)):
             gone = axes[keep:]
-            sent = local * (_product(gone, sizes) - 1)
-            yield _Move("all_gather", gone, at, -1, (_put(dims, at, axes[:keep]), unreduced), sent)
+            sent = here.local * (_product(gone, here.sizes) - 1)
+            state = (_put(here.dims, at, axes[:keep]), here.unreduced)
+            yield _Move("all_gather", gone, at, -1, state, sent)
 
 
-def _exchanges(
-    dims: tuple[Axes, ...],
-    unreduced: Axes,
-    right: list[int],
-    sizes: dict[str, int],
-    local: float,
-) -> Iterator[_Move]:
+def _exchanges(here: _Here) -> Iterator[_Move]:
+    dims = here.dims
     for at, axes in enumerate(dims):
-        for keep in range(right[at], len(axes)):
+        for keep in range(here.right[at], len(axes)):
             moved = axes[keep:]
-            shards = _product(moved, sizes)
+            shards = _product(moved, here.sizes)
             for to in range(len(dims)):
                 if to != at:
                     after = _put(_put(dims, at, axes[:keep]), to, dims[to] + moved)
-                    sent = local * (shards - 1) / shards
-                    yield _Move("all_to_all", moved, at, to, (after, unreduced), sent)
+                    sent = here.local * (shards - 1) / shards
+                    yield _Move("all_to_all", moved, at, to, (after, here.unreduced), sent)
 
 
-def _slices(dims: tuple[Axes, ...], unreduced: Axes, goal: State) -> Iterator[_Move]:
+def _slices(here: _Here) -> Iterator[_Move]:
     """A replicated axis that the goal splits over may be sliced in, free of traffic.
 
     On any dim: it may have to travel with another axis to where the goal has both.
     """
-    used = {a for axes in dims for a in axes} | set(unreduced)
-    free = [a for axes in goal[0] for a in axes if a not in used]
-    for to, axes in enumerate(dims):
+    used = {a for axes in here.dims for a in axes} | set(here.unreduced)
+    free = [a for axes in here.goal[0] for a in axes if a not in used]
+    for to, axes in enumerate(here.dims):
         for added in _sequences(free):
-            state = (_put(dims, to, axes + added), unreduced)
+            state = (_put(here.dims, to, axes + added), here.unreduced)
             yield _Move("slice", added, -1, to, state, 0.0)
 
 
@@ -237,18 +255,13 @@ def _sequences(axes: list[str]) -> Iterator[Axes]:
         yield from permutations(axes, count)
 
 
-def _reductions(
-    dims: tuple[Axes, ...],
-    unreduced: Axes,
-    goal: State,
-    sizes: dict[str, int],
-    local: float,
-) -> Iterator[_Move]:
-    pending = [a for a in unreduced if a not in goal[1]]
+def _reductions(here: _Here) -> Iterator[_Move]:
+    dims = here.dims
+    pending = [a for a in here.unreduced if a not in here.goal[1]]
     for chosen in _sequences(pending):
-        shards = _product(chosen, sizes)
-        rest = tuple(a for a in unreduced if a not in chosen)
-        sent = local * (shards - 1) / shards
+        shards = _product(chosen, here.sizes)
+        rest = tuple(a for a in here.unreduced if a not in chosen)
+        sent = here.local * (shards - 1) / shards
         if chosen == tuple(sorted(chosen)):
             yield _Move("all_reduce", chosen, -1, -1, (dims, rest), 2 * sent)
         for to, axes in enumerate(dims):
@@ -256,27 +269,20 @@ def _reductions(
             yield _Move("reduce_scatter", chosen, -1, to, state, sent)
 
 
-def _permutes(
-    dims: tuple[Axes, ...],
-    unreduced: Axes,
-    right: list[int],
-    sizes: dict[str, int],
-    local: float,
-) -> Iterator[_Move]:
+def _permutes(here: _Here) -> Iterator[_Move]:
     """The axes of one dim may change their order: the blocks stay the same and change places."""
-    for at, axes in enumerate(dims):
-        kept, loose = axes[: right[at]], axes[right[at] :]
+    for at, axes in enumerate(here.dims):
+        kept, loose = axes[: here.right[at]], axes[here.right[at] :]
         for order in permutations(loose):
             if order != loose:
-                state = (_put(dims, at, kept + order), unreduced)
-                yield _Move("permute", tuple(sorted(loose)), at, -1, state, local)
+                state = (_put(here.dims, at, kept + order), here.unreduced)
+                yield _Move("permute", tuple(sorted(loose)), at, -1, state, here.local)
 
 
-def _swaps(
-    dims: tuple[Axes, ...], goal: State, sizes: dict[str, int], local: float
-) -> Iterator[_Move]:
+def _swaps(here: _Here) -> Iterator[_Move]:
     """With known sizes, one permute reaches any goal with as many blocks along every dim."""
-    pairs = list(zip(dims, goal[0], strict=True))
-    if dims != goal[0] and all(_product(a, sizes) == _product(b, sizes) for a, b in pairs):
+    goal, sizes = here.goal, here.sizes
+    pairs = list(zip(here.dims, goal[0], strict=True))
+    if here.dims != goal[0] and all(_product(a, sizes) == _product(b, sizes) for a, b in pairs):
         axes = sorted({a for before, after in pairs if before != after for a in before + after})
-        yield _Move("permute", tuple(axes), -1, -1, goal, local)
+        yield _Move("permute", tuple(axes), -1, -1, goal, here.local)

@@ -6,23 +6,30 @@ dim; behind switches those that follow an order of ranks.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from rooflight.hardware.mesh import Mesh, Segment
-from rooflight.hardware.slice import Slice
+from rooflight.hardware.slice import PhysicalDim, Slice, TorusDim
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class MeshSweep:
-    """M meshes with the same axis names on one slice: sizes[axis][dim] is an array of M."""
+    """M meshes with the same axis names on one slice: sizes[axis][dim] is an array of M.
+
+    Axes are nested as they are named, outermost first, or as `nesting` has it: for every level an
+    array of M, each the place of an axis among the names.
+    """
 
     slice: Slice
     sizes: Mapping[str, Mapping[str, Ints]]
+    nesting: Ints | None = None
 
     @property
     def count(self) -> int:
@@ -32,52 +39,88 @@ class MeshSweep:
         """Size of an axis in every mesh."""
         return math.prod(self.sizes[axis].values(), start=np.ones(self.count, np.int64))
 
-    def stride(self, axis: str, dim: str) -> Ints:
-        """Chips between neighbours: what the axes nested inside this one take of the dim."""
-        names = list(self.sizes)
-        inner = names[names.index(axis) + 1 :]
-        return math.prod((self.sizes[a][dim] for a in inner), start=np.ones(self.count, np.int64))
+    def nested(self, order: Sequence[str]) -> "MeshSweep":
+        """The same meshes with their axes nested in this order."""
+        places = [[list(self.sizes).index(axis)] for axis in order]
+        return replace(self, nesting=np.repeat(np.array(places, np.int64), self.count, axis=1))
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> "MeshSweep":
+    def extents(self, axes: Sequence[str], dim: str) -> list[tuple[Ints, Ints]]:
+        """Of each of the axes along a dim, outermost first: its size, and its stride.
+
+        The stride is the chips between neighbours: what the axes nested inside take of the dim.
+        """
+        held = np.stack([parts[dim] for parts in self.sizes.values()])
+        chosen = np.array([axis in axes for axis in self.sizes])
+        if self.nesting is not None:
+            held = np.take_along_axis(held, self.nesting, axis=0)
+            chosen = chosen[self.nesting]
+        stride = np.cumprod(held[::-1], axis=0)[::-1] // held
+        if self.nesting is None:
+            return list(zip(held[chosen], stride[chosen], strict=True))
+        number = np.cumsum(chosen, axis=0) * chosen  # 1 is the outermost of the group
+        mine = [number == n for n in range(1, sum(axis in axes for axis in self.sizes) + 1)]
+        return [((held * one).sum(axis=0), (stride * one).sum(axis=0)) for one in mine]
+
+    def only(self, chosen: Bools) -> "MeshSweep":
         """The meshes at which `chosen` is true."""
-        rows = self.sizes.items()
-        return MeshSweep(self.slice, {a: {d: n[chosen] for d, n in r.items()} for a, r in rows})
+        return self.at(np.flatnonzero(chosen))
 
     @staticmethod
     def joined(tables: Sequence["MeshSweep"]) -> "MeshSweep":
         """The meshes of several sweeps that have the same axes."""
         first = tables[0]
+        nesting = [t.nesting for t in tables if t.nesting is not None]
         return MeshSweep(
             first.slice,
             {
                 axis: {d: np.concatenate([t.sizes[axis][d] for t in tables]) for d in parts}
                 for axis, parts in first.sizes.items()
             },
+            np.concatenate(nesting, axis=1) if nesting else None,
         )
 
     def at(self, rows: Ints) -> "MeshSweep":
         """Some of the meshes, by number."""
-        parts = self.sizes.items()
-        return MeshSweep(self.slice, {a: {d: n[rows] for d, n in p.items()} for a, p in parts})
+        sizes = {a: {d: n[rows] for d, n in p.items()} for a, p in self.sizes.items()}
+        nesting = None if self.nesting is None else self.nesting[:, rows]
+        return MeshSweep(self.slice, sizes, nesting)
 
-    def codes(self, axes: Sequence[str]) -> Ints:
-        """One number for what each mesh gives of every dim to every axis, in this order."""
-        code, radix = np.zeros(self.count, np.int64), 1
-        for axis in axes[1:]:  # the first has what the others leave
-            for dim in self.slice.dims:
-                if dim.name in self.sizes[axis]:
-                    code, radix = code + radix * self.sizes[axis][dim.name], radix * (dim.size + 1)
-        return code
+    def swaps(self) -> tuple[Bools, Ints]:
+        """Whether each mesh is the first of those that are alike, and how many these are.
+
+        Two dims of a torus that are alike may swap what they give to the axes: no price changes.
+
+        >>> from rooflight.hardware.slice import parse_slice
+        >>> first, times = every_mesh(("X", "Y"), parse_slice("v5p:4x4x4")).swaps()
+        >>> int(first.sum()), times[first].tolist()
+        (10, [1, 3, 3, 3, 6, 3, 1, 3, 3, 1])
+        """
+        first, times = np.ones(self.count, np.bool_), np.ones(self.count, np.int64)
+        before: dict[PhysicalDim, list[Ints]] = {}
+        for dim in (d for d in self.slice.dims if isinstance(d, TorusDim) and d.size > 1):
+            code = np.zeros(self.count, np.int64)
+            for parts in self.sizes.values():
+                code = code * (dim.size + 1) + parts[dim.name]
+            seen = before.setdefault(replace(dim, name=""), [])
+            same = sum((code == other).astype(np.int64) for other in seen)
+            first &= code >= seen[-1] if seen else True
+            seen.append(code)
+            times = times * len(seen) // (1 + same)
+        return first, times
 
     def mesh(self, index: int) -> Mesh:
         """One of the meshes as a record."""
+        one, order = self.at(np.array([index])), list(self.sizes)
+        if self.nesting is not None:
+            order = [order[int(place)] for place in self.nesting[:, index]]
         segments = {
             axis: tuple(
-                Segment(dim, int(sizes[index]), int(self.stride(axis, dim)[index]))
-                for dim, sizes in parts.items()
-                if sizes[index] > 1
+                Segment(dim, int(size[0]), int(stride[0]))
+                for dim in one.sizes[axis]
+                for size, stride in one.extents((axis,), dim)
+                if size[0] > 1
             )
-            for axis, parts in self.sizes.items()
+            for axis in order
         }
         return Mesh(self.slice, segments)
 

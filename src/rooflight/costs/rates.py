@@ -1,56 +1,24 @@
 """What a collective costs on every mesh of a sweep: seconds per byte, and a latency.
 
-In: a collective, its axes and a `MeshSweep`. Out: a `Rate`, or `TierRates`, which tell near links
-from far ones. The formulas are those of `torus` and `switched`; a test holds every element against
-the scalar price.
+In: a collective, its axes and a `MeshSweep`. Out: `TierRates`, which tell near links from far ones.
+The formulas are those of `torus` and `switched`; a test holds every element against the scalar
+price.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
-from rooflight.costs.mesh_sweep import MeshSweep
+from rooflight.costs.mesh_sweep import Bools, Floats, Ints, MeshSweep
 from rooflight.hardware.mesh import FAR
 from rooflight.hardware.slice import PhysicalDim, SwitchDim, TorusDim
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Seconds of a collective on every mesh: proportional to V, and a latency."""
-
-    seconds_per_byte: Floats
-    latency_s: Floats
-
-    def seconds(self, nbytes: Floats) -> Floats:
-        return nbytes * self.seconds_per_byte + self.latency_s
-
-
-def collective_rate(op: str, axes: Sequence[str], meshes: MeshSweep) -> Rate:
-    """What a collective over a group costs, whatever its bytes: many steps share it."""
-    extents = _group(meshes, axes)
-    one = np.ones(meshes.count)
-    if op == "permute":  # priced as an exchange of everything, as `choose` does
-        rate = _tiers("all_to_all", one, extents).rate(meshes)
-        size = math.prod((meshes.ways(a) for a in axes), start=one)
-        return Rate(rate.seconds_per_byte * size, rate.latency_s)
-    return _tiers(op, one, extents).rate(meshes)
-
-
-def shift_rate(axes: Sequence[str], meshes: MeshSweep) -> Rate:
-    """Every chip of a group sends V bytes to the next, as `torus.shift_time` has it."""
-    return _shift_tiers(_group(meshes, axes), meshes).rate(meshes)
-
-
-def _shift_tiers(extents: list["_Extent"], meshes: MeshSweep) -> "_Tiers":
+def _shift_tiers(extents: list["_Extent"], one: Floats) -> "_Tiers":
     rings = [e for e in extents if isinstance(e.dim, TorusDim)]
-    zero = np.zeros(meshes.count)
+    zero = np.zeros_like(one)
     loads, latency = [zero], zero
     for ring in rings:
         assert isinstance(ring.dim, TorusDim)
@@ -78,29 +46,29 @@ class _Extent:
     shared: Floats  # extents of the group on this dim, which share its links
 
     @property
-    def wraps(self) -> npt.NDArray[np.bool_]:
+    def wraps(self) -> Bools:
         whole = self.size * self.stride == self.dim.size
         return whole & (isinstance(self.dim, TorusDim) and self.dim.wraps)
 
 
 def _group(meshes: MeshSweep, axes: Sequence[str]) -> list[_Extent]:
     """The extents of a set of axes: parts of a dim that continue each other are one."""
-    names = [a for a in meshes.sizes if a in axes]
     extents: list[_Extent] = []
     for dim in meshes.slice.dims:
         if dim.size > 1:
-            parts = _joined(meshes, names, dim)
+            parts = _joined(meshes, axes, dim)
             shared = np.maximum(1, sum((size > 1).astype(float) for size, _ in parts))
             extents += [_Extent(dim, size, stride, shared) for size, stride in parts]
     return [e for e in extents if (e.size > 1).any()]
 
 
-def _joined(meshes: MeshSweep, names: list[str], dim: PhysicalDim) -> list[tuple[Floats, Floats]]:
+def _joined(
+    meshes: MeshSweep, axes: Sequence[str], dim: PhysicalDim
+) -> list[tuple[Floats, Floats]]:
     """Sizes and strides along one dim, outer first, each part joined to the next where it can."""
     parts: list[tuple[Floats, Floats]] = []
-    for name in names:
-        size = meshes.sizes[name][dim.name].astype(float)
-        stride = meshes.stride(name, dim.name).astype(float)
+    for chips, apart in meshes.extents(axes, dim.name):
+        size, stride = chips.astype(float), apart.astype(float)
         if parts:
             before, before_stride = parts[-1]
             empty = size == 1
@@ -121,11 +89,9 @@ class TierRates:
     far: Floats  # through a NIC, or between slices
     latency_s: Floats
 
-    @staticmethod
-    def joined(rates: Sequence["TierRates"]) -> "TierRates":
-        """Those of several sweeps, one after another."""
-        fields = ((r.near, r.far, r.latency_s) for r in rates)
-        return TierRates(*map(np.concatenate, zip(*fields, strict=True)))
+    def seconds(self, nbytes: Floats) -> Floats:
+        """Behind switches the slowest tier counts; between slices the torus and DCN take turns."""
+        return nbytes * (self.near + self.far) + self.latency_s
 
     def at(self, which: Ints) -> "TierRates":
         """Those of some meshes."""
@@ -133,22 +99,18 @@ class TierRates:
 
 
 def tier_rates(op: str, axes: Sequence[str], meshes: MeshSweep, *, copies: int = 1) -> TierRates:
-    """`collective_rate` in two tiers; of an exchange, a unit gets one of the `copies` of a token.
+    """What a collective costs; of an exchange, a unit gets one of the `copies` of a token.
 
-    Behind switches the slowest tier counts alone; between slices the torus and DCN take turns.
+    A permute is priced as an exchange of everything, as `choose` does; in a shift every chip of
+    the group sends V bytes to the next, as `torus.shift_time` has it.
     """
     extents, one = _group(meshes, axes), np.ones(meshes.count)
     is_move = op == "permute"
-    times = _tiers("all_to_all" if is_move else op, one, extents)
+    moved = "all_to_all" if is_move else op
+    times = _shift_tiers(extents, one) if op == "shift" else _tiers(moved, one, extents)
     size = math.prod((meshes.ways(a) for a in axes), start=one) if is_move else one
     fans = [(f, s * size * _kept_copies(f, extents, copies)) for f, s in times.fans]
     return _near_and_far(times.torus * size, fans, times.latency_s, meshes)
-
-
-def shift_tier_rates(axes: Sequence[str], meshes: MeshSweep) -> TierRates:
-    """`shift_rate` in two tiers."""
-    times = _shift_tiers(_group(meshes, axes), meshes)
-    return _near_and_far(times.torus, times.fans, times.latency_s, meshes)
 
 
 def _near_and_far(
@@ -181,14 +143,6 @@ class _Tiers:
     torus: Floats
     fans: Sequence[tuple["_Fan", Floats]]
     latency_s: Floats
-
-    def rate(self, meshes: MeshSweep) -> Rate:
-        """The torus and DCN take turns; behind switches the slowest tier counts."""
-        seconds = [s for _, s in self.fans]
-        none = np.zeros_like(self.latency_s)
-        if meshes.slice.chip.torus:
-            return Rate(self.torus + sum(seconds, none), self.latency_s)
-        return Rate(np.max([none, *seconds], axis=0), self.latency_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,15 +215,18 @@ def _flight(ring: _Extent) -> Floats:
 
 
 def _gather(nbytes: Floats, rings: list[_Extent]) -> Floats:
+    """The slowest of all sets of rings."""
     chips = math.prod(r.size for r in rings)
-    worst = np.zeros_like(nbytes)
-    for count in range(1, len(rings) + 1):
-        for chosen in combinations(rings, count):
-            # an extent of one chip carries nothing and must lend no bandwidth
-            rate = sum(np.where(r.size > 1, _rate(r), 0.0) for r in chosen)
-            gathered = math.prod(r.size for r in chosen) - 1
-            seconds = nbytes * gathered / chips / np.where(rate > 0, rate, 1.0)
+    worst, none = np.zeros_like(nbytes), np.zeros_like(nbytes)
+    sets = [(none, none + 1)]  # what a set carries a second, and its chips
+    for ring in rings:
+        # an extent of one chip carries nothing and must lend no bandwidth
+        own = np.where(ring.size > 1, _rate(ring), 0.0)
+        more = [(rate + own, size * ring.size) for rate, size in sets]
+        for rate, size in more:
+            seconds = nbytes * (size - 1) / chips / np.where(rate > 0, rate, 1.0)
             worst = np.maximum(worst, seconds)
+        sets += more
     return worst
 
 

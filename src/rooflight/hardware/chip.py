@@ -75,7 +75,7 @@ class Chip:
     name: str
     title: str
     kind: str  # "tpu", "gpu" or "cpu"
-    flops: Mapping[str, float]
+    flops: Mapping[str, float] = field(hash=False)
     hbm_bytes: int | None
     hbm_bytes_per_s: float | None
     vmem_bytes: int | None
@@ -90,8 +90,8 @@ class Chip:
     dollars_per_hour: float | None
     torus: TorusSpec | None = None
     switched: SwitchedSpec | None = None
-    detail: Mapping[str, float] = field(default_factory=dict[str, float])
-    sources: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    detail: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    sources: Mapping[str, Source] = field(default_factory=dict[str, Source], hash=False)
 
     def source_of(self, fact: str) -> Source | None:
         """The source of a catalog fact, by its name in the file (`hbm_bytes`, `flops.bf16`)."""

@@ -7,15 +7,25 @@ the same layers on thousands of meshes, and few choices of strategies ever win.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import is_
 
 from rooflight.algebra.contract import Strategy
 from rooflight.algebra.notation import Contraction
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.derivation import Choose, DerivedLayer, derive, known_strategies
+from rooflight.plan.training.memory.template import Same
 
 _MOST_LAYERS = 256  # of some ops under a layout
+
+
+@dataclass(slots=True)
+class _LayerCache:
+    """Layers by which strategies they have; those are kept, so that no other gets their place."""
+
+    asked: tuple[Contraction, ...] = ()
+    layers: dict[tuple[int, ...], tuple[DerivedLayer, tuple[Strategy, ...]]] = field(
+        default_factory=dict[tuple[int, ...], tuple[DerivedLayer, tuple[Strategy, ...]]]
+    )
 
 
 def derive_again(graph: Graph, ops: Sequence[Op], layout: Layout, choose: Choose) -> DerivedLayer:
@@ -41,11 +51,11 @@ def contractions_of(graph: Graph, ops: Sequence[Op], layout: Layout) -> tuple[Co
     return _known(graph, ops, layout).asked
 
 
-def _known(graph: Graph, ops: Sequence[Op], layout: Layout) -> "_LayerCache":
+def _known(graph: Graph, ops: Sequence[Op], layout: Layout) -> _LayerCache:
     """Stages split no tensor: with and without them a layer is the same."""
     rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
     key = layout.combines, layout.cache is None, *(tuple(rule.items()) for rule in rules)
-    known = _derived(_OfOps(graph, tuple(ops), key))
+    known = _derived(Same(graph), tuple(map(id, ops)), key)
     if not known.asked:
         known.asked = tuple(dict.fromkeys(asked_contractions(graph, ops, layout)))
     return known
@@ -63,35 +73,7 @@ def asked_contractions(graph: Graph, ops: Iterable[Op], layout: Layout) -> list[
     return seen
 
 
-@dataclass(slots=True)
-class _LayerCache:
-    """Layers by which strategies they have; those are kept, so that no other gets their place."""
-
-    asked: tuple[Contraction, ...] = ()
-    layers: dict[tuple[int, ...], tuple[DerivedLayer, tuple[Strategy, ...]]] = field(
-        default_factory=dict[tuple[int, ...], tuple[DerivedLayer, tuple[Strategy, ...]]]
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _OfOps:
-    """Ops under a layout as a key: graphs and their ops are made once a model."""
-
-    graph: Graph
-    ops: tuple[Op, ...]
-    layout: tuple[object, ...]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _OfOps) or self.graph is not other.graph:
-            return False
-        same = len(self.ops) == len(other.ops) and all(map(is_, self.ops, other.ops))
-        return same and self.layout == other.layout
-
-    def __hash__(self) -> int:
-        return hash((id(self.graph), tuple(map(id, self.ops)), self.layout))
-
-
 @lru_cache(maxsize=256)
-def _derived(key: _OfOps) -> _LayerCache:
-    del key  # it is only looked up by
+def _derived(graph: Same, ops: tuple[int, ...], layout: tuple[object, ...]) -> _LayerCache:
+    del graph, ops, layout  # they are only looked up by; the graph keeps its ops
     return _LayerCache()

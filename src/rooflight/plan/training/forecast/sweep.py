@@ -8,59 +8,31 @@ a layout whose two forecasts differ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.algebra.steps import Step
-from rooflight.costs.rates import TierRates, shift_tier_rates, tier_rates
-from rooflight.dtypes import Dtype
+from rooflight.costs.mesh_sweep import Floats
 from rooflight.models.graph.ops import Graph, Op
-from rooflight.plan.training.derive.algorithm import visible_part
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.derive.known_layers import derive_again
-from rooflight.plan.training.forecast.constants import Values, efficiency_name, memory_name
 from rooflight.plan.training.forecast.tally import Key, Recomputed, really_sent, tally_of
+from rooflight.plan.training.forecast.works import ForecastSetting, Works
 from rooflight.plan.training.memory.job import Microbatching
-from rooflight.plan.training.memory.remat import Remat, is_score
+from rooflight.plan.training.memory.remat import Remat
+from rooflight.plan.training.time.compose import Seconds
 from rooflight.plan.training.time.parts import (
-    LOSS_BYTES,
     OPTIMIZER_BYTES,
     STACK_PASSES,
-    WorkKind,
     bubble_part,
     elements_of,
-    has_weight,
     host_seconds,
-    step_shares,
 )
-from rooflight.plan.training.time.stage_time import HEAD
+from rooflight.plan.training.time.stage_time import HEAD, step_shares
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.sweep import Chooser, Points, combinations_of, placing
 from rooflight.plan.training.time.traffic import experts_per_token
-
-Floats = npt.NDArray[np.float64]
-_IN_STEP = "in step"  # stands for the policy of a program that runs whole stages again
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastSetting:
-    """What prices a step: the dtype of weight matmuls, the constants, who runs the pipeline."""
-
-    compute: Dtype
-    values: Values
-    in_step: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Seconds:
-    """Of a step, and of its collectives, hidden ones too, on every point."""
-
-    total: Floats
-    collectives: Floats
 
 
 class Forecasts:
@@ -72,8 +44,8 @@ class Forecasts:
         self._points, self._setting = points, setting
         self._rates: dict[object, tuple[Floats, Floats]] = {}
         self._lines: dict[object, Floats] = {}
-        self._works: dict[object, tuple[Floats, Floats]] = {}
-        self._few, self._of = points.alike
+        few, self._of = points.alike
+        self._works = Works(few, setting)
         self._chooser = Chooser(points)
         self._layers = {b: self._layer(b, ops, asked[b]) for b, ops in layer_runs(self._graph)}
         self._held: dict[object, dict[int, Floats]] = {}
@@ -90,7 +62,7 @@ class Forecasts:
         self, block: int, ops: Sequence[Op], asked: Sequence[Contraction]
     ) -> dict[Key, Floats]:
         points, graph = self._points, self._graph
-        recomputed = self._recomputed(block, ops)
+        recomputed = self._works.recomputed(block, ops)
         totals: dict[Key, Floats] = {}
         for where, chosen in combinations_of(self._chooser, asked):
             derivation = derive_again(graph, tuple(ops), points.layout, chosen.__getitem__)
@@ -107,17 +79,10 @@ class Forecasts:
                 placed = map(points.layout.of_activation, saved[block].tensors)
                 held = sum((points.elements(t) for t in placed), np.zeros(1))
                 totals["host", name] = np.broadcast_to(points.bytes(held), len(points))
-        for key, values in self._passes(ops, recomputed).items():
+        for key, values in self._works.passes(ops, recomputed).items():
             seconds = values[self._of] if len(values) > 1 else values
             totals[key] = totals.get(key, np.zeros(len(points))) + seconds
         return totals
-
-    def _recomputed(self, block: int, ops: Sequence[Op]) -> Recomputed:
-        saved = self._points.sizes.saved
-        found = [(name, frozenset(op.name for op in by[block].ops)) for name, by in saved.items()]
-        if self._setting.in_step and self._points.layout.stages and block != HEAD:
-            found.append((_IN_STEP, frozenset(op.name for op in ops)))
-        return tuple(found)
 
     def _sums(
         self, derivation: DerivedLayer, recomputed: Recomputed
@@ -126,11 +91,11 @@ class Forecasts:
         tally = tally_of(derivation, recomputed)
         found: dict[Key, tuple[bool, Floats]] = {}
         for part, works in tally.works.items():
-            priced = [(self._work(kind, line), n) for kind, line, n in works]
+            priced = [(self._works.matmul(kind, line), n) for kind, line, n in works]
             found["matmul", part] = True, _dot((s, n) for (s, _), n in priced)
             found["roof", part] = True, _dot((r, n) for (_, r), n in priced)
-        casts = [(self._pass("elementwise", self._cast_bytes(t)), n) for t, n in tally.casts]
-        if casts and self._narrow < 1:
+        casts = [(self._works.cast(t), n) for t, n in tally.casts]
+        if casts and self._works.narrow < 1:
             found["memory", ""] = True, _dot((s, n) for (s, _), n in casts)
             roof = found["roof", ""][1] + _dot((r, n) for (_, r), n in casts)
             found["roof", ""] = True, roof
@@ -139,100 +104,6 @@ class Forecasts:
             sent = ((self._line(op, x), n) for x, n in lines for op in really_sent(x, chip_kind))
             found[wait, part] = False, _dot(sent)
         return found
-
-    @property
-    def _narrow(self) -> float:
-        """Bits of weight matmuls as a part of the bits that activations are stored in."""
-        return min(1.0, self._setting.compute.bits / self._points.sizes.dtype.bits)
-
-    def _work(self, kind: WorkKind, line: Derived) -> tuple[Floats, Floats]:
-        """Seconds of one matmul under the constants, and at the roofs."""
-        op, step = line.op, line.step
-        is_weight = has_weight(step)
-        key = kind, is_weight, op.mask, *map(placing, (*step.inputs, step.output))
-        if key not in self._works:
-            dtype = self._setting.compute if is_weight else self._points.sizes.dtype
-            flops, moved = self._size(line)
-            if is_weight and self._narrow < 1:
-                moved = moved - self._held_bytes(step.inputs) * (1 - self._narrow)
-            self._works[key] = self._priced(kind, dtype, flops, moved)
-        return self._works[key]
-
-    def _size(self, line: Derived) -> tuple[Floats, Floats]:
-        """FLOPs, and bytes as stored; an attention kernel keeps its scores to itself."""
-        few, op, step = self._few, line.op, line.step
-        sizes = {d: int(few.dims[d][0]) for d in ("T", "S")} if op.mask else {}
-        dims = dict.fromkeys(d for t in step.inputs for d in t.dims)
-        axes = dict.fromkeys(a for t in step.inputs for a in t.sharded_over)
-        done = np.ones(1)
-        for dim in dims:
-            done = done * few.dims[dim]
-        flops = 2 * done / few.split(axes) * visible_part(op, sizes)
-        ends = [t for t in (*step.inputs, step.output) if not (op.mask and is_score(t))]
-        return flops, self._held_bytes(ends)
-
-    def _held_bytes(self, tensors: Iterable[Tensor]) -> Floats:
-        few = self._few
-        return few.bytes(sum((few.elements(t) for t in tensors), np.zeros(1)))
-
-    def _priced(
-        self, kind: WorkKind, dtype: Dtype, flops: Floats, moved: Floats
-    ) -> tuple[Floats, Floats]:
-        chip, values = self._points.meshes.slice.chip, self._setting.values
-        efficiency = values[efficiency_name(kind, dtype.name)]
-        efficiency *= values["experts"] if kind == "experts" else 1.0
-        flops_s = flops / chip.peak_flops(chip.matmul_dtype(dtype.name))
-        bytes_s = moved / (chip.hbm_bytes_per_s or np.inf)
-        seconds = np.maximum(flops_s / efficiency, bytes_s / values[memory_name(kind)])
-        return seconds + values["matmul_launch_s"], np.maximum(flops_s, bytes_s)
-
-    def _pass(self, kind: WorkKind, nbytes: Floats) -> tuple[Floats, Floats]:
-        return self._priced(kind, self._points.sizes.dtype, np.zeros(1), nbytes)
-
-    def _cast_bytes(self, tensor: Tensor) -> Floats:
-        return 2 * self._held_bytes([tensor]) * self._narrow
-
-    def _passes(self, ops: Sequence[Op], recomputed: Recomputed) -> dict[Key, Floats]:
-        """Memory passes between matmuls; what is recomputed is passed over once more."""
-        found: dict[Key, Floats] = {}
-
-        def add(part: str, kind: WorkKind, nbytes: Floats, *, is_new: bool) -> None:
-            seconds, roof = self._pass(kind, nbytes)
-            launch = 0.0 if is_new else self._setting.values["matmul_launch_s"]
-            for what, more in (("memory", seconds - launch), ("roof", roof)):
-                found[what, part] = found.get((what, part), np.zeros(1)) + more
-
-        for op in ops:
-            if op.name == "head.logits":
-                logits = self._layout_bytes([op.contraction.result])
-                add(
-                    "",
-                    "elementwise",
-                    LOSS_BYTES * logits / self._few.bytes(np.ones(1)),
-                    is_new=True,
-                )
-            if op.name == "attention.scores":
-                add("", "elementwise", 4 * self._layout_bytes(op.contraction.operands), is_new=True)
-            if op.kind in ("elementwise", "route"):
-                kind: WorkKind = "dispatch" if op.kind == "route" else "elementwise"
-                moved = self._moved(op)
-                add("", kind, 3 * moved, is_new=True)
-                for name, names in recomputed:
-                    if op.name in names:
-                        add(name, kind, moved, is_new=False)
-        return found
-
-    def _moved(self, op: Op) -> Floats:
-        ends = [*op.contraction.operands, op.contraction.result]
-        if op.kind == "route":
-            each = [self._layout_bytes([t]) for t in ends if "D" in t.dims]
-            return 2 * np.max(np.broadcast_arrays(*each), axis=0)
-        return self._layout_bytes(ends)
-
-    def _layout_bytes(self, tensors: Iterable[Tensor]) -> Floats:
-        place = self._few.layout.of_activation
-        shown = [t for t in tensors if not t.name[0].isupper() and not is_score(t)]
-        return self._held_bytes(place(t) for t in shown)
 
     def _line(self, op: str, line: Derived) -> Floats:
         """Seconds of one collective; layers that choose other strategies share most of them."""
@@ -245,19 +116,14 @@ class Forecasts:
             self._lines[key] = self._sent_bytes(op, step) * per_byte + latency_s
         return self._lines[key]
 
-    def _rate(self, op: str, axes: Axes, copies: int) -> tuple[Floats, Floats]:
-        """Seconds per byte and of latency of a collective, on every mesh, then on every point."""
+    def _rate(self, op: str, axes: Axes, copies: int = 1) -> tuple[Floats, Floats]:
+        """Seconds per byte and of latency of a collective, on every point."""
         key = op, frozenset(axes), copies
         if key not in self._rates:
-            meshes = self._points.meshes
-            whole = meshes.tiers(key, lambda sweep: tier_rates(op, axes, sweep, copies=copies))
-            self._rates[key] = self._on_points(whole)
+            found, values = self._points.rates(op, axes, copies), self._setting.values
+            per_byte = found.near / values["near_links"] + found.far / values["far_links"]
+            self._rates[key] = per_byte, found.latency_s
         return self._rates[key]
-
-    def _on_points(self, rate: TierRates) -> tuple[Floats, Floats]:
-        at, values = self._points.mesh_of, self._setting.values
-        per_byte = rate.near / values["near_links"] + rate.far / values["far_links"]
-        return per_byte[at], rate.latency_s[at]
 
     def _sent_bytes(self, op: str, step: Step) -> Floats:
         points = self._points
@@ -302,10 +168,7 @@ class Forecasts:
         return total
 
     def _of_block(self, block: int, remat: Remat, what: str) -> Floats:
-        sums, part = self._layers[block], remat.name
-        if self._setting.in_step and self._points.layout.stages and block != HEAD:
-            part = _IN_STEP
-        none = np.zeros(1)
+        sums, part, none = self._layers[block], self._works.part(block, remat), np.zeros(1)
         return sums.get((what, ""), none) + sums.get((what, part), none)
 
     def _slowest(self, micro: Microbatching, remat: Remat) -> dict[int, Floats]:
@@ -322,7 +185,7 @@ class Forecasts:
         order, in_step = self._graph.order, self._setting.in_step
         for number, stages in enumerate(points.distinct_stages):
             at = np.flatnonzero(points.stages_of == number)
-            shares = _distinct_shares(order, int(stages), micro, in_step)
+            shares = step_shares(order, int(stages), micro, in_step=in_step)
             if len(shares) > 1:
                 whole = np.stack([sum(n * roofs[b][at] for b, n in s.items()) for s in shares])
                 most = whole.argmax(axis=0)
@@ -338,8 +201,7 @@ class Forecasts:
         layout = points.layout
         if not layout.stages:
             return None
-        whole = points.meshes.tiers("shift", lambda s: shift_tier_rates(layout.stages, s))
-        per_byte, latency_s = self._on_points(whole)
+        per_byte, latency_s = self._rate("shift", layout.stages)
         stream = layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
         nbytes = points.bytes(points.elements(stream))
         return (nbytes * per_byte + latency_s) * (points.num_stages > 1)
@@ -360,11 +222,3 @@ class Forecasts:
 
 def _dot(pairs: Iterable[tuple[Floats, float]]) -> Floats:
     return sum((n * values for values, n in pairs), np.zeros(1))
-
-
-@lru_cache(maxsize=4096)
-def _distinct_shares(
-    order: tuple[int, ...], stages: int, micro: Microbatching, in_step: bool
-) -> tuple[Mapping[int, float], ...]:
-    found = step_shares(order, stages, micro, in_step=in_step)
-    return tuple(dict(items) for items in dict.fromkeys(tuple(s.items()) for s in found))

@@ -36,7 +36,7 @@ def tally_of(derivation: DerivedLayer, recomputed: Recomputed) -> WorkTally:
         if step.op == "einsum":
             ends = *map(placing, (*step.inputs, step.output)), line.op.mask
             alike = works.setdefault(part, {})
-            alike.setdefault((*ends, _kind(line), has_weight(step)), []).append(line)
+            alike.setdefault((*ends, kind_of(line), has_weight(step)), []).append(line)
         else:
             key = part, _wait(line)
             alike = sent.setdefault(key, {})
@@ -55,13 +55,13 @@ def tally_of(derivation: DerivedLayer, recomputed: Recomputed) -> WorkTally:
     for tensor in read:
         casts.setdefault(placing(tensor), []).append(tensor)
     return WorkTally(
-        {p: [(_kind(x[0]), x[0], len(x)) for x in by.values()] for p, by in works.items()},
+        {p: [(kind_of(x[0]), x[0], len(x)) for x in by.values()] for p, by in works.items()},
         [(alike[0], len(alike)) for alike in casts.values()],
         {key: [(x[0], len(x)) for x in by.values()] for key, by in sent.items()},
     )
 
 
-def _kind(line: Derived) -> WorkKind:
+def kind_of(line: Derived) -> WorkKind:
     if line.op.name.startswith("experts."):
         return "experts"
     return "matmul" if has_weight(line.step) else "attention"

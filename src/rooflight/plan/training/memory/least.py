@@ -3,22 +3,19 @@
 In: a chunk of points and a recipe. Out: a lower bound of what `memory` counts one by one.
 """
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.algebra.notation import Tensor
-from rooflight.dtypes import Dtype
+from rooflight.costs.mesh_sweep import Floats
 from rooflight.plan.training.memory.framework import Framework
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.recipe import Recipe
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.time.stage_time import HEAD, stage_shares
 from rooflight.plan.training.time.sweep import Points
-
-Floats = npt.NDArray[np.float64]
 
 
 class LeastMemory:
@@ -31,9 +28,15 @@ class LeastMemory:
     def __init__(self, points: Points, recipe: Recipe, framework: Framework) -> None:
         self._points = points
         self._state = _state_bytes(points, recipe, framework) + np.zeros(len(points))
+
+        @cache  # policies share most tensors
+        def held(tensor: Tensor) -> Floats:
+            return points.elements(points.layout.of_activation(tensor))
+
+        nbytes, none = recipe.compute.bits_per_element / 8, np.zeros(len(points))
         self._saved = {
             name: {
-                block: _saved_bytes(points, filter(framework.keeps, layer.tensors), recipe.compute)
+                block: nbytes * sum(map(held, filter(framework.keeps, layer.tensors)), none)
                 for block, layer in saved.items()
                 if block != HEAD and not layer.on_host
             }
@@ -61,12 +64,6 @@ def first_share(order: tuple[int, ...], stages: int, micro: Microbatching) -> Ma
     if stages % 2 and micro.schedule == "dualpipe":
         return {}
     return stage_shares(order, stages, micro)[0]
-
-
-def _saved_bytes(points: Points, tensors: Iterable[Tensor], dtype: Dtype) -> Floats:
-    placed = [points.layout.of_activation(t) for t in tensors]
-    total = sum((points.elements(t) for t in placed), np.zeros(1))
-    return np.broadcast_to(total * dtype.bits_per_element / 8, len(points))
 
 
 def _state_bytes(points: Points, recipe: Recipe, framework: Framework) -> Floats:

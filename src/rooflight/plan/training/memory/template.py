@@ -5,7 +5,7 @@ serves every mesh and batch, so it is made once and cached; `memory` only multip
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rooflight.algebra.notation import Axes, Tensor
@@ -84,16 +84,10 @@ def pattern_of(job: Job) -> Pattern:
     return _cached(Same(job.graph), _Layout(layout, key), job.remat, job.framework)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Layout:
-    layout: Layout
+    layout: Layout = field(compare=False)
     key: tuple[object, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Layout) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 @lru_cache(maxsize=1024)

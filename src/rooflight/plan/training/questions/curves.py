@@ -12,19 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rooflight.costs.mesh_sweep import Floats
 from rooflight.errors import ShardingError
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.layout.rules import Layout, parse_layout
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.search.candidate import Candidate, Question, step_of
+from rooflight.plan.training.search.divided import every_point
 from rooflight.plan.training.search.groundwork import Asked
 from rooflight.plan.training.search.options import can_run
 from rooflight.plan.training.search.ranked import rank
 from rooflight.plan.training.search.region import Region
-from rooflight.plan.training.search.run import every_point, ground_of, sizes_of
+from rooflight.plan.training.search.run import ground_of, sizes_of
 from rooflight.plan.training.time.compose import Steps, layer_times
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.plan.training.time.step_time import StepTime
@@ -38,7 +39,6 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "tensor": ("sp=Y",),
     "fsdp and tensor": ("fsdp=X,sp=Y", "dp=Z,fsdp=X,sp=Y"),
 }
-Floats = npt.NDArray[np.float64]
 _HALVED, _DOUBLED = 8, 4  # how often the asked batch is
 
 
@@ -114,14 +114,13 @@ def _best_mesh(question: Question, layout: Layout, asked: Asked, remat: Remat) -
     """The first in the order of the search, of all placements that divide."""
     found: list[tuple[float, Mesh]] = []
     placed = ground_of(question).placed(layout)
-    for points, _ in every_point(question, sizes_of(question), placed, math.inf):
-        if len(points):
-            steps = Steps(points, layer_times(points, asked))
-            composed = steps.composed(Microbatching(), remat, question.overlap)
-            keys = rank(composed.expected_s, composed.collectives_s)
-            keys[_copies(points) > _copies(points).min()] = math.inf
-            at = int(keys.argmin())
-            found.append((float(keys[at]), points.meshes.mesh(int(points.mesh_of[at]))))
+    for points in every_point(question, sizes_of(question), placed):
+        steps = Steps(points, layer_times(points, asked), question.overlap)
+        composed = steps.seconds(Microbatching(), remat)
+        keys = rank(composed.total, composed.collectives)
+        keys[_copies(points) > _copies(points).min()] = math.inf
+        at = int(keys.argmin())
+        found.append((float(keys[at]), points.meshes.mesh(int(points.mesh_of[at]))))
     return min(found, key=lambda f: f[0])[1] if found else None
 
 

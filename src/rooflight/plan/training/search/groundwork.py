@@ -19,6 +19,7 @@ from rooflight.models.graph.ops import Graph
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.derivation import Split, splits_of
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
+from rooflight.plan.training.memory.template import Same
 from rooflight.plan.training.search.space import Meshes, every_placement, patterns
 from rooflight.plan.training.time.sweep import Points, Workload, contractions
 
@@ -41,7 +42,7 @@ class Groundwork:
     def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> None:
         self._graph, self._on, self._seq = graph, on, seq
         self._asked: dict[str, tuple[Layout, Asked]] = {}
-        self._placed: dict[str, Placed] = {}
+        self._placed: dict[tuple[str, bool], Placed] = {}
         self._rows = 0
         self.patterns: tuple[Layout, ...] = tuple(patterns(graph, framework))
 
@@ -53,26 +54,28 @@ class Groundwork:
             self._asked[layout.text] = known
         return known[1]
 
-    def placed(self, layout: Layout) -> Placed:
-        """Every placement of a pattern on which the model divides, for some batch."""
-        found = self._placed.get(layout.text)
+    def placed(self, layout: Layout, *, alike: bool = False) -> Placed:
+        """The placements on which the model divides for some batch; of like ones the first."""
+        key = layout.text, alike
+        found = self._placed.get(key)
         if found is None or found.meshes.layout != layout:
-            found = self._place(layout)
+            found = self._place(layout, alike=alike)
             if self._rows + found.meshes.count <= _MOST_ROWS:
                 self._rows += found.meshes.count
-                self._placed[layout.text] = found
+                self._placed[key] = found
         return found
 
-    def _place(self, layout: Layout) -> Placed:
+    def _place(self, layout: Layout, *, alike: bool) -> Placed:
         graph = self._graph
         splits = splits_of(placed_tensors(graph, layout, self.asked(layout)))
         moving = frozenset(s for s in splits if s[0] == "B" or s[0] in graph.per_token)
         sizes = Workload(graph, 1, self._seq, DTYPES["bf16"], {})
 
         def keep(table: MeshSweep) -> npt.NDArray[np.bool_]:
-            alone, every = Meshes(layout, (table,)), np.arange(table.count)
+            alone, every = Meshes(layout, table), np.arange(table.count)
             points = Points(sizes, alone, every, np.ones(1, np.int64), np.zeros_like(every))
-            return points.divides(splits - moving) & (points.num_stages <= len(graph.order))
+            whole = points.divides(splits - moving) & (points.num_stages <= len(graph.order))
+            return whole if alike else whole & table.swaps()[0]
 
         return Placed(every_placement(layout, self._on, keep), moving)
 
@@ -86,29 +89,11 @@ def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tenso
             yield from (*matmul.operands, matmul.result)
 
 
-class _Key:
-    """A graph is told by which one it is: `model_graph` makes one for each model."""
-
-    __slots__ = ("framework", "graph", "on", "seq")
-
-    def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework) -> None:
-        self.graph, self.on, self.seq, self.framework = graph, on, seq, framework
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Key):
-            return NotImplemented
-        mine, others = ((k.on, k.seq, k.framework) for k in (self, other))
-        return self.graph is other.graph and mine == others
-
-    def __hash__(self) -> int:
-        return hash((id(self.graph), str(self.on), self.seq, self.framework.name))
-
-
 def groundwork_of(graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> Groundwork:
     """What is kept of the last few slices."""
-    return _kept(_Key(graph, on, seq, framework))
+    return _kept(Same(graph), on, seq, framework)
 
 
 @lru_cache(maxsize=4)
-def _kept(key: _Key) -> Groundwork:
-    return Groundwork(key.graph, key.on, key.seq, key.framework)
+def _kept(same: Same, on: Slice, seq: int, framework: Framework) -> Groundwork:
+    return Groundwork(same.graph, on, seq, framework)

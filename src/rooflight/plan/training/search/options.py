@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from rooflight.costs.mesh_sweep import Bools
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.memory.framework import Framework
 from rooflight.plan.training.memory.job import Microbatching
@@ -18,8 +18,6 @@ from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.region import or_all
 from rooflight.plan.training.time.bubble import BUBBLES
 from rooflight.plan.training.time.sweep import Points
-
-Bools = npt.NDArray[np.bool_]
 
 _VIRTUAL = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 

@@ -25,7 +25,7 @@ from rooflight.plan.file.record import (
 from rooflight.plan.training.memory.framework import FRAMEWORKS, default_framework, parse_framework
 from rooflight.plan.training.memory.recipe import parse_recipe
 from rooflight.plan.training.search.candidate import Candidate, Question, Rank, counted_seconds
-from rooflight.plan.training.search.run import Search, Watch, search_training
+from rooflight.plan.training.search.run import Search, Watch, divides, search_training
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.units import format_count, format_seconds
 
@@ -125,7 +125,7 @@ def _nothing_divides(question: Question) -> UsageError:
     below = question.batch // unit * unit
     other = below if batch > question.batch else below + unit
     both = [batch]
-    if 0 < other != batch and _divides(replace(question, batch=other)):
+    if 0 < other != batch and divides(replace(question, batch=other)):
         both = sorted((batch, other))
     sizes = " or ".join(f"--batch {b * question.seq}" for b in both)
     return UsageError(
@@ -141,13 +141,9 @@ def _batch_that_divides(question: Question) -> int:
     One whole sequence for every chip always does.
     """
     batch = nearest_batch(question)
-    while batch % question.on.num_chips and not _divides(replace(question, batch=batch)):
+    while batch % question.on.num_chips and not divides(replace(question, batch=batch)):
         batch *= 2
     return batch
-
-
-def _divides(question: Question) -> bool:
-    return search_training(question, count=1).num_priced > 0
 
 
 def better_batch(question: Question, best: Candidate) -> tuple[int, Candidate] | None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rooflight.costs.mesh_sweep import Bools, Floats, Ints
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.forecast.evidence import reach_of
@@ -17,9 +17,6 @@ from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.time.sweep import Points
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _BAND = math.log(1.001)  # times in one band are tied
 
 
@@ -58,7 +55,7 @@ class Ranked:
     def option_at(self, index: int) -> tuple[int, Microbatching, str]:
         """What sets layouts of the same degrees apart, beside their placement."""
         micro, remat = self.options[int(self.option[index])]
-        return self.points.count_at(int(self.at[index])), micro, remat.name
+        return int(self.points.count[self.at[index]]), micro, remat.name
 
     def named(self, index: int) -> tuple[Layout, Mesh, Microbatching, Remat]:
         points = self.points
@@ -67,7 +64,7 @@ class Ranked:
         return (
             points.layout,
             mesh,
-            replace(micro, count=points.count_at(int(self.at[index]))),
+            replace(micro, count=int(points.count[self.at[index]])),
             remat,
         )
 

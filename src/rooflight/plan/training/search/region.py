@@ -60,7 +60,7 @@ class Region:
 
     def placements(self, layout: Layout, on: Slice) -> Meshes:
         """The meshes of a layout that have the sizes, whether or not they divide the model."""
-        return every_placement(layout, on, lambda table: self.on(Meshes(layout, (table,))))
+        return every_placement(layout, on, lambda table: self.on(Meshes(layout, table)))
 
     def counts(self, every: Sequence[int]) -> list[int]:
         """The numbers of microbatches."""

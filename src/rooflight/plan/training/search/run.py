@@ -11,20 +11,20 @@ today may not tomorrow.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.costs.choose import TIE
+from rooflight.costs.mesh_sweep import Bools, Floats, Ints
 from rooflight.errors import ModelError, ShardingError
 from rooflight.models.graph.count import training_flops
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.forecast.constants import MATMUL_CONSTANTS
 from rooflight.plan.training.forecast.evidence import context_axes, least_context, seen_reaches
-from rooflight.plan.training.forecast.sweep import Forecasts, ForecastSetting
+from rooflight.plan.training.forecast.sweep import Forecasts
+from rooflight.plan.training.forecast.works import ForecastSetting, LeastSeconds
 from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.least import LeastMemory
@@ -39,20 +39,16 @@ from rooflight.plan.training.search.candidate import (
     price_one,
     question_basis,
 )
-from rooflight.plan.training.search.groundwork import Asked, Groundwork, Placed, groundwork_of
+from rooflight.plan.training.search.divided import Divided, divided
+from rooflight.plan.training.search.groundwork import Asked, Groundwork, groundwork_of
 from rooflight.plan.training.search.options import allowed_on, options_of, policies_of, schedules_of
 from rooflight.plan.training.search.ranked import Placements, Ranked, in_order, rank
 from rooflight.plan.training.search.region import or_all
-from rooflight.plan.training.search.space import Meshes, microbatch_counts
-from rooflight.plan.training.time.compose import Steps, layer_times
+from rooflight.plan.training.time.compose import Seconds, Steps, layer_times
 from rooflight.plan.training.time.parts import bubble_part
 from rooflight.plan.training.time.sweep import Points, Workload, saved_by
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-_CHUNK = 50_000  # points priced together: their arrays stay small
+_MANY = 4_000  # placements of a pattern before which the limit is worth another look
 _LOOKED_AT = 64  # sizes of faster layouts of a new kind whose memory is counted
 NEAR = 1.02  # of forecasts so near to each other the simplest layout is the answer
 _SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
@@ -63,7 +59,7 @@ class Search:
     """The best candidates, and how many layouts divide and were priced, and could not fit."""
 
     candidates: tuple[Candidate, ...]
-    num_priced: int  # those that are too large among them
+    num_priced: int  # those among them that are too large, or too slow in any case
     num_too_large: int  # weights, optimizer and saved activations exceed the HBM
     num_too_slow: int  # meshes with microbatches left out: FLOPs and bubble alone take too long
     num_unfit: int  # of those looked at more closely
@@ -77,11 +73,12 @@ def search_training(question: Question, *, count: int = 8, watch: Watch | None =
     """Prices every layout and returns the `count` fastest that fit, no two of the same degrees."""
     found = SearchState(question, count)
     layouts = layouts_of(question)
-    limit_s = math.inf
+    size: object = None
     for done, layout in enumerate(layouts):
-        if layout.stages and limit_s == math.inf:
-            limit_s = found.limit()
-        found.add(layout, limit_s)
+        is_large = ground_of(question).placed(layout).meshes.count > _MANY
+        if size != (size := (bool(layout.stages), layout.text.count("="))) or is_large:
+            found.tighten()
+        found.add(layout)
         if watch:
             watch(done + 1, len(layouts), found.num_priced)
     return found.search()
@@ -93,6 +90,27 @@ def layouts_of(question: Question) -> list[Layout]:
     return layouts if question.on.num_chips > 1 else layouts[:1]
 
 
+def divides(question: Question) -> bool:
+    """Whether some layout divides the model and the batch; nothing is priced."""
+    ground, sizes = ground_of(question), sizes_of(question)
+    return any(
+        allowed_on(micro, found.few, question).any()
+        for layout in layouts_of(question)
+        if (found := divided(question, sizes, ground.placed(layout)))
+        for micro, _ in options_of(layout, question)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedOption:
+    """A schedule with a remat policy: what it holds at least of each size, and where it may win."""
+
+    micro: Microbatching
+    remat: Remat
+    nbytes: Floats
+    may: Bools
+
+
 class SearchState:
     """What a search has priced so far."""
 
@@ -102,26 +120,47 @@ class SearchState:
         self._ranked: list[Ranked] = []
         self._held: dict[object, Memory] = {}
         self._alone: dict[tuple[int, int], Candidate] = {}  # by chunk and place in it
+        self.limit_s = math.inf  # what is slower need not be priced
         self.num_priced = self._too_large = self._too_slow = 0
 
-    def add(self, layout: Layout, limit_s: float) -> None:
-        """Prices all layouts of a pattern, but for those whose pipeline alone takes too long."""
-        ground = ground_of(self._question)
-        asked, placed = ground.asked(layout), ground.placed(layout)
-        for points, skipped in every_point(self._question, self._sizes, placed, limit_s):
-            self._too_slow += skipped
-            if len(points):
-                chunk, priced, too_large = _rank(self._question, points, asked)
-                self._ranked.append(chunk)
-                self.num_priced += priced
-                self._too_large += too_large
+    def add(self, layout: Layout) -> None:
+        """Prices all layouts of a pattern, but for those that take too long in any case."""
+        question, ground = self._question, ground_of(self._question)
+        alike = bool(question.region.lies_on)  # one of them is asked for by its dims
+        found = divided(question, self._sizes, ground.placed(layout, alike=alike))
+        options = self._judge(found) if found else []
+        if found and options:
+            for points, of in found.points(np.logical_or.reduce([o.may for o in options])):
+                self._ranked.append(_rank(question, points, of, options, ground.asked(layout)))
 
-    def limit(self) -> float:
-        """Seconds of the last that would be reported: what is slower need not be priced."""
-        best = self.best()
-        if len(best) < self._count or not self._question.region.must_fit:
-            return math.inf
-        return max(counted_seconds(self._question, c) for c in best)
+    def _judge(self, found: Divided) -> list[_JudgedOption]:
+        """The options that may fit and be reported, by size."""
+        question, few, times = self._question, found.few, found.times
+        must_fit, hbm_bytes = question.region.must_fit, question.usable_bytes
+        is_bounded = question.rank == "forecast" and self.limit_s < math.inf
+        soonest = LeastSeconds(few, _setting(question)) if is_bounded else None
+        least = LeastMemory(few, question.recipe, question.framework)
+        soon = least_seconds(question, few.num_stages, few.count) <= self.limit_s
+        self._too_slow += int(times[~soon].sum())
+        options: list[_JudgedOption] = []
+        for micro, remat in options_of(few.layout, question):
+            may = allowed_on(micro, few, question) & soon
+            nbytes = least.bytes(micro, remat)
+            fits = nbytes <= hbm_bytes if must_fit else nbytes > 0
+            self.num_priced += int(times[may].sum())
+            self._too_large += int(times[may & ~fits].sum())
+            may &= fits
+            if soonest and may.any():
+                may &= soonest.seconds(micro, remat) <= self.limit_s
+            if may.any():
+                options.append(_JudgedOption(micro, remat, nbytes, may))
+        return options
+
+    def tighten(self) -> None:
+        """Limits what comes to the last that would be reported, or be as simple as the first."""
+        best = [counted_seconds(self._question, c) for c in self.best()]
+        if best and len(best) == self._count and self._question.region.must_fit:
+            self.limit_s = _SAFE * max(*best, NEAR * min(best))
 
     def best(self) -> list[Candidate]:
         """The first of each degrees that fit; most of those in order differ in placement only."""
@@ -129,9 +168,9 @@ class SearchState:
         for number, index in in_order(self._ranked):
             chunk = self._ranked[number]
             degrees = chunk.degrees(index)
-            if degrees not in found and self._fit(degrees, chunk, index):
-                with suppress(ShardingError):  # a matmul of it has no way with whole blocks
-                    found[degrees] = self._priced((number, index))
+            is_next = degrees not in found and self._fit(degrees, chunk, index)
+            if is_next and self._is_priced((number, index)):
+                found[degrees] = self._priced((number, index))
             if len(found) == self._count:
                 break
         return list(found.values())
@@ -239,48 +278,8 @@ def sizes_of(question: Question) -> Workload:
     return Workload(q.graph, q.batch, q.seq, dtype, saved)
 
 
-def every_point(
-    question: Question, sizes: Workload, placed: Placed, limit_s: float
-) -> Iterator[tuple[Points, int]]:
-    """All points of a pattern that divide, a chunk at a time; and how many were skipped."""
-    meshes = placed.meshes
-    for dim, axes in placed.splits:
-        if dim == "B" and meshes.count:
-            split = math.prod((meshes.ways(a) for a in axes), start=np.ones(1, np.int64))
-            meshes = meshes.only(question.batch % split == 0)
-    if meshes.count and any(dim != "B" for dim, _ in placed.splits):  # tokens that are routed
-        every = np.arange(meshes.count)
-        points = Points(sizes, meshes, every, np.ones(1, np.int64), np.zeros_like(every))
-        meshes = meshes.only(points.divides(placed.splits))
-    if meshes.count and question.region.is_placed:
-        meshes = meshes.only(question.region.on(meshes))
-    yield from _chunks(question, sizes, meshes, limit_s)
-
-
 def ground_of(question: Question) -> Groundwork:
     return groundwork_of(question.graph, question.on, question.seq, question.framework)
-
-
-def _chunks(
-    question: Question, sizes: Workload, meshes: Meshes, limit_s: float
-) -> Iterator[tuple[Points, int]]:
-    """Every mesh with every number of microbatches that leaves each data shard whole sequences."""
-    counts = np.array(question.region.counts(microbatch_counts(question.batch)), np.int64)
-    if not meshes.count or not len(counts):
-        return
-    data, stages, shape_of = meshes.shapes()
-    divides = question.batch // counts % data[:, None] == 0
-    skipped = 0
-    if limit_s < math.inf:
-        soon = least_seconds(question, stages[:, None], counts) <= limit_s * _SAFE
-        times = np.bincount(shape_of, minlength=len(data))
-        skipped = int(((divides & ~soon).sum(axis=1) * times).sum())
-        divides &= soon
-    mesh_of, which = np.nonzero(divides[shape_of])
-    for start in range(0, len(mesh_of) or 1, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        yield Points(sizes, meshes, mesh_of[part], counts, which[part]), skipped
-        skipped = 0
 
 
 def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
@@ -304,57 +303,30 @@ def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:
     return ideal_s / best * (1 + np.min(bubbles, axis=0) / counts)
 
 
-def _rank(question: Question, points: Points, asked: Asked) -> tuple[Ranked, int, int]:
-    """Prices every option of a chunk that may fit; how many there are, and how many cannot."""
-    few, of = points.alike
-    least = LeastMemory(few, question.recipe, question.framework)
-    must_fit, times = question.region.must_fit, np.bincount(of)
-    hbm_bytes = question.usable_bytes
-    options: list[tuple[Microbatching, Remat]] = []
-    held: list[Floats] = []
-    may: list[Bools] = []
-    num = num_too_large = 0
-    for micro, remat in options_of(points.layout, question):
-        allowed = allowed_on(micro, few, question)
-        nbytes = least.bytes(micro, remat)
-        fits = nbytes <= hbm_bytes if must_fit else nbytes > 0
-        num += int(times[allowed].sum())
-        num_too_large += int(times[allowed & ~fits].sum())
-        if (allowed & fits).any():
-            options.append((micro, remat))
-            held.append(nbytes)
-            may.append(allowed & fits)
-    if not options:
-        none = np.zeros(0, np.int64)
-        empty = np.zeros(0)
-        return Ranked(points, options, empty, empty, empty, none, none, none), num, num_too_large
-    is_left = np.logical_or.reduce(may)[of]
-    points, of = points.only(is_left), of[is_left]
+def _rank(
+    question: Question, points: Points, of: Ints, options: Sequence[_JudgedOption], asked: Asked
+) -> Ranked:
+    """Prices every option of a chunk; `of` is the size of each point."""
+    points = points.on_own_meshes()
     price = _pricer(question, points, asked)
     doubt = np.broadcast_to(_doubt(question, points), len(points))
     placements = Placements(of, doubt > 1)
-    keys: list[Floats] = []
-    expected_s: list[Floats] = []
-    counted_s: list[Floats] = []
+    columns: list[tuple[Floats, ...]] = []
     at: list[Ints] = []
-    option: list[Ints] = []
-    for i, (micro, remat) in enumerate(options):
-        total_s, collectives_s = price(micro, remat)
-        whole_s = total_s * doubt
-        ranked = rank(whole_s, collectives_s) if must_fit else held[i][of]
+    for option in options:
+        priced = price(option.micro, option.remat)
+        whole_s = priced.total * doubt
+        is_timed = question.region.must_fit
+        ranked = rank(whole_s, priced.collectives) if is_timed else option.nbytes[of]
         chosen = placements.least(ranked, whole_s)
-        chosen = chosen[may[i][of[chosen]]]
-        counted_s.append(whole_s[chosen])
-        keys.append(ranked[chosen])
-        expected_s.append(total_s[chosen])
-        at.append(chosen)
-        option.append(np.full(len(chosen), i))
-    keyed, seconds, counted = map(np.concatenate, (keys, expected_s, counted_s))
-    where, which = map(np.concatenate, (at, option))
+        at.append(chosen[option.may[of[chosen]]])
+        columns.append(tuple(column[at[-1]] for column in (ranked, priced.total, whole_s)))
+    keyed, seconds, counted = map(np.concatenate, zip(*columns, strict=True))
+    where, which = np.concatenate(at), np.repeat(np.arange(len(at)), list(map(len, at)))
     sized = of[where] * len(options) + which
     used, place = np.unique(where, return_inverse=True)  # points drop what they worked out
-    few = points.only(used)
-    return Ranked(few, options, keyed, seconds, counted, place, which, sized), num, num_too_large
+    few, named = points.only(used), [(option.micro, option.remat) for option in options]
+    return Ranked(few, named, keyed, seconds, counted, place, which, sized)
 
 
 def _doubt(question: Question, points: Points) -> Floats:
@@ -369,25 +341,16 @@ def _doubt(question: Question, points: Points) -> Floats:
     return np.where(is_new, math.exp(extrapolation_of(question)), 1.0)
 
 
-Price = Callable[[Microbatching, Remat], tuple[Floats, Floats]]
+def _setting(question: Question) -> ForecastSetting:
+    values = question_basis(question).values
+    return ForecastSetting(question.dtype, values, in_step=question.framework.in_step)
+
+
+Price = Callable[[Microbatching, Remat], Seconds]
 
 
 def _pricer(question: Question, points: Points, asked: Asked) -> Price:
     """Seconds of a step and of its collectives on every point, by what the question ranks by."""
     if question.rank == "roofline":
-        steps = Steps(points, layer_times(points, asked))
-
-        def composed(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:
-            found = steps.composed(micro, remat, question.overlap)
-            return found.expected_s, found.collectives_s
-
-        return composed
-    values = question_basis(question).values
-    setting = ForecastSetting(question.dtype, values, in_step=question.framework.in_step)
-    forecasts = Forecasts(points, asked, setting)
-
-    def forecast(micro: Microbatching, remat: Remat) -> tuple[Floats, Floats]:
-        found = forecasts.seconds(micro, remat)
-        return found.total, found.collectives
-
-    return forecast
+        return Steps(points, layer_times(points, asked), question.overlap).seconds
+    return Forecasts(points, asked, _setting(question)).seconds

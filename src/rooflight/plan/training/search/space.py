@@ -16,17 +16,24 @@ switches, orders in which an axis skips part of a node (ranks are counted node b
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations, product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.algebra.notation import Axes
-from rooflight.costs.mesh_sweep import MeshSweep, every_degree, every_mesh, ranked_meshes
-from rooflight.costs.rates import Rate, TierRates, collective_rate, shift_rate
+from rooflight.costs.mesh_sweep import (
+    Bools,
+    Floats,
+    Ints,
+    MeshSweep,
+    every_degree,
+    every_mesh,
+    ranked_meshes,
+)
+from rooflight.costs.rates import TierRates, tier_rates
 from rooflight.hardware.mesh import FAR, Mesh
 from rooflight.hardware.slice import Slice, SwitchDim
 from rooflight.models.graph.ops import Graph
@@ -34,8 +41,8 @@ from rooflight.models.layout.rules import Layout, parse_layout, scheme_axes
 from rooflight.plan.training.forecast.evidence import scheme_name, tier_name
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
+_Column = TypeVar("_Column", Ints, Bools)
+LARGEST_CODE = 2**62  # a row of choices is one number
 _OUTER = "PRZXEWCY"  # of axes that could be nested either way: stages outside, tensors inside
 
 
@@ -91,23 +98,23 @@ def data_axes(layout: Layout) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """The meshes of one pattern: one sweep for every nesting order of its axes.
+    """The meshes of one pattern, in every nesting order of its axes.
 
     `rows` are some of them. Sizes and rates are worked out for all, once, and parts read them.
     """
 
     layout: Layout
-    sweeps: tuple[MeshSweep, ...]
+    sweep: MeshSweep
     rows: Ints | None = None  # None is all
     _known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
 
     @property
     def count(self) -> int:
-        return sum(s.count for s in self.sweeps) if self.rows is None else len(self.rows)
+        return self.sweep.count if self.rows is None else len(self.rows)
 
     @property
     def slice(self) -> Slice:
-        return self.sweeps[0].slice
+        return self.sweep.slice
 
     def only(self, chosen: Bools) -> "Meshes":
         """Those at which `chosen` is true."""
@@ -117,82 +124,62 @@ class Meshes:
     def ways(self, axis: str) -> Ints:
         key = "ways", axis
         if key not in self._known:
-            self._known[key] = np.concatenate([s.ways(axis) for s in self.sweeps])
+            self._known[key] = self.sweep.ways(axis)
         return self._taken(self._known[key])
 
-    def num_stages(self) -> Ints:
-        one = np.ones(self.count, np.int64)
-        return math.prod((self.ways(a) for a in self.layout.stages), start=one)
+    def times(self) -> Ints:
+        """How many meshes each of them stands for."""
+        if "times" not in self._known:
+            self._known["times"] = self.sweep.swaps()[1]
+        return self._taken(self._known["times"])
 
-    def shapes(self) -> tuple[Ints, Ints, Ints]:
-        """The distinct pairs of data shards and stages, as two arrays, and which each mesh has."""
-        if "shapes" not in self._known:
-            whole = replace(self, rows=None)
-            one = np.ones(whole.count, np.int64)
-            data = math.prod((whole.ways(a) for a in data_axes(self.layout)), start=one)
-            pairs = np.stack([data, whole.num_stages()])
-            distinct, of = np.unique(pairs, axis=1, return_inverse=True)
-            self._known["shapes"] = distinct[0], distinct[1], of.reshape(-1)
-        data, stages, of = self._known["shapes"]
-        return data, stages, self._taken(of)
+    def alone(self, which: Ints) -> "Meshes":
+        """Some of them, for which nothing is known yet."""
+        return Meshes(self.layout, self.sweep.at(self._taken(np.arange(self.sweep.count))[which]))
 
-    def rate(self, op: str, axes: Axes) -> Rate:
-        """What a collective costs on each of them."""
-        return self._rate((op, frozenset(axes)), lambda sweep: collective_rate(op, axes, sweep))
-
-    def shift(self) -> Rate:
-        """From one pipeline stage to the next."""
-        return self._rate("shift", lambda sweep: shift_rate(self.layout.stages, sweep))
-
-    def tiers(self, key: object, find: Callable[[MeshSweep], TierRates]) -> TierRates:
-        """Rates by tier on each of them, found once."""
-        known = "tiers", key
-        if known not in self._known:
-            self._known[known] = TierRates.joined([find(sweep) for sweep in self.sweeps])
-        whole: TierRates = self._known[known]
+    def rates(self, op: str, axes: Axes, copies: int = 1) -> TierRates:
+        """What a collective costs on each of them, or a shift from one stage to the next."""
+        op = "all_gather" if op == "reduce_scatter" else op  # the same bytes, the other way
+        key = op, frozenset(axes), copies
+        if key not in self._known:
+            self._known[key] = tier_rates(op, axes, self.sweep, copies=copies)
+        whole: TierRates = self._known[key]
         return whole if self.rows is None else whole.at(self.rows)
 
     def reaches_beyond(self, seen: frozenset[str]) -> Bools:
         """Where some scheme goes further than in any measured run."""
         key = "beyond", seen
         if key not in self._known:
-            found = [_beyond(sweep, self.layout, seen) for sweep in self.sweeps]
-            self._known[key] = np.concatenate(found)
-        whole: Bools = self._known[key]
-        return whole if self.rows is None else whole[self.rows]
+            self._known[key] = _beyond(self.sweep, self.layout, seen)
+        return self._taken(self._known[key])
 
     def goes_far(self, scheme: str) -> Bools:
         """Where a scheme leaves its node or torus."""
-        whole = np.concatenate([_reaches(s, self.layout, scheme)[1] for s in self.sweeps])
-        return whole if self.rows is None else whole[self.rows]
+        return self._taken(_reaches(self.sweep, self.layout, scheme)[1])
 
     def lies_on(self, scheme: str, sizes: Mapping[str, int]) -> Bools:
         """Where a scheme has exactly these parts of the physical dims."""
         axes = scheme_axes(self.layout)[scheme]
-        whole = np.concatenate([_lies_on(sweep, axes, sizes) for sweep in self.sweeps])
-        return whole if self.rows is None else whole[self.rows]
+        return self._taken(_lies_on(self.sweep, axes, sizes))
 
     def mesh(self, index: int) -> Mesh:
         if self.rows is not None:
             index = int(self.rows[index])
-        for sweep in self.sweeps:
-            if index < sweep.count:
-                return _nested(sweep, index) if sweep.slice.chip.switched else sweep.mesh(index)
-            index -= sweep.count
-        raise IndexError(index)
+        return _nested(self.sweep, index) if self.slice.chip.switched else self.sweep.mesh(index)
 
-    def _rate(self, key: object, find: Callable[[MeshSweep], Rate]) -> Rate:
-        if key not in self._known:
-            rates = [find(sweep) for sweep in self.sweeps]
-            per_byte = np.concatenate([r.seconds_per_byte for r in rates])
-            self._known[key] = Rate(per_byte, np.concatenate([r.latency_s for r in rates]))
-        whole: Rate = self._known[key]
-        if self.rows is None:
-            return whole
-        return Rate(whole.seconds_per_byte[self.rows], whole.latency_s[self.rows])
-
-    def _taken(self, whole: Ints) -> Ints:
+    def _taken(self, whole: _Column) -> _Column:
         return whole if self.rows is None else whole[self.rows]
+
+
+def first_alike(columns: Iterable[Ints | Floats]) -> tuple[Ints, Ints]:
+    """Where each distinct row of some columns is first, and which of these every row is."""
+    code, radix = np.zeros(1, np.int64), 1
+    for column in columns:
+        distinct, which = np.unique(column, return_inverse=True)
+        code, radix = code + radix * which, radix * len(distinct)
+    assert radix < LARGEST_CODE
+    _, first, of = np.unique(code, return_index=True, return_inverse=True)
+    return first, of
 
 
 def _beyond(sweep: MeshSweep, layout: Layout, seen: frozenset[str]) -> Bools:
@@ -234,21 +221,16 @@ def every_placement(layout: Layout, on: Slice, keep: Keep | None = None) -> Mesh
     """All meshes of a pattern, each once; `keep` sees them before their axes are nested."""
     split = tuple(sorted(layout.split_over))
     if on.chip.switched and on.num_chips > 1:
-        found = _by_rank(layout, split, on, keep)
-        return Meshes(layout, (found,) if found.count else ())
+        return Meshes(layout, _by_rank(layout, split, on, keep))
     table = every_mesh((*layout.stages, *split), on)
-    table = _kept(table.only(_allowed(table, layout)), keep)
-    sweeps: list[MeshSweep] = []
-    for order in permutations(split):
-        chosen = _is_first(table, split, order)
-        names = (*layout.stages, *order)
-        if chosen.any():
-            sweeps.append(MeshSweep(on, {a: table.sizes[a] for a in names}).only(chosen))
-    return Meshes(layout, tuple(sweeps))
-
-
-def _kept(table: MeshSweep, keep: Keep | None) -> MeshSweep:
-    return table.only(keep(table)) if keep and table.count else table
+    table = table.only(_allowed(table, layout))
+    if keep and table.count:
+        table = table.only(keep(table))
+    orders = [
+        table.only(_is_first(table, split, order)).nested((*layout.stages, *order))
+        for order in permutations(split)
+    ]
+    return Meshes(layout, MeshSweep.joined(orders))
 
 
 def _by_rank(layout: Layout, split: Sequence[str], on: Slice, keep: Keep | None) -> MeshSweep:
@@ -260,15 +242,12 @@ def _by_rank(layout: Layout, split: Sequence[str], on: Slice, keep: Keep | None)
     names = (*layout.stages, *split)
     degrees = every_degree(names, on.num_chips)
     sizes = MeshSweep(on, {axis: {"": degrees[:, i]} for i, axis in enumerate(names)})
-    whole = np.logical_and.reduce([degrees[:, i] > 1 for i in range(len(names))])
-    whole = np.flatnonzero(whole)
+    whole = np.flatnonzero((degrees > 1).all(axis=1))
     if keep and len(whole):
-        some = np.zeros(sizes.count, np.bool_)
-        some[whole] = True
-        whole = whole[keep(sizes.only(some))]
+        whole = whole[keep(sizes.at(whole))]
     tables = [ranked_meshes(order, on, degrees[whole], names) for order in permutations(names)]
     table = MeshSweep.joined(tables)
-    _, first = np.unique(table.codes(names), return_index=True)
+    first, _ = first_alike([part for parts in table.sizes.values() for part in parts.values()])
     table = table.at(np.sort(first))
     return table.only(_allowed(table, layout))
 

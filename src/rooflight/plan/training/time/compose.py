@@ -10,32 +10,30 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.algebra.notation import Contraction, Tensor
+from rooflight.costs.mesh_sweep import Floats, Ints
 from rooflight.plan.training.derive.algorithm import visible_part
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.derive.known_layers import derive_again
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.time.bubble import idle_rounds, seconds_of
-from rooflight.plan.training.time.stage_time import HEAD, Overlap, Part, share_in_step, stage_shares
+from rooflight.plan.training.time.stage_time import HEAD, Overlap, Part, step_shares
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.sweep import Chooser, Points, combinations_of, placing
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Key = tuple[str, str]  # part, and mesh axes ("" for matmuls)
 LayerTimes = Mapping[Key, Floats]
 Recomputed = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy recomputes
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
-    """Expected seconds of a step, and of the collectives of a stage, on every point."""
+class Seconds:
+    """Of a step, and of its collectives, hidden ones too, on every point."""
 
-    expected_s: Floats
-    collectives_s: Floats
+    total: Floats
+    collectives: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,9 @@ class _StageTimes:
 class Steps:
     """All points of a chunk, ready for any schedule and remat policy."""
 
-    def __init__(self, points: Points, times: Mapping[int, LayerTimes]) -> None:
+    def __init__(self, points: Points, times: Mapping[int, LayerTimes], overlap: Overlap) -> None:
         self._points, self._times = points, times
+        self._overlap: Overlap = overlap
         self._count = points.count.astype(np.float64)
         self._axes = sorted({axes for parts in times.values() for _, axes in parts if axes})
         self._sent = self._transfers()
@@ -64,20 +63,22 @@ class Steps:
         if not points.layout.stages:
             return None
         stream = points.layout.of_activation(Tensor("x", ("B", "T", "D"), ((), (), ())))
-        return points.shift().seconds(points.bytes(points.elements(stream)))
+        nbytes = points.bytes(points.elements(stream))
+        return points.rates("shift", points.layout.stages).seconds(nbytes)
 
-    def composed(self, micro: Microbatching, remat: Remat, overlap: Overlap) -> Composed:
+    def seconds(self, micro: Microbatching, remat: Remat) -> Seconds:
         """A stage, and the bubble; nonsense where no table exists."""
-        stage = self._stage(micro, remat, overlap)
+        stage = self._stage(micro, remat, self._overlap)
         if not self._points.layout.stages:
-            return Composed(stage.work_s, stage.queued_s)
+            return Seconds(stage.work_s, stage.queued_s)
         idle = seconds_of(*idle_rounds(self._points.num_stages), micro.virtual, stage.slots_s)
-        return Composed(stage.work_s + idle, stage.queued_s)
+        return Seconds(stage.work_s + idle, stage.queued_s)
 
     def _share(self, micro: Microbatching) -> dict[int, Floats]:
         """What a stage runs of each block, on every point."""
         order = self._points.sizes.graph.order
-        rows = [_one_share(order, int(s), micro) for s in self._points.distinct_stages]
+        stages = self._points.distinct_stages
+        rows = [step_shares(order, int(s), micro, in_step=True)[0] for s in stages]
         return {
             b: np.array([r.get(b, 0.0) for r in rows])[self._points.stages_of]
             for b in (*dict.fromkeys(order), HEAD)
@@ -124,13 +125,6 @@ class Steps:
                     total = total + layers * seconds
             self._parts[key] = total
         return self._parts[key]
-
-
-@lru_cache(maxsize=4096)
-def _one_share(order: tuple[int, ...], stages: int, micro: Microbatching) -> Mapping[int, float]:
-    if stages == 1:
-        return stage_shares(order, 1, micro)[0]
-    return share_in_step(order, stages, micro)
 
 
 def _together(axes: Mapping[str, Floats], overlap: Overlap) -> Floats:

@@ -37,7 +37,7 @@ from rooflight.plan.training.derive.derivation import token_axes
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS, Remat, is_score, keep
 from rooflight.plan.training.time.bubble import BUBBLES, idle_rounds, seconds_of
-from rooflight.plan.training.time.stage_time import HEAD, share_in_step, stage_shares
+from rooflight.plan.training.time.stage_time import HEAD, step_shares
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.traffic import (
     Traffic,
@@ -175,15 +175,6 @@ def _sent(traffic: Sequence[Traffic], layers: float, microbatches: int) -> Itera
     for t in traffic:
         n = layers * (1 if t.once else microbatches)
         yield replace(t, count=t.count * n)
-
-
-def step_shares(
-    order: Sequence[int], stages: int, micro: Microbatching, *, in_step: bool
-) -> tuple[Mapping[int, float], ...]:
-    """How many layers of each block, and heads, one microbatch meets on every stage."""
-    if in_step and stages > 1:
-        return (share_in_step(order, stages, micro),)
-    return stage_shares(order, stages, micro)
 
 
 def bubble_part(micro: Microbatching, stages: Any, *, in_step: bool = False) -> Any:

@@ -5,6 +5,7 @@ In: the algorithm of each kind of layer, a remat policy, which layers a stage ha
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from rooflight.algebra.notation import Tensor
@@ -87,6 +88,17 @@ def stage_shares(
         {block: n * part for block, n in layers.items()} | ({HEAD: part} if last in chunks else {})
         for layers, chunks, part in zip(held, places, met, strict=True)
     )
+
+
+@lru_cache(maxsize=4096)
+def step_shares(
+    order: tuple[int, ...], stages: int, micro: Microbatching, *, in_step: bool
+) -> tuple[Mapping[int, float], ...]:
+    """How many layers of each block, and heads, one microbatch meets on a stage: each case once."""
+    if in_step and stages > 1:
+        return (share_in_step(order, stages, micro),)
+    shares = stage_shares(order, stages, micro)
+    return tuple(dict(case) for case in dict.fromkeys(tuple(s.items()) for s in shares))
 
 
 def share_in_step(order: Sequence[int], stages: int, micro: Microbatching) -> Mapping[int, float]:

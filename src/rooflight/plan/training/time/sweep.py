@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from rooflight.algebra.contract import Strategy
 from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.algebra.steps import Step
 from rooflight.costs.choose import TIE
-from rooflight.costs.rates import Rate
+from rooflight.costs.mesh_sweep import Bools, Floats, Ints
+from rooflight.costs.rates import TierRates
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.dtypes import Dtype
 from rooflight.models.graph.count import dim_sizes
@@ -27,13 +27,8 @@ from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.derive.derivation import Split, known_options, splits_of, token_axes
 from rooflight.plan.training.derive.known_layers import contractions_of
 from rooflight.plan.training.memory.remat import Remat, SavedActivations, keep
-from rooflight.plan.training.search.space import Meshes
+from rooflight.plan.training.search.space import LARGEST_CODE, Meshes, first_alike
 from rooflight.plan.training.time.step_time import layer_runs
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-_LARGEST_CODE = 2**62  # a combination of choices is one number
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +53,9 @@ class Points:
         layout = meshes.layout
         axes = (*layout.stages, *layout.split_over)
         self.ways = {a: meshes.ways(a)[mesh_of].astype(np.float64) for a in axes}
-        stages = meshes.num_stages()
-        self.distinct_stages, of_mesh = np.unique(stages, return_inverse=True)
-        self.stages_of = of_mesh[mesh_of]  # which of the distinct numbers of stages
-        self._rates: dict[tuple[str, frozenset[str]], Rate] = {}
+        stages = self.split(layout.stages).astype(np.int64) * np.ones_like(mesh_of)
+        self.distinct_stages, self.stages_of = np.unique(stages, return_inverse=True)
+        self._rates: dict[tuple[str, frozenset[str], int], TierRates] = {}
         self._elements: dict[tuple[tuple[str, ...], frozenset[str]], Floats] = {}
         self._seconds: dict[object, Floats] = {}
 
@@ -77,10 +71,6 @@ class Points:
         """Microbatches."""
         return self.distinct_counts[self.count_of]
 
-    def count_at(self, index: int) -> int:
-        """Microbatches of one point."""
-        return int(self.distinct_counts[self.count_of[index]])
-
     @property
     def num_stages(self) -> Ints:
         return self.distinct_stages[self.stages_of]
@@ -91,12 +81,7 @@ class Points:
 
         Where the axes lie changes collectives, and neither what a chip holds nor its matmuls.
         """
-        code, radix = self.count_of, len(self.distinct_counts)
-        for ways in self.ways.values():
-            distinct, which = np.unique(ways, return_inverse=True)
-            code, radix = code + radix * which, radix * len(distinct)
-        assert radix < _LARGEST_CODE
-        _, first, of = np.unique(code, return_index=True, return_inverse=True)
+        first, of = first_alike([self.count_of, *self.ways.values()])
         return self.only(first), of
 
     def only(self, which: Ints | Bools) -> "Points":
@@ -104,6 +89,14 @@ class Points:
         return Points(
             self.sizes, self.meshes, self.mesh_of[which], self.distinct_counts, self.count_of[which]
         )
+
+    def on_own_meshes(self) -> "Points":
+        """The same points on the meshes that they have: rates of no other are worked out."""
+        used, mesh_of = np.unique(self.mesh_of, return_inverse=True)
+        if 2 * len(used) > self.meshes.count:  # where they have most, rates are saved for all
+            return self
+        meshes = self.meshes.alone(used)
+        return Points(self.sizes, meshes, mesh_of, self.distinct_counts, self.count_of)
 
     @cached_property
     def dims(self) -> dict[str, Floats]:
@@ -144,25 +137,19 @@ class Points:
         without = step.axes if step.op == "all_to_all" else ()
         key = step.op, frozenset(step.axes), *placing(larger)
         if key not in self._seconds:
-            rate = self.rate(step.op, step.axes)
-            self._seconds[key] = rate.seconds(self.bytes(self.elements(larger, without)))
+            nbytes = self.bytes(self.elements(larger, without))
+            self._seconds[key] = self.rates(step.op, step.axes).seconds(nbytes)
         return self._seconds[key]
 
     def bytes(self, elements: Floats) -> Floats:
         return elements * (self.sizes.dtype.bits_per_element / 8)
 
-    def rate(self, op: str, axes: Axes) -> Rate:
-        key = op, frozenset(axes)
+    def rates(self, op: str, axes: Axes, copies: int = 1) -> TierRates:
+        """`Meshes.rates` of every point."""
+        key = op, frozenset(axes), copies
         if key not in self._rates:
-            self._rates[key] = self._on_points(self.meshes.rate(op, axes))
+            self._rates[key] = self.meshes.rates(op, axes, copies).at(self.mesh_of)
         return self._rates[key]
-
-    def shift(self) -> Rate:
-        """From one pipeline stage to the next."""
-        return self._on_points(self.meshes.shift())
-
-    def _on_points(self, rate: Rate) -> Rate:
-        return Rate(rate.seconds_per_byte[self.mesh_of], rate.latency_s[self.mesh_of])
 
     def matmul(self, step: Step, visible: float = 1.0, *, kernel: bool = False) -> Floats:
         """Seconds of a local matmul; a kernel skips masked pairs and keeps its scores."""
@@ -302,7 +289,7 @@ def combinations_of(
     for contraction in asked:
         picks = chooser.pick(contraction)
         options = len(chooser.options[contraction])
-        if radix * options >= _LARGEST_CODE:
+        if radix * options >= LARGEST_CODE:
             codes, code = np.unique(code, return_inverse=True)
             radix = len(codes)
         code, radix = code * options + picks, radix * options
