@@ -264,3 +264,18 @@ def test_any_text_is_a_slice_or_a_clean_error(text: str) -> None:
     except RooflightError:
         return
     assert parse_slice(str(one)) == one
+
+
+@pytest.mark.parametrize("text", ["h100:8x256/7", "h100:8x64/1.5", "h200:8/2"])
+def test_thin_uplinks_are_part_of_a_slice(text: str) -> None:
+    found = parse_slice(text)
+    assert str(found) == text and parse_slice(str(found)) == found
+    assert found != parse_slice(text.partition("/")[0])
+
+
+def test_uplinks_as_the_catalog_has_them_are_not_said() -> None:
+    assert str(parse_slice("h100:2048/1")) == "h100:8x256"
+    with pytest.raises(PlacementError, match="cannot be oversubscribed"):
+        parse_slice("v5p:4x4x4/2")
+    with pytest.raises(ParseError, match="does not name a slice"):
+        parse_slice("h100:8x4/")

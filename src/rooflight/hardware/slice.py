@@ -17,7 +17,7 @@ from rooflight.hardware.chip import Chip, SwitchedSpec, TorusSpec
 
 _SLICE = re.compile(
     r"\s*(?:(\d{1,6})\s*([*x])\s*)?([A-Za-z][\w-]*)"
-    r"(?:\s*:\s*(\d{1,6}(?:x\d{1,6}){0,3})|\s*\*\s*(\d{1,6}))?\s*"
+    r"(?:\s*:\s*(\d{1,6}(?:x\d{1,6}){0,3})|\s*\*\s*(\d{1,6}))?\s*(?:/\s*(\d+(?:\.\d+)?)\s*)?"
 )
 _NAMED_COUNT = re.compile(r"(\w[\w-]*?)([x-])(\d{1,6})")  # h100x64, v5p-1024
 _TORUS_NAMES = ("x", "y", "z")
@@ -68,7 +68,16 @@ class Slice:
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
         count = f"{self.num_slices}*" if self.num_slices > 1 else ""
-        return f"{count}{self.chip.name}:{shape}"
+        return f"{count}{self.chip.name}:{shape}{self._uplinks}"
+
+    @property
+    def _uplinks(self) -> str:
+        """`/7` where uplinks are thinner than the catalog has them."""
+        mine, own = self.chip.switched, find_chip(self.chip.name)
+        if not mine or not own or not own.switched:
+            return ""
+        factor = mine.leaf_oversubscription
+        return "" if factor == own.switched.leaf_oversubscription else f"/{factor:g}"
 
     @property
     def chips_per_slice(self) -> int:
@@ -189,6 +198,9 @@ def _fabric_dim(
 def parse_slice(text: str) -> Slice:
     """Reads `[COUNT*]CHIP[:AxBxC]`; a bare chip name is one chip, a single number so many chips.
 
+    GPUs may end in the oversubscription of their leaves: the uplinks of `h100:8x256/7` carry a
+    seventh of what the NICs below them do.
+
     >>> parse_slice("2*v5e:16x16").num_chips, parse_slice("h100:8x128").num_chips
     (512, 1024)
     >>> [str(parse_slice(s)) for s in ("h100:2048", "h100x64", "64xh100", "v5p:512", "v5p-1024")]
@@ -197,7 +209,7 @@ def parse_slice(text: str) -> Slice:
     match = _SLICE.fullmatch(text)
     if match is None:
         raise _no_slice(text)
-    before, times, name, sizes, after = match.groups()
+    before, times, name, sizes, after, uplinks = match.groups()
     chip, stated = _named(name)
     given = [tuple(int(n) for n in text.split("x")) for text in (stated, sizes, after) if text]
     num_slices = 1
@@ -213,7 +225,8 @@ def parse_slice(text: str) -> Slice:
     if given and len(shape) == 1:
         shape = shape_of_chips(chip, shape[0])
     _check_shape(chip, shape)
-    return Slice(chip, shape, num_slices)
+    found = Slice(chip, shape, num_slices)
+    return found.oversubscribed(float(uplinks)) if uplinks else found
 
 
 def _no_slice(text: str) -> ParseError:

@@ -1,9 +1,11 @@
 """Measured steps lie above the lower bound, and rows of any engine are answered fast."""
 
+from typing import Any
+
 import pytest
 
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.simulate.replay import generate_time, prefill_time, slice_name
+from rooflight.plan.serving.simulate.replay import replayed_model, slice_name
 from rooflight.plan.serving.step.precision import parse_precision
 
 from ...reference_loop import standard_s
@@ -37,11 +39,11 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "chip", "ways"), ROWS)
 def test_the_layouts_of_published_rows_are_answered(
-    name: str, chip: str, ways: dict[str, int]
+    name: str, chip: str, ways: dict[str, Any]
 ) -> None:
     model, precision = load_model(name), parse_precision("int8/bf16/bf16")
-    step = generate_time(model, chip, batch=33, context=3000, precision=precision, **ways)
-    first = prefill_time(model, chip, tokens=3000, precision=precision, **ways)
+    found = replayed_model(model, chip, precision=precision, **ways)
+    step, first = found.generate([3000] * 33), found.prefill([3000])
     assert 0 < step.lower_s <= step.expected_s <= step.upper_s
     assert 0 < first.lower_s <= first.expected_s <= first.upper_s
 
@@ -56,7 +58,7 @@ def test_a_row_costs_less_than_a_millisecond_once_its_model_is_known() -> None:
 
     def ask(batches: int) -> None:
         for batch in range(1, batches + 1):
-            generate_time(model, "h200", tp=8, ep=8, batch=batch, context=2048)
+            replayed_model(model, "h200", tp=8, ep=8).generate([2048] * batch)
 
     ask(1)
     assert standard_s(lambda: ask(200)) / 200 < 1e-3

@@ -1,7 +1,6 @@
-"""One published row as one call: a model, chips and ways in, seconds out.
+"""The step model of one published row: a model, a chip and how an engine was told to split.
 
-In: a model, a chip and how an engine was told to split. Out: `ServingStepTime`s. Models of the same
-chips, ways and dtypes are derived once, so a row costs well under a millisecond.
+Models of the same chips, ways and dtypes are derived once, so a row costs well under a millisecond.
 """
 
 from rooflight.errors import PlacementError
@@ -11,7 +10,6 @@ from rooflight.plan.serving.step.derive_model import known_model
 from rooflight.plan.serving.step.layout import KvSplit, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.precision import Precision
-from rooflight.plan.serving.step.time import ServingStepTime
 
 _BF16 = Precision()
 
@@ -58,51 +56,11 @@ def replayed_model(
     """The step model of an engine: a stage has tp * dp_attention chips, for experts as well.
 
     Experts are split `ep` ways and their width over the rest, so moe_tp = tp * dp_attention / ep.
-    """
-    layout = ServingLayout(tp=tp, pp=pp, dp=dp_attention, ep=ep, kv=kv)
-    return known_model(model, slice_name(chip, layout.num_chips), layout, precision)
-
-
-def generate_time(
-    model: ModelSpec,
-    chip: str,
-    *,
-    batch: int,
-    context: int,
-    tp: int = 1,
-    pp: int = 1,
-    dp_attention: int = 1,
-    ep: int = 1,
-    precision: Precision = _BF16,
-) -> ServingStepTime:
-    """A token for each of `batch` sequences, over all chips, of `context` positions each.
 
     >>> from rooflight.models.presets import load_model
-    >>> step = generate_time(load_model("llama3.1-70b"), "h100", tp=8, batch=32, context=4096)
+    >>> step = replayed_model(load_model("llama3.1-70b"), "h100", tp=8).generate([4096] * 32)
     >>> f"{step.lower_s * 1e3:.1f} ms, {step.binds}"
     '6.8 ms, weights'
     """
-    found = replayed_model(
-        model, chip, tp=tp, pp=pp, dp_attention=dp_attention, ep=ep, precision=precision
-    )
-    return found.generate([context] * batch)
-
-
-def prefill_time(
-    model: ModelSpec,
-    chip: str,
-    *,
-    tokens: int,
-    prompts: int = 1,
-    cached: int = 0,
-    tp: int = 1,
-    pp: int = 1,
-    dp_attention: int = 1,
-    ep: int = 1,
-    precision: Precision = _BF16,
-) -> ServingStepTime:
-    """The first token of `prompts` prompts of `tokens` each."""
-    found = replayed_model(
-        model, chip, tp=tp, pp=pp, dp_attention=dp_attention, ep=ep, precision=precision
-    )
-    return found.prefill([tokens] * prompts, cached=cached)
+    layout = ServingLayout(tp=tp, pp=pp, dp=dp_attention, ep=ep, kv=kv)
+    return known_model(model, slice_name(chip, layout.num_chips), layout, precision)
