@@ -1,5 +1,6 @@
 """Why not: what is asked for is found and priced as in the whole search, and its verdict holds."""
 
+import math
 import random
 from dataclasses import replace
 from functools import lru_cache
@@ -12,9 +13,12 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
+from rooflight.plan.training.forecast.basis import blocks_of
+from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.memory.count import memory
 from rooflight.plan.training.questions.why_not import SAME, WhyNot, why_not
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.search.plan import plan_record
 from rooflight.plan.training.search.run import search_training
 from rooflight.plan.training.search.wanted import Wanted, parse_wanted, placed_text, scheme_axes
 
@@ -192,3 +196,18 @@ def test_splits_of_positions_are_told_apart() -> None:
     shown = [placed_text(c) for c in search_training(question, count=12).candidates]
     assert len(set(shown)) == len(shown)
     assert {"dp=2@x,cp=2@y", "dp=2@x,ulysses=2@y"} <= set(shown)
+
+
+def test_the_plan_file_says_which_orders_are_not_known() -> None:
+    question = replace(ask("llama3.2-1b", "v5e:2x2", 8, 8192), rank="forecast")
+    found = search_training(question, count=8)
+    plan = plan_record(load_model("llama3.2-1b"), question, found)
+    close = evidence().paired[blocks_of(question.graph)].within
+    for lost in plan.alternatives:
+        apart = abs(math.log(lost.step_s / found.candidates[0].step_s))
+        assert lost.because.endswith("too close to call") == (apart < close)
+        faster = lost.step_s * SAME < found.candidates[0].step_s
+        assert ("worth measuring" in lost.because) == faster
+    short = replace(found, candidates=found.candidates[:2])
+    few = plan_record(load_model("llama3.2-1b"), question, short)
+    assert "worth measuring" in few.alternatives[-1].because

@@ -14,7 +14,7 @@ from rooflight.plan.training.search.candidate import (
     counted_seconds,
     extrapolation_of,
 )
-from rooflight.plan.training.search.plan import schedule_text
+from rooflight.plan.training.search.plan import is_close, schedule_text
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.search.wanted import placed_text
 from rooflight.ui.text.table import table
@@ -81,9 +81,8 @@ def _order(question: Question, found: Search) -> Iterator[str]:
 
 def _ties(question: Question, found: Sequence[Candidate]) -> Iterator[str]:
     """The rows whose order to the first is not known."""
-    pairs, first = evidence().paired[blocks_of(question.graph)], found[0]
-    apart = {i: abs(math.log(c.step_s / first.step_s)) for i, c in enumerate(found[1:], 2)}
-    close = [i for i, by in apart.items() if by < pairs.within]
+    pairs = evidence().paired[blocks_of(question.graph)]
+    close = [i for i, c in enumerate(found[1:], 2) if is_close(question, c, found[0])]
     if close:
         yield (
             f"{_rows(close)}: too close to row 1 to call: of {pairs.pairs} measured pairs of"

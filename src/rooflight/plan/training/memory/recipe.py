@@ -28,11 +28,6 @@ class Recipe:
     used_by: str
     compute: Dtype = _BF16  # of activations, of gathered weights and of their gradients
 
-    @property
-    def bytes_per_param(self) -> int:
-        held = (self.weights, self.gradients, self.master, *self.moments)
-        return sum(d.nbytes(1) for d in held if d)
-
 
 RECIPES = {
     r.name: r

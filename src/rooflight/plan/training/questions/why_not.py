@@ -19,7 +19,7 @@ from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.questions.fixes import Fix, fixes, together
 from rooflight.plan.training.search.candidate import Candidate, Question, job_of
 from rooflight.plan.training.search.groundwork import placed_tensors
-from rooflight.plan.training.search.run import NEAR, search_training
+from rooflight.plan.training.search.run import search_training, why_behind
 from rooflight.plan.training.search.wanted import Wanted, region_of, scheme_axes
 from rooflight.plan.training.time.sweep import contractions
 from rooflight.units import format_seconds, format_si
@@ -104,12 +104,7 @@ def _reason(verdict: Verdict, question: Question, mine: Candidate, best: Candida
         queue = f"has {format_seconds(more)} more collectives to hide"
         return f"as fast within a thousandth, but {queue}" if more > 0 else "as fast"
     if verdict == "faster":
-        if mine.unseen and not best.unseen:
-            what = ", ".join(mine.unseen)
-            return f"worth measuring: fewer than two measured runs have {what}, so it ranks behind"
-        if best.step_s <= mine.step_s * NEAR:
-            return f"within {NEAR - 1:.0%}, where the simpler layout is the plan"
-        return "it would win, were it in the space that is searched"
+        return why_behind(mine, best)
     return _what_costs(question, mine, best)
 
 

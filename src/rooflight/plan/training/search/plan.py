@@ -5,6 +5,7 @@ In: a `Question`. Out: a `Search` with at least one candidate, or an error that 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import rooflight
@@ -22,10 +23,12 @@ from rooflight.plan.file.record import (
     Plan,
     Time,
 )
+from rooflight.plan.training.forecast.basis import blocks_of
+from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.memory.framework import FRAMEWORKS, default_framework, parse_framework
 from rooflight.plan.training.memory.recipe import parse_recipe
 from rooflight.plan.training.search.candidate import Candidate, Question, Rank, counted_seconds
-from rooflight.plan.training.search.run import Search, Watch, divides, search_training
+from rooflight.plan.training.search.run import Search, Watch, divides, search_training, why_behind
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.units import format_count, format_seconds
 
@@ -194,7 +197,7 @@ def plan_record(
         tokens_per_s=q.batch * q.seq / best.step_s,
         binds=best.binds,
         choices=(*choices, *_choices(best, found)),
-        alternatives=tuple(_alternative(c, best) for c in found.candidates[1:]),
+        alternatives=tuple(_alternative(question, c, best) for c in _others(found)),
         searched={
             "priced": found.num_priced,
             "too_large": found.num_too_large,
@@ -256,7 +259,14 @@ def _choices(best: Candidate, found: Search) -> tuple[Decision, ...]:
     )
 
 
-def _alternative(candidate: Candidate, best: Candidate) -> Alternative:
+def _others(found: Search) -> Sequence[Candidate]:
+    """All but the first; what is worth measuring may be none of the fastest few."""
+    others, new = found.candidates[1:], found.worth_measuring
+    return others if new is None or new in others else (*others, new)
+
+
+def _alternative(question: Question, candidate: Candidate, best: Candidate) -> Alternative:
+    close = ", too close to call" if is_close(question, candidate, best) else ""
     return Alternative(
         layout=candidate.layout.text,
         mesh=str(candidate.mesh),
@@ -264,13 +274,22 @@ def _alternative(candidate: Candidate, best: Candidate) -> Alternative:
         remat=candidate.remat.name,
         step_s=candidate.step_s,
         hbm_bytes=candidate.memory.total_bytes,
-        because=_lost(candidate, best),
+        because=_lost(candidate, best) + close,
     )
+
+
+def is_close(question: Question, candidate: Candidate, best: Candidate) -> bool:
+    """Whether measured pairs of layouts of one model were as far off as these two are apart."""
+    within = evidence().paired[blocks_of(question.graph)].within
+    apart = abs(math.log(candidate.step_s / best.step_s))
+    return question.rank == "forecast" and apart < within
 
 
 def _lost(candidate: Candidate, best: Candidate) -> str:
     """Why a candidate is not first."""
     ratio = candidate.step_s / best.step_s
+    if ratio < 1 / 1.001:
+        return f"takes {ratio:.3f} times as long: {why_behind(candidate, best)}"
     if ratio < 1.001:
         more = candidate.time.collectives_s("sum") - best.time.collectives_s("sum")
         if more <= 0:

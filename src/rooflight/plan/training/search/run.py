@@ -84,6 +84,16 @@ def search_training(question: Question, *, count: int = 8, watch: Watch | None =
     return found.search()
 
 
+def why_behind(candidate: Candidate, first: Candidate) -> str:
+    """Why a layout that is forecast to be faster is not the first."""
+    if candidate.unseen and not first.unseen:
+        what = ", ".join(candidate.unseen)
+        return f"worth measuring: fewer than two measured runs have {what}, so it ranks behind"
+    if first.step_s <= candidate.step_s * NEAR:
+        return f"within {NEAR - 1:.0%}, where the simpler layout is the plan"
+    return "it would win, were it in the space that is searched"
+
+
 def layouts_of(question: Question) -> list[Layout]:
     """The patterns of the space; on one chip they are all the same."""
     layouts = list(or_all(question.region.layouts, ground_of(question).patterns))
