@@ -5,7 +5,6 @@ Each search has a process of its own, which has derived nothing yet; quick ones 
 """
 
 import json
-import math
 import subprocess
 import sys
 import time
@@ -67,7 +66,7 @@ def _searched(case: str) -> int:
     question = _ask(*_EVERY_LAYOUT)
     found = search.SearchState(question, count=1)
     for layout in layouts_of(question):
-        found.add(layout, math.inf)
+        found.add(layout)
     return found.num_priced
 
 
