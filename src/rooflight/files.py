@@ -61,3 +61,12 @@ def is_own(path: Path) -> bool:
         return False
     is_kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
     return is_kind and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def raise_file_limit() -> None:
+    """Thousands of connections need as many files."""
+    import resource  # of Unix
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 
-from rooflight.costs.netsim.simulate import simulate, simulate_send
+from rooflight.costs.netsim.simulate import simulate
 from rooflight.costs.network import (
     KINDS,
     CollectiveKind,
@@ -23,6 +23,8 @@ from rooflight.costs.network import (
 )
 from rooflight.hardware.mesh import Group, parse_mesh
 from rooflight.hardware.slice import parse_slice
+
+from ..netsim.send import simulate_send
 
 TOLERANCE = 0.01
 SMALL, MIDDLE, LARGE = 1.0, 2e5, 1e13  # bytes: latency binds, neither, bandwidth binds

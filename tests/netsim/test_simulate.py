@@ -11,11 +11,13 @@ from rooflight.costs.netsim.check import check_copies, check_links, check_moves,
 from rooflight.costs.netsim.engine import Flight, mirror, run
 from rooflight.costs.netsim.gather import gather_schedule, own_units
 from rooflight.costs.netsim.shares import gather_shares, one_share
-from rooflight.costs.netsim.simulate import simulate, simulate_send, trace_json
+from rooflight.costs.netsim.simulate import simulate, trace_json
 from rooflight.costs.netsim.torus import torus_of
 from rooflight.errors import ModelError, UnknownNameError, UsageError
 from rooflight.hardware.mesh import Mesh, Ring, parse_mesh
 from rooflight.hardware.slice import parse_slice
+
+from .send import simulate_send
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 LINE_OF_FOUR = parse_mesh("X=4", on="v5e:4x1")

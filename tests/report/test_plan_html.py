@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+from rooflight.plan.file.record import Decision
 from rooflight.ui.html.page import Grid, Link
 from rooflight.ui.html.plan import (
     MemoryView,
     PipelineView,
     PlanFact,
     PlanPage,
-    Reason,
     RoofView,
     TimeView,
     plan_html,
@@ -136,7 +136,7 @@ def page(words: Callable[[str], str] = str) -> PlanPage:
             ),
             w("note"),
         ),
-        reasons=(Reason(w("remat"), w("block"), w("the rest does not fit")),),
+        reasons=(Decision(w("remat"), w("block"), w("the rest does not fit")),),
         losers=table,
         assumptions=(w("matmuls and collectives overlap"),),
         sources=table,

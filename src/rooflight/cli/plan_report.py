@@ -12,7 +12,7 @@ from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.plan import schedule_text
 from rooflight.plan.training.search.run import Search
 from rooflight.ui.html.page import Grid, Link
-from rooflight.ui.html.plan import PlanFact, PlanPage, Reason, plan_html
+from rooflight.ui.html.plan import PlanFact, PlanPage, plan_html
 from rooflight.units import format_count, format_seconds, format_si
 
 _OVERLAP = {
@@ -44,7 +44,7 @@ def report_page(model: ModelSpec, question: Question, found: Search, plan: Plan)
         roof=roof_view(question, best),
         memory=memory_view(found),
         pipeline=pipeline_view(question, best),
-        reasons=tuple(Reason(c.what, c.value, c.because) for c in plan.choices),
+        reasons=plan.choices,
         losers=_losers(plan),
         assumptions=tuple(_assumptions(plan)),
         sources=Grid(

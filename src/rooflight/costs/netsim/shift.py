@@ -33,7 +33,7 @@ def shift_schedule(torus: Torus, nbytes: float, rings: Sequence[Ring]) -> LinkSc
         routes = [_legs(torus, rings, chip, step) for step in (1, -1)]
         if routes[0] == routes[1]:
             routes = routes[:1]
-        _stream(schedule, nbytes, chip, routes, fair=len(rings) > 1)
+        stream(schedule, nbytes, chip, routes, fair=len(rings) > 1)
     return schedule
 
 
@@ -64,7 +64,7 @@ def _legs(torus: Torus, rings: Sequence[Ring], chip: int, two_ring_step: int) ->
     return legs
 
 
-def _stream(
+def stream(
     schedule: LinkSchedule, nbytes: float, chip: int, routes: Sequence[list[Leg]], *, fair: bool
 ) -> None:
     """Cuts the bytes into packets and deals them out over routes of one length.
@@ -93,28 +93,3 @@ def _num_packets(torus: Torus, nbytes: float, members: int) -> int:
     """Enough to keep every link of a route busy; none so small that its sending is no time."""
     hop_bytes = torus.dims[0].link_bytes_per_s * torus.dims[0].hop_s
     return max(1, min(_PACKETS * members, math.ceil(2 * _PACKETS * nbytes / hop_bytes)))
-
-
-def point_to_point_schedule(torus: Torus, nbytes: float, source: int, target: int) -> LinkSchedule:
-    """One chip streams to another by shortest ways, a route from each port that starts one."""
-    schedule = LinkSchedule(torus)
-    ways = [_ways(torus, source, target, dim) for dim in range(len(torus.dims))]
-    ways = [w for w in ways if w]
-    routes: list[list[Leg]] = []
-    for side in range(min(map(len, ways), default=0)):  # both sides if all are antipodes
-        legs = [w[side] for w in ways]
-        routes += [[*legs[i:], *legs[:i]] for i in range(len(legs))]
-    if routes:
-        _stream(schedule, nbytes, source, routes, fair=True)
-    return schedule
-
-
-def _ways(torus: Torus, source: int, target: int, dim: int) -> list[Leg]:
-    """The shortest ways along one dim: none, one, or both ways to an antipode."""
-    by = torus.position(target, dim=dim) - torus.position(source, dim=dim)
-    if by == 0:
-        return []
-    size, wraps = torus.dims[dim].size, torus.dims[dim].wraps
-    steps = (by % size, by % size - size) if wraps else (by,)
-    shortest = min(map(abs, steps))
-    return [Leg(dim, 1 if s > 0 else -1, abs(s), abs(s)) for s in steps if abs(s) == shortest]

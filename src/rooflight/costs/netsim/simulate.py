@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
-from rooflight.costs.netsim.check import bits, check_links, check_moves
-from rooflight.costs.netsim.collectives import COLLECTIVES, streams
-from rooflight.costs.netsim.engine import Flight, busiest, end_of, run
+from rooflight.costs.netsim.check import bits, check_links
+from rooflight.costs.netsim.collectives import COLLECTIVES
+from rooflight.costs.netsim.engine import Flight, busiest, end_of
 from rooflight.costs.netsim.network import CollectiveRun, run_collective
-from rooflight.costs.netsim.shift import point_to_point_schedule
-from rooflight.costs.netsim.torus import TICKS_PER_S, torus_of
+from rooflight.costs.netsim.torus import TICKS_PER_S
 from rooflight.errors import ModelError
 from rooflight.hardware.mesh import Mesh
-from rooflight.hardware.slice import Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +71,6 @@ def simulate_seconds(kind: str, nbytes: float, mesh: Mesh, axes: Sequence[str]) 
     from rooflight.costs.netsim.lockstep import lockstep_seconds  # only here: it needs numpy
 
     return lockstep_seconds(kind, nbytes, mesh, axes)
-
-
-def simulate_send(
-    nbytes: float, on: Slice, *, source: Sequence[int], target: Sequence[int]
-) -> SimResult:
-    """Simulates one chip sending to another by every shortest way that starts on its own port."""
-    torus = torus_of(on)
-    first, last = (
-        sum(c * torus.pitches[dim] for dim, c in enumerate(chip)) for chip in (source, target)
-    )
-    flights = run(point_to_point_schedule(torus, nbytes, first, last))
-    check_moves(flights, *streams(flights, {first: last}))
-    return result_of("permute", nbytes, CollectiveRun(flights, torus.num_chips))
 
 
 def trace_json(result: SimResult) -> dict[str, object]:

@@ -6,7 +6,6 @@ waiting, so that a request leaves when its time has come.
 
 import asyncio
 import json
-import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any  # JSON of a foreign server
 import aiohttp
 
 from rooflight.errors import RooflightError, UsageError
+from rooflight.files import raise_file_limit
 from rooflight.measure.load.answer import Reply
 from rooflight.measure.load.prompts import Prompts
 from rooflight.measure.load.stream import ask
@@ -46,7 +46,7 @@ def drive(
 ) -> Driven:
     """Sends all arrivals, in order of time, and waits for the last answer or the time limit."""
     tally = LoadTally(slo or Slo())
-    _raise_file_limit()
+    raise_file_limit()
     dialect = asyncio.run(_drive(arrivals, target, seed, tally, watch))
     return Driven(tally.result(num_requests), dialect)
 
@@ -74,13 +74,6 @@ async def _drive(
         except TimeoutError:
             pass  # those that were cancelled have said so to the tally
         return dialect
-
-
-def _raise_file_limit() -> None:
-    """Thousands of streams at once need as many files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(slots=True)

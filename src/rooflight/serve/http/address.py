@@ -1,7 +1,6 @@
 """Where a server may listen, and what its process needs for thousands of connections."""
 
 import ipaddress
-import resource
 import socket
 from urllib.parse import urlsplit
 
@@ -60,10 +59,3 @@ def bind(host: str, port: int | None, *, default: int = 0) -> socket.socket:
         raise UsageError(
             f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --port"
         ) from None
-
-
-def raise_file_limit() -> None:
-    """Thousands of connections need as many files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rooflight.files import raise_file_limit
 from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.disaggregated.sides import PeerConfig
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
 from rooflight.serve.engine.run import Engine
-from rooflight.serve.http.address import raise_file_limit
 from rooflight.serve.http.allocator import return_large_blocks
 from rooflight.serve.http.front import open_front, until_signal
 from rooflight.serve.http.logs import Log

@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import aiohttp
 
-from rooflight.serve.http.address import bind, check_address, raise_file_limit
+from rooflight.files import raise_file_limit
+from rooflight.serve.http.address import bind, check_address
 from rooflight.serve.http.allocator import return_large_blocks
 from rooflight.serve.http.front import open_front, until_ended, until_signal
 from rooflight.serve.http.logs import Log

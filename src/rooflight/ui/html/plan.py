@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from rooflight.plan.file.record import Decision
 from rooflight.ui.html.page import (
     Grid,
     Link,
@@ -34,15 +35,6 @@ class PlanFact:
     name: str
     value: str
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Something that was chosen, and why."""
-
-    what: str
-    value: str
-    because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +90,7 @@ class PlanPage:
     roof: RoofView
     memory: MemoryView
     pipeline: PipelineView | None  # None where the layout has no stages
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Decision, ...]
     losers: Grid | None  # None where only one layout fits
     assumptions: tuple[str, ...]
     sources: Grid
@@ -178,7 +170,7 @@ def _facts(facts: Sequence[PlanFact]) -> str:
     return '<dl class="facts">\n' + "\n".join(cards) + "\n</dl>"
 
 
-def _reasons(reasons: Sequence[Reason]) -> str:
+def _reasons(reasons: Sequence[Decision]) -> str:
     rows = [
         f"<dt>{escape(r.what)}: {escape(r.value)}</dt><dd>{escape(r.because)}</dd>" for r in reasons
     ]
