@@ -100,8 +100,8 @@ def _matrix(name: str, w: jax.Array) -> jax.Array:
 
 def device_of(model: ModelSpec, context: int, most: int) -> tuple[Device, Tree]:
     program = program_for(model)
-    with jax.set_mesh(device_mesh(program.pins.axes)):
-        params = init_params(program.specs, program.pins, jax.random.key(0))
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
+        params = init_params(program.specs, program.constraints, jax.random.key(0))
         weights = serving_weights(params)
     blocks = -(-(context + 1) // BLOCK)
     sizes = EngineConfig(most, BLOCK, most * blocks, most + BLOCK, context + 1)

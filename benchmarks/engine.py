@@ -29,7 +29,7 @@ from benchmarks.record import Row, ratio_row, row_of
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.step.constraints import generate_pins, generate_setting
+from rooflight.plan.serving.step.constraints import generate_constraints, generate_setting
 from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.program.checkpoint.read import import_huggingface
@@ -79,12 +79,14 @@ def program_for(model: ModelSpec) -> Program:
     """On one device, in f32."""
     mesh, dtypes = parse_mesh("Y=1", on="v5e:1x1"), parse_precision("f32")
     setting = generate_setting(model, ServingLayout(), mesh, dtypes)
-    return Program(model, generate_pins(setting, rows=32, context=PROMPT + TEXT))
+    return Program(model, generate_constraints(setting, rows=32, context=PROMPT + TEXT))
 
 
 def program_of(folder: Path) -> tuple[Program, Tree]:
     program = program_for(read_hf_config(folder))
-    target = abstract_params(program.specs, program.pins, device_mesh(program.pins.axes))
+    target = abstract_params(
+        program.specs, program.constraints, device_mesh(program.constraints.axes)
+    )
     return program, import_huggingface(folder, program.specs, target).params
 
 
@@ -129,7 +131,7 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
     """Our own generate in a loop that knows everything beforehand and reads once, at the end."""
     table = (PROMPT + TEXT) // BLOCK
     tables = jnp.arange(batch * table, dtype=jnp.int32).reshape(batch, table)
-    mesh = device_mesh(program.pins.axes)
+    mesh = device_mesh(program.constraints.axes)
     with jax.set_mesh(mesh):
         weights, does = serving_weights(params), make_functions(program)
         pick = jax.jit(largest)

@@ -24,7 +24,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.decode.cache import init_cache
 from rooflight.program.decode.generate import make_functions
 from rooflight.program.model.forward import Program
@@ -88,13 +88,15 @@ def run(*, quick: bool) -> Iterator[Row]:
 def _timed(rounds: int) -> dict[str, list[float]]:
     graph, mesh = model_graph(MODEL), parse_mesh("X=1", on="v5e:1x1")
     dims, layout = dim_sizes(graph, batch=BATCH, seq=1), parse_layout("dp=X")
-    program = Program(MODEL, pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
+    program = Program(
+        MODEL, constraints_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    )
     rng = np.random.default_rng(0)
     tables = rng.permutation(BATCH * TABLE).reshape(BATCH, TABLE).astype(np.int32)
     tokens = rng.integers(0, MODEL.vocab, (rounds + 1, BATCH)).astype(np.int32)
-    one = device_mesh(program.pins.axes)
+    one = device_mesh(program.constraints.axes)
     with jax.set_mesh(one):
-        params = init_params(program.specs, program.pins, jax.random.key(0))
+        params = init_params(program.specs, program.constraints, jax.random.key(0))
         cache = init_cache(program, num_blocks=BATCH * TABLE, block_size=SIZE)
         ours = make_functions(program).generate
     pages = jnp.zeros(cache[0][0]["kv"].shape)

@@ -51,13 +51,13 @@ def _timed(folder: Path, rounds: int) -> dict[str, list[float]]:
     """Seconds of a step in each block."""
     run = Run(_plan(), _tokens(folder), str(folder / "run"), STEPS)
     program = make_program(run.plan)
-    mesh, optimizer = device_mesh(program.pins.axes), make_optimizer(run, program)
+    mesh, optimizer = device_mesh(program.constraints.axes), make_optimizer(run, program)
     rows = jax.NamedSharding(mesh, batch_spec(program))
     log = EventLog(folder, attempt=1)
     found: dict[str, list[float]] = {"bare": [], "loop": [], "saving": []}
     with jax.set_mesh(mesh):
         step = compiled_step(run, program, optimizer, mesh, log.tell)
-        params = init_params(program.specs, program.pins, jax.random.key(0))
+        params = init_params(program.specs, program.constraints, jax.random.key(0))
         state = jax.block_until_ready(begin_state(program, optimizer, params))
         batch = next(batches(run, rows, 0)).batch
         for number in range(rounds):

@@ -27,7 +27,7 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Mask
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.attention.kernels import attend
 from rooflight.program.model.forward import Program
 from rooflight.program.shardings import device_mesh
@@ -95,12 +95,14 @@ def run(*, quick: bool) -> Iterator[Row]:
 def _timed(rounds: int) -> dict[str, list[float]]:
     graph, mesh = model_graph(MODEL), parse_mesh("X=1", on="v5e:1x1")
     dims, layout = dim_sizes(graph, batch=BATCH, seq=SEQ), parse_layout("fsdp=X")
-    program = Program(MODEL, pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
+    program = Program(
+        MODEL, constraints_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    )
     optimizer = optax.adamw(1e-3)
     rng = np.random.default_rng(0)
     drawn = [rng.integers(0, MODEL.vocab, (BATCH, SEQ)).astype(np.int32) for _ in range(2)]
     rows = [*drawn, np.ones((BATCH, SEQ), np.float32)]
-    one = device_mesh(program.pins.axes)
+    one = device_mesh(program.constraints.axes)
     with jax.set_mesh(one):
         state = init_state(program, optimizer, jax.random.key(0))
         batch = Batch(*map(jnp.asarray, rows))

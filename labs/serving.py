@@ -16,7 +16,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
@@ -59,10 +59,12 @@ def serve(config: EngineConfig) -> tuple[int, float, list[list[int]]]:
     """Steps, the seconds of one that only decodes, and the tokens of every job."""
     graph = model_graph(MODEL)
     mesh, dims = parse_mesh("X=1", on="v5e:1x1"), dim_sizes(graph, batch=config.max_rows, seq=1)
-    pins = pins_of(graph, parse_layout("dp=X"), mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
-    program = Program(MODEL, pins)
-    with jax.set_mesh(device_mesh(pins.axes)):
-        params = init_params(program.specs, pins, jax.random.key(0))
+    constraints = constraints_of(
+        graph, parse_layout("dp=X"), mesh=mesh, dims=dims, dtype=DTYPES["bf16"]
+    )
+    program = Program(MODEL, constraints)
+    with jax.set_mesh(device_mesh(constraints.axes)):
+        params = init_params(program.specs, constraints, jax.random.key(0))
     engine = Engine(program, params, config)
     engine.warm()
     texts: list[list[int]] = [[] for _ in PROMPTS]

@@ -16,8 +16,8 @@ from rooflight.errors import RooflightError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
+from rooflight.plan.training.search.constraint import parse_constraint
 from rooflight.plan.training.search.plan import plan_training, train_question
-from rooflight.plan.training.search.wanted import parse_wanted
 
 from .command import run
 
@@ -115,7 +115,7 @@ _VALUES = ("1", "2", "16", "0", "-1", "none", "gate+up", "1f1b", "x", "", "1e99"
 def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, str]]) -> None:
     text = ",".join(f"{name}={value}" for name, value in pairs)
     try:
-        wanted = parse_wanted(text, model_graph(load_model("llama3.2-1b")))
+        wanted = parse_constraint(text, model_graph(load_model("llama3.2-1b")))
     except RooflightError as error:
         assert error.hint
         return

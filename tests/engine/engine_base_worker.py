@@ -28,7 +28,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree, init_params
 from rooflight.program.quantized import quantize_weights
@@ -65,8 +65,10 @@ def program_of(
 ) -> Program:
     graph, mesh = model_graph(model), parse_mesh(axes, on=on)
     dims = dim_sizes(graph, batch=4, seq=1)
-    pins = pins_of(graph, parse_layout(layout), mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
-    return Program(model, pins)
+    constraints = constraints_of(
+        graph, parse_layout(layout), mesh=mesh, dims=dims, dtype=DTYPES["bf16"]
+    )
+    return Program(model, constraints)
 
 
 def cold_engine(config: EngineConfig, scale: float = 3, dtype: str = "") -> Engine:
@@ -75,8 +77,8 @@ def cold_engine(config: EngineConfig, scale: float = 3, dtype: str = "") -> Engi
     With a dtype of few bits, weights and cache are in it.
     """
     program = program_of(TINY)
-    with jax.set_mesh(device_mesh(program.pins.axes)):
-        params = init_params(program.specs, program.pins, jax.random.key(0))
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
+        params = init_params(program.specs, program.constraints, jax.random.key(0))
         params = jax.tree.map(lambda w: scale * w, params)
         if dtype:
             params = quantize_weights(TINY, params, dtype)
@@ -95,8 +97,10 @@ def tiny_engine(config: EngineConfig, scale: float = 3, *, with_model: bool = Fa
 
 def near_model(scale: float) -> tuple[Program, Tree]:
     program = program_of(TINY)
-    with jax.set_mesh(device_mesh(program.pins.axes)):
-        own, other = (init_params(program.specs, program.pins, jax.random.key(k)) for k in (0, 1))
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
+        own, other = (
+            init_params(program.specs, program.constraints, jax.random.key(k)) for k in (0, 1)
+        )
         return program, jax.tree.map(lambda a, b: scale * (a + 0.03 * b), own, other)
 
 

@@ -35,8 +35,8 @@ def engine(layout: str, num_blocks: int) -> DisaggregatedEngine:
     rules, axes, on, spread = LAYOUTS[layout]
     program = cases.program_of(cases.TINY, rules, axes, on)
     config = replace(cases.TIGHT, num_blocks=num_blocks, moves_blocks=True, spread=spread)
-    with jax.set_mesh(device_mesh(program.pins.axes)):
-        params = init_params(program.specs, program.pins, jax.random.key(0))
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
+        params = init_params(program.specs, program.constraints, jax.random.key(0))
         params = jax.tree.map(lambda w: 3 * w, params)
     made = DisaggregatedEngine(program, params, config)
     made.warm()

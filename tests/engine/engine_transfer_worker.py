@@ -27,7 +27,7 @@ PATIENCE_S = 300.0  # for what must come
 
 
 def some_values(size: int = 6) -> Values:
-    mesh = device_mesh(cases.program_of(cases.TINY, "tp=Y", "Y=2", "v5e:1x2").pins.axes)
+    mesh = device_mesh(cases.program_of(cases.TINY, "tp=Y", "Y=2", "v5e:1x2").constraints.axes)
     shape = NamedSharding(mesh, PartitionSpec(None, "Y"))
     found = jnp.arange(4 * size, dtype=jnp.float32).reshape(2, -1)
     parts = {"kv": found, "kv.scale": found[:, :4].astype(jnp.bfloat16)}

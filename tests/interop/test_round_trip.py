@@ -30,7 +30,7 @@ from rooflight.models.layout.rules import Layout
 from rooflight.models.presets import load_model, model_names
 from rooflight.plan.file.record import Plan
 from rooflight.plan.training.memory.framework import FRAMEWORKS
-from rooflight.plan.training.search.space import Meshes, every_placement, patterns
+from rooflight.plan.training.search.space import Meshes, every_placement, templates
 
 from .plans import piped, plan_of
 from .test_megatron import CHANGES, LAUNCH, said
@@ -56,7 +56,7 @@ BATCH = 2**11 * 27
 def layouts(model: str) -> tuple[Layout, ...]:
     """Those of our own program, then those of Megatron-LM."""
     graph = model_graph(load_model(model))
-    found = [p for name in ("rooflight", "megatron") for p in patterns(graph, FRAMEWORKS[name])]
+    found = [p for name in ("rooflight", "megatron") for p in templates(graph, FRAMEWORKS[name])]
     return tuple({layout.text: layout for layout in found}.values())
 
 

@@ -22,7 +22,7 @@ from rooflight.plan.training.search.divided import every_point
 from rooflight.plan.training.search.options import allowed_on, options_of
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import (
-    ground_of,
+    cache_of,
     layouts_of,
     search_training,
     sizes_of,
@@ -48,7 +48,7 @@ def test_no_layout_takes_less_than_the_least_seconds(
     model: str, on: str, batch: int, framework: str
 ) -> None:
     question = ask(model, on, batch, framework)
-    values, ground, sizes = question_basis(question).values, ground_of(question), sizes_of(question)
+    values, ground, sizes = question_basis(question).values, cache_of(question), sizes_of(question)
     setting = ForecastSetting(question.dtype, values, in_step=question.framework.in_step)
     tightest = 0.0
     for layout in layouts_of(question)[::3]:

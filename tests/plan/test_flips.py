@@ -11,8 +11,8 @@ from rooflight.plan.training.questions.flips import Flips, Side, flips
 from rooflight.plan.training.questions.what_if import changed
 from rooflight.plan.training.questions.why_not import SAME, why_not
 from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.constraint import LayoutConstraint, scheme_axes
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import Wanted, scheme_axes
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:
@@ -20,7 +20,7 @@ def ask(model: str, on: str, batch: int, seq: int) -> Question:
     return Question(graph, parse_slice(on), batch, seq, DTYPES["bf16"], rank="roofline")
 
 
-def exactly(side: Side) -> Wanted:
+def exactly(side: Side) -> LayoutConstraint:
     """The schemes of a side with their degrees, and no others."""
     assert side.best
     axes = scheme_axes(side.best.layout)
@@ -28,7 +28,7 @@ def exactly(side: Side) -> Wanted:
     found = {name: ways(a, side.best.mesh.axes) for name, a in axes.items()}
     if "sp" in found:
         none.pop("tp")  # tp=1 would be without sp as well
-    return Wanted("", none | found)
+    return LayoutConstraint("", none | found)
 
 
 def check(answer: Flips) -> None:

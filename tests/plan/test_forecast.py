@@ -31,10 +31,10 @@ from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.plan.training.questions.why_not import why_not
 from rooflight.plan.training.search import run as search
 from rooflight.plan.training.search.candidate import Question, counted_seconds
+from rooflight.plan.training.search.constraint import parse_constraint, placed_text, region_of
 from rooflight.plan.training.search.options import policies_of
 from rooflight.plan.training.search.plan import plan_record, train_question
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import parse_wanted, placed_text, region_of
 from rooflight.plan.training.time.parts import TrainingRun, training_parts
 
 
@@ -104,14 +104,14 @@ def test_the_answer_is_a_layout_like_those_that_people_run(
 def test_tensors_in_the_node_and_replicas_across_are_searched() -> None:
     question = ask("llama3-8b", "h100:8x16", 2**22, 8192)
     best = search_training(question, count=1).candidates[0]
-    found = why_not(question, parse_wanted("dp=16,tp=8", question.graph), best).candidate
+    found = why_not(question, parse_constraint("dp=16,tp=8", question.graph), best).candidate
     assert found and {"dp@far", "tp@node"} == reach_of(found.layout, found.mesh)
 
 
 def test_a_tier_and_chunks_can_be_asked_for() -> None:
     question = ask("llama3.1-405b", "h100:8x2048", 2**24, 8192)
     best = search_training(question, count=1).candidates[0]
-    wanted = parse_wanted("tp=8@node,pp=16,vp=8,dp=128", question.graph)
+    wanted = parse_constraint("tp=8@node,pp=16,vp=8,dp=128", question.graph)
     found = why_not(question, wanted, best)
     mine = found.candidate
     assert mine and mine.memory.fits and not found.outside
@@ -125,7 +125,7 @@ def test_what_no_run_had_needs_to_win_by_its_interval() -> None:
     assert {"tp@node", "dp@far", "pp@far"} <= seen and "tp@far" not in seen
     assert 0.1 < evidence().extrapolated["dense"] < evidence().extrapolated["experts"]
     question = ask("llama3-8b", "h100:8x8", 2**20, 8192)
-    far = parse_wanted("tp=16", question.graph)
+    far = parse_constraint("tp=16", question.graph)
     best = search_training(question, count=1).candidates[0]
     found = why_not(question, far, best).candidate
     assert found is None or (found.unseen and found.forecast.high_s / found.step_s >= 1.2)
@@ -143,7 +143,7 @@ def test_the_roofline_is_the_books_question() -> None:
 def test_degrees_of_several_axes_multiply() -> None:
     """64 data ways with 8 ways of experts inside them, as Megatron counts both."""
     question = ask("mixtral-8x7b", "h100:8x16", 1 << 20, 4096)
-    wanted = parse_wanted("dp=64,ep=8,tp=2,pp=1", question.graph)
+    wanted = parse_constraint("dp=64,ep=8,tp=2,pp=1", question.graph)
     found = why_not(question, wanted, search_training(question, count=1).candidates[0])
     assert found.candidate is not None and found.candidate.mesh.axes["Y"] == 2
     schemes = scheme_axes(found.candidate.layout)
@@ -154,7 +154,7 @@ def test_degrees_of_several_axes_multiply() -> None:
 def test_groups_that_no_leaf_switch_holds_whole_are_placed() -> None:
     """48 data ways over leaves of 32 nodes: published, and of no power of two."""
     question = ask("llama3-70b", "h100:8x288", 1152 * 4096, 4096)
-    wanted = parse_wanted("tp=8@node,pp=6,dp=48,vp=1", question.graph)
+    wanted = parse_constraint("tp=8@node,pp=6,dp=48,vp=1", question.graph)
     assert region_of(wanted, question)[1] == ()
     found = search_training(replace(question, region=region_of(wanted, question)[0]), count=1)
     assert found.num_priced > 0
@@ -173,7 +173,7 @@ def test_a_layout_as_it_is_shown_is_the_layout_that_is_read(
 ) -> None:
     question = ask(model, on, batch * 4096, 4096)
     for shown in search_training(question, count=4).candidates:
-        wanted = parse_wanted(placed_text(shown), question.graph)
+        wanted = parse_constraint(placed_text(shown), question.graph)
         there = replace(question, region=region_of(wanted, question)[0])
         first = search_training(there, count=1).candidates[0]
         assert placed_text(first) == placed_text(shown)
@@ -184,7 +184,7 @@ def test_a_place_must_be_a_tier_or_dims_of_the_slice() -> None:
     question = ask("llama3-8b", "v5e:4x8", 64 * 4096, 4096)
     for text in ("tp=4@q", "tp=4@x4+", "tp=4@x2+x2", "tp=4@8x"):
         with pytest.raises(ParseError, match="must name a tier"):
-            region_of(parse_wanted(text, question.graph), question)
+            region_of(parse_constraint(text, question.graph), question)
 
 
 def test_activations_on_the_host_are_paid_where_the_link_is_slow() -> None:
@@ -231,7 +231,7 @@ def test_context_that_leaves_fewer_tokens_than_measured_is_an_extrapolation() ->
     question = ask("llama3.1-405b", "h100:8x2048", 2**24, 8192)
     best = search_training(question, count=1).candidates[0]
     assert degrees_of(best.layout, best.mesh).get("cp", 1) <= 2 and not best.unseen
-    wanted = parse_wanted("tp=8,pp=16,cp=8,dp=16", question.graph)
+    wanted = parse_constraint("tp=8,pp=16,cp=8,dp=16", question.graph)
     found = why_not(question, wanted, best).candidate
     assert found and "cp of 1024 tokens per chip (4096 measured)" in found.unseen
     assert counted_seconds(question, found) > found.step_s

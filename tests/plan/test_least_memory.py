@@ -16,7 +16,7 @@ from rooflight.plan.training.search.candidate import held_by
 from rooflight.plan.training.search.divided import every_point
 from rooflight.plan.training.search.options import allowed_on, options_of
 from rooflight.plan.training.search.plan import train_question
-from rooflight.plan.training.search.run import ground_of, layouts_of, sizes_of
+from rooflight.plan.training.search.run import cache_of, layouts_of, sizes_of
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "maxtext", "rooflight"])
@@ -25,7 +25,7 @@ def test_least_memory_is_a_bound(model: str, framework: str) -> None:
     graph = model_graph(load_model(model))
     on = parse_slice("v5p:2x4x4" if framework in ("maxtext", "rooflight") else "h100:8x4")
     question = train_question(graph, on, 64, 2048, DTYPES["bf16"], framework=framework)
-    sizes, ground, chance = sizes_of(question), ground_of(question), random.Random(0)
+    sizes, ground, chance = sizes_of(question), cache_of(question), random.Random(0)
     checked = 0
     for layout in layouts_of(question):
         for points in every_point(question, sizes, ground.placed(layout)):

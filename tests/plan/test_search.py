@@ -30,7 +30,7 @@ from rooflight.plan.training.search.candidate import (
 )
 from rooflight.plan.training.search.options import can_run, policies_of, schedules_of
 from rooflight.plan.training.search.run import Search, layouts_of, search_training
-from rooflight.plan.training.search.space import every_placement, microbatch_counts, patterns
+from rooflight.plan.training.search.space import every_placement, microbatch_counts, templates
 
 from ..reference_loop import standard_s
 
@@ -197,7 +197,7 @@ def test_a_large_search_takes_seconds(model: str, on: str, batch: int, seconds: 
 
 
 def test_a_hundred_thousand_layouts_a_second() -> None:
-    """Nothing skipped: of every pattern, all meshes, microbatches, schedules and policies."""
+    """Nothing skipped: of every template, all meshes, microbatches, schedules and policies."""
     question = ask("llama3-70b", "v5p:4x4x8", 256, 4096)
     found = search.SearchState(question, count=1)
 
@@ -220,7 +220,7 @@ def test_the_candidates_come_in_order_and_differ() -> None:
 @pytest.mark.parametrize("on", ["v5p:16x20x28", "2*v5e:8x16", "h100:8x64"])
 def test_every_mesh_of_a_pattern_is_named_once(on: str) -> None:
     layout = next(
-        x for x in patterns(model_graph(load_model("llama3-8b"))) if x.text.count("=") == 3
+        x for x in templates(model_graph(load_model("llama3-8b"))) if x.text.count("=") == 3
     )
     meshes = every_placement(layout, parse_slice(on))
     names = [str(meshes.mesh(i)) for i in range(0, meshes.count, max(1, meshes.count // 300))]

@@ -18,9 +18,14 @@ from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.memory.count import memory
 from rooflight.plan.training.questions.why_not import SAME, WhyNot, why_not
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.search.constraint import (
+    LayoutConstraint,
+    parse_constraint,
+    placed_text,
+    scheme_axes,
+)
 from rooflight.plan.training.search.plan import plan_record
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import Wanted, parse_wanted, placed_text, scheme_axes
 
 
 def ask(model: str, on: str, batch: int, seq: int) -> Question:
@@ -37,7 +42,7 @@ def wanted_of(candidate: Candidate) -> str:
 
 
 def asked(question: Question, text: str) -> WhyNot:
-    return why_not(question, parse_wanted(text, question.graph), best_of(question))
+    return why_not(question, parse_constraint(text, question.graph), best_of(question))
 
 
 @lru_cache
@@ -67,7 +72,7 @@ def test_the_winner_wins(question: tuple[str, str, int, int]) -> None:
     assert answer.candidate and answer.candidate.degrees == best.degrees
 
 
-def has(candidate: Candidate, wanted: Wanted) -> bool:
+def has(candidate: Candidate, wanted: LayoutConstraint) -> bool:
     """tp means tp or sp, 1 means without."""
     found = degrees(candidate)
     found["tp"] = found.get("tp", 1) * found.get("sp", 1)
@@ -83,7 +88,7 @@ def test_what_is_asked_is_the_first_in_the_whole_search_that_has_it(seed: int) -
     for _ in range(4):
         names = rng.sample(["dp", "fsdp", "tp", "cp", "pp"], rng.choice([1, 2]))
         text = ",".join(f"{name}={rng.choice([1, 2])}" for name in names)
-        wanted = parse_wanted(text, question.graph)
+        wanted = parse_constraint(text, question.graph)
         answer = why_not(question, wanted, every[0])
         first = next((c for c in every if has(c, wanted)), None)
         if first is None:

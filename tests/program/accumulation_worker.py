@@ -24,8 +24,8 @@ from rooflight.program.train import abstract_batch, abstract_state
 def sums(case: Case, microbatches: int) -> list[tuple[int | None, int]]:
     table = make_schedule("1f1b", stages=STAGES, microbatches=microbatches)
     schedule = table if case.layout.stages else None
-    program = Program(MODELS[case.model], case.pins, remat="dots", schedule=schedule)
-    optimizer, mesh = optax.sgd(0.1), device_mesh(case.pins.axes)
+    program = Program(MODELS[case.model], case.constraints, remat="dots", schedule=schedule)
+    optimizer, mesh = optax.sgd(0.1), device_mesh(case.constraints.axes)
     with jax.set_mesh(mesh):
         state = abstract_state(program, optimizer, mesh)
         batch = abstract_batch(program, mesh, batch=BATCH, seq=SEQ)

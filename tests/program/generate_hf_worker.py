@@ -63,7 +63,7 @@ def our_text(program: Program, folder: Path, tokens: Any) -> tuple[Any, Any]:
     tables = blocks[: BATCH * TABLE].reshape(BATCH, TABLE).astype(np.int32)
     params = checkpoints.imported(folder, program).params
     text, logits = list[Any](), list[Any]()
-    with jax.set_mesh(device_mesh(program.pins.axes)):
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
         does = make_functions(program)
         cache = init_cache(program, num_blocks=len(blocks), block_size=BLOCK)
         last, kept = does.prefill(params, jnp.asarray(tokens), jnp.asarray(LENGTHS))

@@ -29,10 +29,10 @@ from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.decode.cache import blocks_of_row, check_rows_only, init_cache
 from rooflight.program.decode.generate import Functions, make_functions
 from rooflight.program.model.forward import Program
@@ -60,7 +60,7 @@ def program_of(model: ModelSpec, layout: str, mesh: Mesh) -> Program:
     graph = model_graph(model)
     dims = dim_sizes(graph, batch=BATCH, seq=1)
     parsed = parse_layout(layout)
-    return Program(model, pins_of(graph, parsed, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
+    return Program(model, constraints_of(graph, parsed, mesh=mesh, dims=dims, dtype=DTYPES["bf16"]))
 
 
 def programs(name: str, which: str) -> dict[str, tuple[Program, tuple[str, ...]]]:
@@ -82,7 +82,7 @@ def programs(name: str, which: str) -> dict[str, tuple[Program, tuple[str, ...]]
 
 def _rows_only(layout: str) -> bool:
     try:
-        check_rows_only(Pins(parse_layout(layout), {}, {}))
+        check_rows_only(Constraints(parse_layout(layout), {}, {}))
     except UsageError:
         return False
     return True
@@ -91,8 +91,8 @@ def _rows_only(layout: str) -> bool:
 def start_of(model: ModelSpec) -> Tree:
     """Weights as numpy arrays, with vectors that are neither zeros nor ones."""
     alone = program_of(model, "dp=X", parse_mesh("X=1", on="v5e:1x1"))
-    with jax.set_mesh(device_mesh(alone.pins.axes)):
-        made = init_params(alone.specs, alone.pins, jax.random.key(0))
+    with jax.set_mesh(device_mesh(alone.constraints.axes)):
+        made = init_params(alone.specs, alone.constraints, jax.random.key(0))
         made = jax.tree.map(np.asarray, made)
     rng = np.random.default_rng(7)
     return jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), made)
@@ -114,8 +114,12 @@ def tables_of(ways: int) -> Any:
 
 
 def row_ways(program: Program) -> int:
-    rows = program.pins.layout.inner.get("B") or program.pins.layout.stream.get("B") or ()
-    return int(np.prod([program.pins.axes[a] for a in rows]))
+    rows = (
+        program.constraints.layout.inner.get("B")
+        or program.constraints.layout.stream.get("B")
+        or ()
+    )
+    return int(np.prod([program.constraints.axes[a] for a in rows]))
 
 
 def tokens_of() -> Any:
@@ -125,11 +129,11 @@ def tokens_of() -> Any:
 
 def run(program: Program, start: Tree, spread: tuple[str, ...] = ()) -> tuple[Any, dict[str, str]]:
     """Logits [B, 1 + STEPS, V] along given tokens, and the types of the first layer's cache."""
-    mesh = device_mesh(program.pins.axes)
+    mesh = device_mesh(program.constraints.axes)
     tokens, lengths = tokens_of(), np.array(LENGTHS)
     tables = tables_of(row_ways(program))
     with jax.set_mesh(mesh):
-        like = abstract_params(program.specs, program.pins, mesh)
+        like = abstract_params(program.specs, program.constraints, mesh)
         params = jax.tree.map(lambda x, to: jax.device_put(x, to.sharding), start, like)
         does: Functions = make_functions(program)
         cache = init_cache(program, num_blocks=NUM_BLOCKS, block_size=BLOCK, spread=spread)
@@ -150,7 +154,7 @@ def run(program: Program, start: Tree, spread: tuple[str, ...] = ()) -> tuple[An
 def whole(model: ModelSpec, start: Tree) -> Any:
     """The same logits from all tokens at once, with no cache."""
     program = program_of(model, "dp=X", parse_mesh("X=1", on="v5e:1x1"))
-    with jax.set_mesh(device_mesh(program.pins.axes)):
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
         params = jax.tree.map(jnp.asarray, start)
         every = np.asarray(jax.jit(partial(whole_logits, program))(params, tokens_of()))
     at = np.array(LENGTHS)[:, None] - 1 + np.arange(1 + STEPS)

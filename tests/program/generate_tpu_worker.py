@@ -18,7 +18,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.decode.cache import abstract_cache, cache_bytes
 from rooflight.program.decode.generate import make_functions
 from rooflight.program.model.forward import Program
@@ -43,16 +43,16 @@ def compiled(attention: Attention) -> dict[str, Any]:
     )
     graph, mesh = model_graph(model), parse_mesh("X=2,Y=2", on="v5e:2x2")
     dims, layout = dim_sizes(graph, batch=BATCH, seq=1), parse_layout("dp=X,tp=Y")
-    pins = pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
-    program = Program(model, pins, weights="bf16", compute="bf16")
-    devices = device_mesh(pins.axes, topology.devices)
+    constraints = constraints_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    program = Program(model, constraints, weights="bf16", compute="bf16")
+    devices = device_mesh(constraints.axes, topology.devices)
 
     def ids(*shape: int) -> jax.ShapeDtypeStruct:
         by_row = NamedSharding(devices, PartitionSpec("X"))
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=by_row)
 
     with jax.set_mesh(devices):
-        params = abstract_params(program.specs, pins, devices)
+        params = abstract_params(program.specs, constraints, devices)
         cache = abstract_cache(program, devices, num_blocks=NUM_BLOCKS, block_size=BLOCK)
         rows = ids(BATCH), ids(BATCH), ids(BATCH, TABLE)
         generate: Any = make_functions(program).generate

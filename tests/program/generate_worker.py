@@ -118,11 +118,11 @@ def chunked(at: Setting) -> float:
 
 def alone_or_not(at: Setting, draws: Draws) -> bool:
     """Whether rows draw the same texts when they sit elsewhere in the batch."""
-    turned = Draws(*(jnp.roll(x, 3) for x in draws))
+    rotated = Draws(*(jnp.roll(x, 3) for x in draws))
     last, _ = begin(at)
     positions = jnp.asarray(LENGTHS)
     here = at.does.sample(last[:, None], draws, positions[:, None])
-    there = at.does.sample(jnp.roll(last, 3, 0)[:, None], turned, jnp.roll(positions, 3)[:, None])
+    there = at.does.sample(jnp.roll(last, 3, 0)[:, None], rotated, jnp.roll(positions, 3)[:, None])
     return bool(np.array_equal(np.roll(np.asarray(here), 3, 0), np.asarray(there)))
 
 
@@ -167,7 +167,7 @@ def temporary_bytes(at: Setting, num_blocks: int) -> tuple[int, int]:
 
 def everything(model: str) -> dict[str, Any]:
     program = base.program_of(base.EVERY[model], "dp=X", parse_mesh("X=1", on="v5e:1x1"))
-    with jax.set_mesh(base.device_mesh(program.pins.axes)):
+    with jax.set_mesh(base.device_mesh(program.constraints.axes)):
         params = jax.tree.map(jnp.asarray, base.start_of(base.EVERY[model]))
         at = Setting(program, make_functions(program), params)
         rng = np.random.default_rng(9)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rooflight.models.huggingface.read import model_from_hf
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import parse_layout
 from rooflight.program.checkpoint.export import Made, export_huggingface, write_checkpoint
 from rooflight.program.checkpoint.match import published
@@ -74,15 +74,15 @@ def main(folder: Path) -> dict[str, int]:
         size = 2 * int(np.prod(shape))
         made += [Made(p.name, size, partial(random_array, shape)) for p in stored.places()]
     files = write_checkpoint(source, made, max_file_bytes=FILE_BYTES)
-    pins = Pins(parse_layout("fsdp=X,tp=Y"), {"X": 2, "Y": 2}, {})
-    target = abstract_params(specs, pins, device_mesh(pins.axes))
+    constraints = Constraints(parse_layout("fsdp=X,tp=Y"), {"X": 2, "Y": 2}, {})
+    target = abstract_params(specs, constraints, device_mesh(constraints.axes))
     jax.block_until_ready(jnp.zeros(4))  # jax's own memory is not counted
     import_growth, found = growth(lambda: import_huggingface(source, specs, target))
     write = partial(export_huggingface, config=CONFIG, max_file_bytes=FILE_BYTES)
     export_growth, _ = growth(lambda: write(found.params, specs, out))
     return {
         "model": sum(s.nbytes for s in every_spec(specs)),
-        "block": max(s.device_nbytes(pins) for s in every_spec(specs)),
+        "block": max(s.device_nbytes(constraints) for s in every_spec(specs)),
         "file": FILE_BYTES,
         "files": len(files),
         "import_growth": import_growth,

@@ -31,10 +31,10 @@ from rooflight.hardware.mesh import parse_mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.huggingface.read import model_from_hf, read_hf_config
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.checkpoint.export import export_huggingface
 from rooflight.program.checkpoint.files import from_mxfp4, open_checkpoint
 from rooflight.program.checkpoint.match import match
@@ -48,16 +48,16 @@ LENGTHS = [24, 17, 9, 1]  # longer than every window
 LAYOUTS = ("fsdp=X,tp=Y", "ws=X,sp=Y", "fsdp=X,ep=Y")
 
 
-def alone(model: ModelSpec) -> Pins:
-    """The pins of a program on one device."""
+def alone(model: ModelSpec) -> Constraints:
+    """The constraints of a program on one device."""
     graph, mesh = model_graph(model), parse_mesh("X=1", on="v5e:1x1")
     dims = dim_sizes(graph, batch=len(LENGTHS), seq=max(LENGTHS))
-    return pins_of(graph, parse_layout("dp=X"), mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    return constraints_of(graph, parse_layout("dp=X"), mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
 
 
 def imported(folder: Path, program: Program) -> LoadedWeights:
-    mesh = device_mesh(program.pins.axes)
-    target = abstract_params(program.specs, program.pins, mesh)
+    mesh = device_mesh(program.constraints.axes)
+    target = abstract_params(program.specs, program.constraints, mesh)
     return import_huggingface(folder, program.specs, target)
 
 
@@ -103,8 +103,8 @@ def split_imports(
     counts: dict[str, int] = {}
     split = whole
     for layout in LAYOUTS:
-        pins = Pins(parse_layout(layout), {"X": 2, "Y": 2}, {})
-        split = imported(folder, Program(model, pins))
+        constraints = Constraints(parse_layout(layout), {"X": 2, "Y": 2}, {})
+        split = imported(folder, Program(model, constraints))
         pairs = zip(jax.tree.leaves(whole.params), jax.tree.leaves(split.params), strict=True)
         counts[layout] = sum(np.asarray(a).tobytes() != np.asarray(b).tobytes() for a, b in pairs)
     return split, counts
@@ -118,7 +118,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     found = imported(folder, program)
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, hf_models.VOCAB, (len(LENGTHS), max(LENGTHS)))
-    with jax.set_mesh(device_mesh(program.pins.axes)):
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
         ours = np.asarray(jax.jit(partial(logits, program))(found.params, tokens))
     real = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
     wanted = hf_models.logits_of(theirs, tokens, LENGTHS)

@@ -26,7 +26,7 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.layout.schedules import make_schedule
 from rooflight.models.presets import load_model
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import every_spec
 from rooflight.program.shardings import abstract_mesh
@@ -46,7 +46,7 @@ def main(
     model, microbatches = load_model(name), 2 * stages
     table = make_schedule("1f1b", stages=stages, microbatches=microbatches)
     graph = model_graph(model)
-    pins = pins_of(
+    constraints = constraints_of(
         graph,
         parse_layout(layout),
         mesh=parse_mesh(axes, on=on),
@@ -54,13 +54,13 @@ def main(
         dtype=DTYPES["bf16"],
     )
     program = Program(
-        *(model, pins),
+        *(model, constraints),
         weights="bf16",
         compute="bf16",
         remat="block",
         schedule=table if stages > 1 else None,
     )
-    mesh, adam = abstract_mesh(pins.axes), optax.adamw(1e-4)
+    mesh, adam = abstract_mesh(constraints.axes), optax.adamw(1e-4)
     with jax.sharding.use_abstract_mesh(mesh):
         state = abstract_state(program, adam, mesh)
         rows = abstract_batch(program, mesh, batch=batch, seq=seq)
@@ -70,7 +70,7 @@ def main(
     return {
         "devices": mesh.size,
         "params": sum(s.num_elements for s in every_spec(program.specs)),
-        "device_bytes": sum(s.device_nbytes(pins) for s in every_spec(program.specs)),
+        "device_bytes": sum(s.device_nbytes(constraints) for s in every_spec(program.specs)),
         "standard_s": 2 * spent / (before + slowness()),
         "peak_bytes": _peak_bytes(),
         "scopes": sorted(

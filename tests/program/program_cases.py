@@ -10,7 +10,7 @@ from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import Layout
 from rooflight.models.spec import (
     Attention,
@@ -25,8 +25,8 @@ from rooflight.models.spec import (
     RopeScaling,
 )
 from rooflight.models.spec import Rope as Rotary
-from rooflight.plan.training.derive.constraints import pins_of
-from rooflight.plan.training.search.space import every_placement, patterns
+from rooflight.plan.training.derive.constraints import constraints_of
+from rooflight.plan.training.search.space import every_placement, templates
 
 BATCH, SEQ, VOCAB, D_MODEL = 32, 16, 64, 32
 MICROBATCHES, STAGES = 2, 2
@@ -83,22 +83,22 @@ class Case:
         return f"{self.model} {self.layout.text} on {self.mesh}"
 
     @property
-    def pins(self) -> Pins:
+    def constraints(self) -> Constraints:
         graph = model_graph(MODELS[self.model])
         dims = dim_sizes(graph, batch=BATCH // MICROBATCHES, seq=SEQ)
-        return pins_of(graph, self.layout, mesh=self.mesh, dims=dims, dtype=DTYPES["bf16"])
+        return constraints_of(graph, self.layout, mesh=self.mesh, dims=dims, dtype=DTYPES["bf16"])
 
 
 def alone(model: str) -> Case:
     """The same program on one device."""
-    layout = next(patterns(model_graph(MODELS[model])))
+    layout = next(templates(model_graph(MODELS[model])))
     return Case(model, layout, parse_mesh("X=1", on="v5e:1x1"))
 
 
 def cases(model: str, devices: int) -> Iterator[Case]:
     """Every pattern of the planner's search, on the most even of its meshes that divides sizes."""
     on = parse_slice(SLICES[devices])
-    for layout in patterns(model_graph(MODELS[model])):
+    for layout in templates(model_graph(MODELS[model])):
         placed = every_placement(layout, on)
         meshes = sorted(map(placed.mesh, range(placed.count)), key=lambda m: max(m.axes.values()))
         found = (Case(model, layout, mesh) for mesh in meshes)
@@ -109,7 +109,7 @@ def _divides(case: Case) -> bool:
     if any(case.mesh.axes[axis] != STAGES for axis in case.layout.stages):
         return False
     try:
-        return bool(case.pins.ops)
+        return bool(case.constraints.ops)
     except ShardingError:
         return False
 

@@ -23,11 +23,11 @@ from rooflight.dtypes import DTYPES
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.layout.slots import Schedule
 from rooflight.models.spec import ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.plan.training.time.stages import schedule_table
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree, abstract_params, init_params
@@ -53,28 +53,30 @@ def model() -> ModelSpec:
     return ModelSpec("mixed", "Mixed", D_MODEL, VOCAB, layers)
 
 
-def pins_for(layout: str, axes: dict[str, int]) -> Pins:
+def pins_for(layout: str, axes: dict[str, int]) -> Constraints:
     graph = model_graph(model())
     dims = dim_sizes(graph, batch=BATCH // MICROBATCHES, seq=SEQ)
     text = ",".join(f"{axis}={size}" for axis, size in axes.items())
     placed = parse_mesh(text, on=SLICES[math.prod(axes.values())])
-    return pins_of(graph, parse_layout(layout), mesh=placed, dims=dims, dtype=DTYPES["bf16"])
+    return constraints_of(graph, parse_layout(layout), mesh=placed, dims=dims, dtype=DTYPES["bf16"])
 
 
 def step(program: Program, start: Tree) -> tuple[float, Tree]:
     """Loss and gradients: with momentum, the optimizer's trace after a step is the gradient."""
-    optimizer, mesh = optax.sgd(0.05, momentum=0.9), device_mesh(program.pins.axes)
+    optimizer, mesh = optax.sgd(0.05, momentum=0.9), device_mesh(program.constraints.axes)
     with jax.set_mesh(mesh):
-        like = abstract_params(program.specs, program.pins, mesh)
+        like = abstract_params(program.specs, program.constraints, mesh)
         state = begin_state(program, optimizer, jax.tree.map(plain.put, start, like))
         run = make_train_step(program, optimizer)
         state, loss = run(state, plain.batch_of(0, program))
         return float(loss), jax.tree.map(np.asarray, state.optimizer[0].trace)
 
 
-def compare(schedule: Schedule, pins: Pins, alone: tuple[Tree, float, Tree]) -> dict[str, float]:
+def compare(
+    schedule: Schedule, constraints: Constraints, alone: tuple[Tree, float, Tree]
+) -> dict[str, float]:
     start, loss, gradients = alone
-    program = Program(model(), pins, remat="dots", schedule=schedule)
+    program = Program(model(), constraints, remat="dots", schedule=schedule)
     assert program.staging
     staged = start._replace(layers=to_stages(model(), program.staging, start.layers, np.stack))
     there, found = step(program, staged)
@@ -85,8 +87,8 @@ def compare(schedule: Schedule, pins: Pins, alone: tuple[Tree, float, Tree]) -> 
 
 def main(layouts: tuple[tuple[str, dict[str, int]], ...], texts: list[str]) -> dict[str, Any]:
     program = Program(model(), pins_for("fsdp=X", {"X": 1}))
-    with jax.set_mesh(device_mesh(program.pins.axes)):
-        made = init_params(program.specs, program.pins, jax.random.key(0))
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
+        made = init_params(program.specs, program.constraints, jax.random.key(0))
         start = jax.tree.map(np.asarray, made)
     alone = (start, *step(program, start))
     found: dict[str, Any] = {}
@@ -95,9 +97,9 @@ def main(layouts: tuple[tuple[str, dict[str, int]], ...], texts: list[str]) -> d
         sizes = {"stages": int(stages), "virtual": int(virtual), "microbatches": MICROBATCHES}
         schedule = schedule_table(name, **sizes)
         for layout, axes in layouts:
-            pins = pins_for(layout, {"P": schedule.stages, **axes})
-            case = f"{text} {layout} on {dict(pins.axes)}"
-            found[case] = compare(schedule, pins, alone)
+            constraints = pins_for(layout, {"P": schedule.stages, **axes})
+            case = f"{text} {layout} on {dict(constraints.axes)}"
+            found[case] = compare(schedule, constraints, alone)
             print(case, found[case], file=sys.stderr, flush=True)
     return found
 

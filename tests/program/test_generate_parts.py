@@ -22,10 +22,10 @@ from rooflight.hardware.mesh import parse_mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Mask
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.attention.kernels import attend
 from rooflight.program.decode.cache import Layers, abstract_cache, blocks_of_row, check_rows_only
 from rooflight.program.decode.sampling import Draws, greedy, sample
@@ -101,9 +101,9 @@ def test_a_format_that_is_not_there_is_named_with_those_that_are() -> None:
 @pytest.mark.parametrize("layout", ["fsdp=X,sp=Y", "dp=X,cp=Y", "dp=X,pp=Y"])
 def test_a_layout_that_splits_positions_or_layers_is_refused(layout: str) -> None:
     with pytest.raises(UsageError, match="rows and heads") as raised:
-        check_rows_only(Pins(parse_layout(layout), {"X": 2, "Y": 2}, {}))
+        check_rows_only(Constraints(parse_layout(layout), {"X": 2, "Y": 2}, {}))
     assert "dp=X,tp=Y" in raised.value.hint
-    check_rows_only(Pins(parse_layout("dp=X,tp=Y"), {"X": 2, "Y": 2}, {}))
+    check_rows_only(Constraints(parse_layout("dp=X,tp=Y"), {"X": 2, "Y": 2}, {}))
 
 
 def abstract(**options: Any) -> Layers:
@@ -111,9 +111,9 @@ def abstract(**options: Any) -> Layers:
     model = ModelSpec("tiny", "Tiny", 32, 64, (Repeat((Block(Attention(4, 2, 8), Mlp(64)),), 2),))
     graph, mesh = model_graph(model), parse_mesh("X=2,Y=2,Z=2", on="v5e:2x4")
     dims, layout = dim_sizes(graph, batch=8, seq=1), parse_layout("dp=X,tp=Y")
-    pins = pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    constraints = constraints_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
     wanted: dict[str, Any] = {"num_blocks": 12, "block_size": 4} | options
-    return abstract_cache(Program(model, pins), abstract_mesh(pins.axes), **wanted)
+    return abstract_cache(Program(model, constraints), abstract_mesh(constraints.axes), **wanted)
 
 
 @pytest.mark.parametrize(

@@ -30,17 +30,17 @@ def weights_of(program: Program) -> Tree:
 def loss_of(program: Program) -> float:
     rng = np.random.default_rng(0)
     tokens, targets = (rng.integers(0, VOCAB, (BATCH, SEQ)) for _ in range(2))
-    with jax.set_mesh(device_mesh(program.pins.axes)):
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
         params = weights_of(program)
         rows = tokens, targets, np.ones((BATCH, SEQ), np.float32)
         return float(jax.jit(partial(cross_entropy, program))(params, *rows))
 
 
 def test_the_loss_in_chunks_is_that_of_all_logits_at_once() -> None:
-    program = Program(MODELS["pattern"], alone("pattern").pins, loss_chunk=48)
+    program = Program(MODELS["pattern"], alone("pattern").constraints, loss_chunk=48)
     rng = np.random.default_rng(0)
     tokens, targets = (rng.integers(0, VOCAB, (BATCH, SEQ)) for _ in range(2))
-    with jax.set_mesh(device_mesh(program.pins.axes)):
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
         params = weights_of(program)
         found = np.asarray(jax.jit(partial(logits, program))(params, tokens), np.float64)
     top = found.max(-1, keepdims=True)
@@ -50,10 +50,10 @@ def test_the_loss_in_chunks_is_that_of_all_logits_at_once() -> None:
 
 
 def test_experts_with_too_few_places_drop_tokens_and_with_enough_none() -> None:
-    pins, model = alone("moe").pins, MODELS["moe"]
-    whole = loss_of(Program(model, pins))
-    assert loss_of(Program(model, pins, capacity=16.0)) == pytest.approx(whole, rel=1e-6)
-    assert loss_of(Program(model, pins, capacity=0.5)) != pytest.approx(whole, rel=1e-6)
+    constraints, model = alone("moe").constraints, MODELS["moe"]
+    whole = loss_of(Program(model, constraints))
+    assert loss_of(Program(model, constraints, capacity=16.0)) == pytest.approx(whole, rel=1e-6)
+    assert loss_of(Program(model, constraints, capacity=0.5)) != pytest.approx(whole, rel=1e-6)
 
 
 def test_places_are_whole_and_never_more_than_tokens() -> None:
@@ -71,4 +71,4 @@ def test_a_model_with_other_positions_is_refused() -> None:
     alibi = Block(Attention(8, 4, 8, rope=None, has_alibi=True), Mlp(64))
     model = replace(MODELS["dense"], layers=(Repeat((alibi,), 2),))
     with pytest.raises(UsageError, match="ALiBi"):
-        Program(model, alone("dense").pins)
+        Program(model, alone("dense").constraints)

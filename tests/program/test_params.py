@@ -41,18 +41,20 @@ def test_a_pattern_of_blocks_is_stacked_as_often_as_it_repeats() -> None:
 def test_the_parts_of_all_devices_make_up_the_weights(model: str, devices: int) -> None:
     specs = tensor_specs(MODELS[model])
     for case in cases(model, devices):
-        pins = case.pins
-        arrays = jax.tree.leaves(abstract_params(specs, pins, abstract_mesh(pins.axes)))
+        constraints = case.constraints
+        arrays = jax.tree.leaves(
+            abstract_params(specs, constraints, abstract_mesh(constraints.axes))
+        )
         for spec, array in zip(every_spec(specs), arrays, strict=True):
             local = array.sharding.shard_shape(array.shape)
-            assert np.prod(local) * 4 == spec.device_nbytes(pins), case
+            assert np.prod(local) * 4 == spec.device_nbytes(constraints), case
 
 
 def test_first_values_have_the_spread_that_keeps_matmuls_in_size() -> None:
-    pins = alone("moe").pins
+    constraints = alone("moe").constraints
     specs = tensor_specs(MODELS["moe"])
-    with jax.set_mesh(device_mesh(pins.axes)):
-        made = init_params(specs, pins, jax.random.key(1))
+    with jax.set_mesh(device_mesh(constraints.axes)):
+        made = init_params(specs, constraints, jax.random.key(1))
     for spec, array in zip(every_spec(specs), jax.tree.leaves(made), strict=True):
         value = np.asarray(array)
         assert value.shape == spec.shape

@@ -18,7 +18,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.model.forward import Program
 from rooflight.program.shardings import abstract_mesh
 from rooflight.program.train import TrainState, abstract_state
@@ -30,9 +30,9 @@ def state_of(**changes: object) -> TrainState:
     graph, mesh = model_graph(model), parse_mesh("Z=4,X=4", on="v5e:4x4")
     dims = dim_sizes(graph, batch=16, seq=4096)
     layout = parse_layout("dp=Z,fsdp=X")
-    pins = pins_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
-    program = replace(Program(model, pins, weights="bf16", compute="bf16"), **changes)
-    described = abstract_mesh(pins.axes)
+    constraints = constraints_of(graph, layout, mesh=mesh, dims=dims, dtype=DTYPES["bf16"])
+    program = replace(Program(model, constraints, weights="bf16", compute="bf16"), **changes)
+    described = abstract_mesh(constraints.axes)
     with jax.sharding.use_abstract_mesh(described):
         return abstract_state(program, optax.adam(1e-3), described)
 

@@ -16,7 +16,7 @@ from program_cases import MODELS, cases, covering
 from rooflight.models.graph.build import model_graph
 from rooflight.plan.training.memory.framework import FRAMEWORKS
 from rooflight.plan.training.search.options import schedules_of
-from rooflight.plan.training.search.space import patterns
+from rooflight.plan.training.search.space import templates
 
 HERE = Path(__file__).parent
 GRADIENT = 1e-5  # of a tensor's largest element
@@ -48,7 +48,7 @@ def test_layouts_that_cover_all_pairs_of_schemes_train_as_one_device_does(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_layout_of_the_planner_is_left_out_on_sixteen_devices(model: str) -> None:
-    named = [layout.text for layout in patterns(model_graph(MODELS[model]))]
+    named = [layout.text for layout in templates(model_graph(MODELS[model]))]
     assert [case.layout.text for case in cases(model, 16)] == named
 
 

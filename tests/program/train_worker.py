@@ -67,10 +67,10 @@ def batch_of(step: int, program: Program) -> Batch:
 
 def start_of(model: str) -> Tree:
     """Weights as numpy arrays, with vectors that are neither zeros nor ones."""
-    pins = alone(model).pins
-    with jax.set_mesh(device_mesh(pins.axes)):
+    constraints = alone(model).constraints
+    with jax.set_mesh(device_mesh(constraints.axes)):
         key = jax.random.key(SEEDS[model])
-        made = init_params(Program(MODELS[model], pins).specs, pins, key)
+        made = init_params(Program(MODELS[model], constraints).specs, constraints, key)
         made = jax.tree.map(np.asarray, made)
     rng = np.random.default_rng(SEEDS[model])
 
@@ -89,14 +89,14 @@ def train(case: Case, start: Tree, microbatches: int) -> Run:
     model = MODELS[case.model]
     table = make_schedule("1f1b", stages=STAGES, microbatches=microbatches)
     schedule = table if case.layout.stages else None
-    program = Program(model, case.pins, remat="dots", zero=1, schedule=schedule)
+    program = Program(model, case.constraints, remat="dots", zero=1, schedule=schedule)
     optimizer = optax.sgd(0.05, momentum=0.9)
-    mesh = device_mesh(program.pins.axes)
+    mesh = device_mesh(program.constraints.axes)
     if program.staging:
         layers = to_stages(model, program.staging, start.layers, np.stack)
         start = start._replace(layers=layers)
     with jax.set_mesh(mesh):
-        like = abstract_params(program.specs, program.pins, mesh)
+        like = abstract_params(program.specs, program.constraints, mesh)
         params = jax.tree.map(put, start, like)
         state = begin_state(program, optimizer, params)
         step = make_train_step(program, optimizer, microbatches=microbatches)

@@ -15,9 +15,9 @@ from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import degrees_of, nearest_runs
 from rooflight.plan.training.memory.remat import Remat, parse_remat
 from rooflight.plan.training.search.candidate import Candidate, Question
+from rooflight.plan.training.search.constraint import LayoutConstraint, degrees_text, region_of
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import Wanted, degrees_text, region_of
 from rooflight.units import format_si
 
 # The framework whose layouts, memory and schedules are nearest to those of a row's software.
@@ -81,7 +81,7 @@ def planned_question(question: ReplayQuestion, recipe: str | None = None) -> Que
     )
 
 
-def published_layout(question: ReplayQuestion) -> Wanted:
+def published_layout(question: ReplayQuestion) -> LayoutConstraint:
     """What a source says of a layout; recomputation that it does not mention is free."""
     run = question.run
     degrees = dict.fromkeys(_SCHEMES, 1) | degrees_of(run.layout, run.mesh)
@@ -89,7 +89,7 @@ def published_layout(question: ReplayQuestion) -> Wanted:
     micro, is_staged = run.micro, degrees["pp"] > 1
     if is_staged and micro.virtual > 1:
         text += f",vp={micro.virtual}"
-    return Wanted(
+    return LayoutConstraint(
         text or "one chip",
         degrees,
         _stated_remat(question),
@@ -155,7 +155,7 @@ def reached(question: ReplayQuestion) -> tuple[Question, Candidate | None, str]:
     return planned_question(question), None, missed
 
 
-def _reached(planned: Question, wanted: Wanted) -> tuple[Candidate | None, str]:
+def _reached(planned: Question, wanted: LayoutConstraint) -> tuple[Candidate | None, str]:
     """The fastest of the layouts that have what ran, or why there is none."""
     try:
         region, outside = region_of(wanted, planned)

@@ -21,8 +21,8 @@ from rooflight.measure.published.rows import (
     read_rows,
     shipped_rows,
 )
+from rooflight.plan.training.search.constraint import region_of
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import region_of
 from rooflight.units import format_seconds
 
 from ..dated_figure import today, write_figure

@@ -41,11 +41,11 @@ def main(folder: str, what: str, layout: str) -> None:
     model = replace(MODEL, d_model=1024, vocab=8192, layers=(Repeat((_BLOCK,), 6),))
     run = Run(replace(small_plan(axes, mesh_text, "v5e:2x2"), model=model), "tokens", folder, 10)
     program = make_program(run.plan)
-    mesh, optimizer = device_mesh(program.pins.axes), make_optimizer(run, program)
+    mesh, optimizer = device_mesh(program.constraints.axes), make_optimizer(run, program)
     with jax.set_mesh(mesh):
         checkpoints = Checkpoints(run, tell=lambda *_, **__: None)
         if what == "save":
-            params = init_params(program.specs, program.pins, jax.random.key(0))
+            params = init_params(program.specs, program.constraints, jax.random.key(0))
             checkpoints.save(1, begin_state(program, optimizer, params))
             checkpoints.close()
             return

@@ -66,11 +66,11 @@ def main(folder: str, texts: list[str]) -> None:
     for text in texts:
         run = _run(folder, text)
         program = make_program(run.plan)
-        mesh, optimizer = device_mesh(program.pins.axes), make_optimizer(run, program)
+        mesh, optimizer = device_mesh(program.constraints.axes), make_optimizer(run, program)
         with jax.set_mesh(mesh):
             checkpoints = Checkpoints(run, tell=lambda *_, **__: None)
             if first is None:
-                params = init_params(program.specs, program.pins, jax.random.key(0))
+                params = init_params(program.specs, program.constraints, jax.random.key(0))
                 state = begin_state(program, optimizer, params)
                 checkpoints.save(1, state)
                 checkpoints.close()

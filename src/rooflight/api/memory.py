@@ -20,9 +20,9 @@ from rooflight.plan.training.memory.recipe import parse_recipe
 from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.plan.training.questions.fixes import Fit, Unknown, fit_job
 from rooflight.plan.training.search.candidate import job_of
+from rooflight.plan.training.search.constraint import parse_constraint, region_of
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import search_training
-from rooflight.plan.training.search.wanted import parse_wanted, region_of
 
 _DEGREES = re.compile(r"=\s*\d")
 
@@ -103,7 +103,7 @@ def _placed(
         )
     name = framework if framework not in (None, "none") else None
     question = train_question(graph, on, *sizes, DTYPES["bf16"], framework=name)
-    region, _ = region_of(parse_wanted(layout, graph), question)
+    region, _ = region_of(parse_constraint(layout, graph), question)
     best = search_training(replace(question, region=region), count=1).candidates
     if best:
         return best[0].layout, best[0].mesh

@@ -24,10 +24,10 @@ from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.plan.training.questions.why_not import WhyNot, best_of
 from rooflight.plan.training.questions.why_not import why_not as answer_why_not
 from rooflight.plan.training.search.candidate import Candidate, Question, Rank, price_one
+from rooflight.plan.training.search.constraint import parse_constraint, region_of
 from rooflight.plan.training.search.plan import plan_record, rounded_batch, train_question
 from rooflight.plan.training.search.plan import plan_training as search_plan
 from rooflight.plan.training.search.run import Search, Watch
-from rooflight.plan.training.search.wanted import parse_wanted, region_of
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.units import parse_count, parse_part
 
@@ -49,7 +49,7 @@ class TrainingQuestion:
 
     def why_not(self, layout: str, best: Candidate) -> WhyNot:
         """A layout of one's own against the best."""
-        return answer_why_not(self.question, parse_wanted(layout, self.question.graph), best)
+        return answer_why_not(self.question, parse_constraint(layout, self.question.graph), best)
 
 
 def training_question(
@@ -148,7 +148,7 @@ def forecast(
         hbm_margin=hbm_margin,
         overlap=overlap,
     ).question
-    region, _ = region_of(parse_wanted(layout, question.graph), question)
+    region, _ = region_of(parse_constraint(layout, question.graph), question)
     found = best_of(replace(question, region=region))
     if found is None:
         raise UsageError(

@@ -29,8 +29,8 @@ from rooflight.plan.training.questions.budget import (
     run_flops,
 )
 from rooflight.plan.training.questions.run_cost import CONVENTION, run_cost
+from rooflight.plan.training.search.constraint import degrees_text
 from rooflight.plan.training.search.plan import plan_training, train_question
-from rooflight.plan.training.search.wanted import degrees_text
 from rooflight.units import format_seconds, parse_count
 
 HELP = "FLOPs, days, dollars and kWh of a training run, or the best model for a budget"

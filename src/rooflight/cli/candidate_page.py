@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rooflight.plan.training.questions.why_not import terms
 from rooflight.plan.training.search.candidate import Candidate
+from rooflight.plan.training.search.constraint import placed_text
 from rooflight.plan.training.search.plan import schedule_text
-from rooflight.plan.training.search.wanted import placed_text
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si

@@ -26,8 +26,8 @@ from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.plan.training.questions.why_not import WhyNot, verdict_on
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
+from rooflight.plan.training.search.constraint import LayoutConstraint, degrees_text
 from rooflight.plan.training.search.plan import train_question
-from rooflight.plan.training.search.wanted import Wanted, degrees_text
 from rooflight.units import format_count, format_seconds, format_si, parse_part
 
 HELP = "seconds of a training step of your own layout, with interval, beside the planner's best"
@@ -117,7 +117,7 @@ def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
         Microbatching(read.microbatches, schedule, read.virtual),
         parse_remat(read.remat, question.graph),
     )
-    wanted = Wanted(Path(getattr(args, "from")[0]).name, {})
+    wanted = LayoutConstraint(Path(getattr(args, "from")[0]).name, {})
     return asked, verdict_on(question, wanted, asked.planned().candidates[0], mine)
 
 

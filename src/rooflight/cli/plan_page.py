@@ -14,9 +14,9 @@ from rooflight.plan.training.search.candidate import (
     counted_seconds,
     extrapolation_of,
 )
+from rooflight.plan.training.search.constraint import placed_text
 from rooflight.plan.training.search.plan import is_close, schedule_text
 from rooflight.plan.training.search.run import Search
-from rooflight.plan.training.search.wanted import placed_text
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si
 

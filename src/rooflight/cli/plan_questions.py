@@ -104,7 +104,7 @@ class PlanCommand:
         return f"{self.title} on {q.on}, {format_count(q.batch * q.seq)} tokens per step"
 
     def planned(self, count: int = 1) -> Search:
-        with progress("patterns", "layouts priced") as watch:
+        with progress("templates", "layouts priced") as watch:
             return self.training.search(count=count, watch=watch)
 
 

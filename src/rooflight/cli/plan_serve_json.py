@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from rooflight.cli.plan_serve_page import FleetPage, standing
+from rooflight.cli.plan_serve_page import FleetPage, verdict
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.questions import saving
@@ -20,8 +20,8 @@ def document(page: FleetPage) -> dict[str, object]:
             chip: _fleet(search.best) if search.best else None
             for chip, search in page.plan.found.items()
         },
-        "standings": {
-            chip: standing(search.best, page.plan.best) for chip, search in page.plan.found.items()
+        "verdicts": {
+            chip: verdict(search.best, page.plan.best) for chip, search in page.plan.found.items()
         },
         "ways": sum(search.num_ways for search in page.plan.found.values()),
         "simulations": sum(search.num_simulations for search in page.plan.found.values()),

@@ -107,13 +107,13 @@ def _chips(page: FleetPage) -> str:
     """The best of each chip; steps that are off by the bar of a calibration move its dollars."""
     header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95", "")
     rows = [
-        [chip, *_cells(search.best), standing(search.best, page.plan.best)]
+        [chip, *_cells(search.best), verdict(search.best, page.plan.best)]
         for chip, search in page.plan.found.items()
     ]
     return table(header, rows, align="llrrrrrrl", keep=("fleet", "chip", "$/h", ""))
 
 
-def standing(fleet: Fleet | None, best: Fleet | None) -> str:
+def verdict(fleet: Fleet | None, best: Fleet | None) -> str:
     """Cheapest, tied with it by its bar, or dearer; two without a bar cannot be told to tie."""
     if fleet is None or best is None:
         return "-"

@@ -6,7 +6,7 @@ from rooflight.api.training import TrainingQuestion
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.compile.aot.environment import compiler_versions, require_compiler
 from rooflight.compile.aot.run import Watch
-from rooflight.compile.findings.standing import NOT_ASKED, Standing, order, stand
+from rooflight.compile.findings.layout_verdict import NOT_ASKED, LayoutVerdict, order, stand
 from rooflight.plan.file.record import Plan
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.run import Search
@@ -18,22 +18,22 @@ class Shortlist:
     """A search in the order that the compiler leaves, and what it said of each layout."""
 
     found: Search
-    standings: tuple[Standing, ...]  # of `found.candidates`
+    verdicts: tuple[LayoutVerdict, ...]  # of `found.candidates`
     compiler: str
 
     @property
     def does_stand(self) -> bool:
-        return self.standings[0].word == "passes"
+        return self.verdicts[0].word == "passes"
 
     @property
     def column(self) -> list[str]:
         """A cell for each row of the plan's table."""
-        return [_cell(one) for one in self.standings]
+        return [_cell(one) for one in self.verdicts]
 
     @property
     def words(self) -> str:
         """What was asked, what came of it, and every layout that does not stand."""
-        asked = [one for one in self.standings if one is not NOT_ASKED]
+        asked = [one for one in self.verdicts if one is not NOT_ASKED]
         good = sum(one.word == "passes" for one in asked)
         seconds = sum(one.seconds for one in asked)
         lines = [
@@ -41,16 +41,16 @@ class Shortlist:
             f" ({self.compiler}, {seconds:.0f} s); their times were not asked for"
         ]
         lines += [
-            f"{place} {one.because}" for place, one in enumerate(self.standings, 1) if one.findings
+            f"{place} {one.because}" for place, one in enumerate(self.verdicts, 1) if one.findings
         ]
-        if self.standings[0] is NOT_ASKED:
-            lines.append(f"1 was not compiled; to ask of all: --verify {len(self.standings)}")
+        if self.verdicts[0] is NOT_ASKED:
+            lines.append(f"1 was not compiled; to ask of all: --verify {len(self.verdicts)}")
         return "\n".join(lines)
 
     def record(self, training: TrainingQuestion) -> Plan:
         """The plan of the first layout; the verdicts are its choices and its alternatives."""
         plan = training.record(self.found)
-        best, *rest = self.standings
+        best, *rest = self.verdicts
         why = (
             f"the fastest that passes when compiled ({self.compiler})"
             if self.does_stand
@@ -75,11 +75,11 @@ def verify_search(training: TrainingQuestion, found: Search, count: int) -> Shor
     plans = [training.record(replace(found, candidates=(c,))) for c in firsts]
     with compile_progress() as watch:
         said = stand(plans, watch_of=lambda place: _labelled(watch, place, len(plans)))
-    standings = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
-    places = order(standings)
+    verdicts = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
+    places = order(verdicts)
     return Shortlist(
         replace(found, candidates=tuple(found.candidates[place] for place in places)),
-        tuple(standings[place] for place in places),
+        tuple(verdicts[place] for place in places),
         _compiler(training.question),
     )
 
@@ -96,7 +96,7 @@ def _compiler(question: Question) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _cell(one: Standing) -> str:
+def _cell(one: LayoutVerdict) -> str:
     if one.word == "findings":
         return f"{len(one.findings)} finding{'s' if len(one.findings) > 1 else ''}"
     size = f", {format_si(one.memory_bytes, 'B')}" if one.memory_bytes else ""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rooflight.cli.candidate_page import candidate_document, short_text
 from rooflight.plan.training.questions.scaling import BENDS, Scaling, ScalingPoint, Smallest
-from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.plan.training.search.constraint import degrees_text
 from rooflight.ui.browser.plan_pictures import lost
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si

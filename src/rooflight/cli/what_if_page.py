@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rooflight.cli.candidate_page import candidate_document, compare, short_text
 from rooflight.plan.training.questions.what_if import KNOBS, WhatIf
-from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.plan.training.search.constraint import degrees_text
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds

@@ -4,7 +4,7 @@ from rooflight.cli.candidate_page import candidate_document, compare, short_text
 from rooflight.plan.training.questions.fixes import Fix
 from rooflight.plan.training.questions.flips import Flip, Flips, Side
 from rooflight.plan.training.questions.why_not import WhyNot
-from rooflight.plan.training.search.wanted import degrees_text
+from rooflight.plan.training.search.constraint import degrees_text
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.units import format_count, format_si
 

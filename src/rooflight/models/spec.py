@@ -46,7 +46,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions: pairs of a head's elements turned by position / theta^(2i/dim)."""
+    """Rotary positions: pairs of a head's elements rotated by position / theta^(2i/dim)."""
 
     theta: float = 10_000.0
     dim: int | None = None  # the part of a head that turns, its first elements; None is all

@@ -1,6 +1,6 @@
-"""`Scope`: the matmuls of one block, each as its pin says and under its name in the graph.
+"""`Scope`: the matmuls of one block, each as its constraint says and under its name in the graph.
 
-In: the ops and weights of a block, and the pins of a layout. Out: einsums whose operands and
+In: the ops and weights of a block, and the constraints of a layout. Out: einsums whose operands and
 results lie where the derivation put them, forward and backward: an operand is typed `reduced` over
 the axes along which its gradient is a pending sum, so jax moves the gradient back the same way.
 """
@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.models.graph.ops import Op
-from rooflight.models.layout.constraints import Path, Pin, Pins
+from rooflight.models.layout.constraints import Constraint, Constraints, Path
 from rooflight.models.spec import Norm
 from rooflight.program.cpu.matmuls import few_rows, few_rows_can
 from rooflight.program.model.layers import normalize
@@ -30,7 +30,7 @@ Moved = tuple[jax.Array, jax.Array]  # where it came from, which keeps its id ta
 class Scope:
     """One block while it is traced. What was moved once is not moved again."""
 
-    pins: Pins
+    constraints: Constraints
     block: int | None
     ops: Mapping[str, Op]
     specs: Mapping[str, TensorSpec]
@@ -39,19 +39,21 @@ class Scope:
     is_inference: bool = False  # no gradient is asked for
     moved: dict[tuple[int, str], Moved] = field(default_factory=dict[tuple[int, str], Moved])
 
-    def pin(self, name: str) -> Pin:
-        return self.pins.ops[self.block, name]
+    def constraint(self, name: str) -> Constraint:
+        return self.constraints.ops[self.block, name]
 
     def matmul(self, name: str, x: jax.Array) -> jax.Array:
         """The contraction of the graph's op `name`, of an activation with its weight."""
-        op, pin = self.ops[name], self.pin(name)
+        op, constraint = self.ops[name], self.constraint(name)
         names = iter(op.params)
         with jax.named_scope(name):
             factors = [
-                self.weight(next(names), pin, i) if t.name[0].isupper() else self.operand(x, pin, i)
+                self.weight(next(names), constraint, i)
+                if t.name[0].isupper()
+                else self.operand(x, constraint, i)
                 for i, t in enumerate(op.contraction.operands)
             ]
-            first, *rest = pin.result
+            first, *rest = constraint.result
             y = self._contract(op.contraction, factors, first)
             for tensor in rest:
                 y = jax.reshard(y, spec_of(tensor))
@@ -66,18 +68,18 @@ class Scope:
             return jax.reshard(few_rows(contraction, *factors), spec_of(result))
         return jnp.einsum(subscripts(contraction), *factors, out_sharding=spec_of(result))
 
-    def operand(self, x: jax.Array, pin: Pin, index: int) -> jax.Array:
+    def operand(self, x: jax.Array, constraint: Constraint, index: int) -> jax.Array:
         """An activation where the matmul takes it."""
-        return self.along(x, pin.operands[index], pin.pending(index))
+        return self.along(x, constraint.operands[index], constraint.pending(index))
 
-    def weight(self, name: str, pin: Pin, index: int) -> jax.Array:
+    def weight(self, name: str, constraint: Constraint, index: int) -> jax.Array:
         """A weight where the matmul takes it, in the dtype of the computation."""
-        path = pin.operands[index]
-        once = self.pins.once(path[-1], self.block)
+        path = constraint.operands[index]
+        once = self.constraints.once(path[-1], self.block)
         value = self.weights[name].astype(self.dtype)
         for tensor in path[:-1]:
             value = jax.reshard(value, spec_of(tensor, reduced=once))
-        return jax.reshard(value, spec_of(path[-1], reduced=pin.pending(index)))
+        return jax.reshard(value, spec_of(path[-1], reduced=constraint.pending(index)))
 
     def along(self, x: jax.Array, path: Path, reduced: Axes = ()) -> jax.Array:
         """An activation taken along a path, one reshard a stop; only the last pends."""
@@ -91,13 +93,13 @@ class Scope:
 
     def vector(self, name: str) -> jax.Array:
         """A scale, a bias or sinks where they meet an activation, their gradient left pending."""
-        pin = self.pins.vectors[self.block, name]
+        constraint = self.constraints.vectors[self.block, name]
         value = self.weights[name].astype(self.dtype)
-        return jax.reshard(value, spec_of(pin.factors[1], reduced=pin.pending(1)))
+        return jax.reshard(value, spec_of(constraint.factors[1], reduced=constraint.pending(1)))
 
     def beside(self, name: str) -> jax.Array:
         """The same with the dims of the activation, for `scaled` and `shifted`."""
-        x, vector = self.pins.vectors[self.block, name].factors
+        x, vector = self.constraints.vectors[self.block, name].factors
         missing = [i for i, d in enumerate(x.dims) if d not in vector.dims]
         return jnp.expand_dims(self.vector(name), missing)
 

@@ -119,14 +119,18 @@ def _itself(spec: TensorSpec) -> TensorSpec:
 
 def _to_optimizer(program: Program, spec: TensorSpec, value: jax.Array) -> jax.Array:
     """A gradient, its sum pending or not, or a weight to where the optimizer has its part."""
-    pins, pending = program.pins, jax.typeof(value).sharding.spec.unreduced
-    source = pins.layout.of_weight(spec.tensor).with_unreduced(tuple(sorted(pending)))
-    return spec.moved(value, reshard(source, spec.state(pins, program.zero), pins.axes), pins)
+    constraints, pending = program.constraints, jax.typeof(value).sharding.spec.unreduced
+    source = constraints.layout.of_weight(spec.tensor).with_unreduced(tuple(sorted(pending)))
+    return spec.moved(
+        value, reshard(source, spec.state(constraints, program.zero), constraints.axes), constraints
+    )
 
 
 def _to_weights(program: Program, spec: TensorSpec, value: jax.Array) -> jax.Array:
-    pins, home = program.pins, program.pins.layout.of_weight(spec.tensor)
-    return spec.moved(value, reshard(spec.state(pins, program.zero), home, pins.axes), pins)
+    constraints, home = program.constraints, program.constraints.layout.of_weight(spec.tensor)
+    return spec.moved(
+        value, reshard(spec.state(constraints, program.zero), home, constraints.axes), constraints
+    )
 
 
 def loss_and_gradients(
@@ -154,9 +158,9 @@ def loss_and_gradients(
 
 
 def _check_no_stages(program: Program) -> None:
-    if program.pins.layout.stages:
+    if program.constraints.layout.stages:
         raise UsageError(
-            f"layout {program.pins.layout.text} has pipeline stages and no schedule to run them",
+            f"layout {program.constraints.layout.text} has pipeline stages but no schedule",
             hint='Program(..., schedule=make_schedule("1f1b", stages=4, microbatches=8))',
         )
 
@@ -206,7 +210,7 @@ def init_state(
     program: Program, optimizer: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
     """The state before the first step, made on the mesh that is set."""
-    return begin_state(program, optimizer, init_params(program.specs, program.pins, key))
+    return begin_state(program, optimizer, init_params(program.specs, program.constraints, key))
 
 
 def begin_state(
@@ -236,7 +240,7 @@ def abstract_state(
 
     Call it under the mesh, `jax.set_mesh` or `jax.sharding.use_abstract_mesh`.
     """
-    params = abstract_params(program.specs, program.pins, mesh)
+    params = abstract_params(program.specs, program.constraints, mesh)
     return jax.eval_shape(partial(_begin, program, optimizer), params)
 
 
@@ -250,4 +254,4 @@ def abstract_batch(program: Program, mesh: Mesh | AbstractMesh, *, batch: int, s
 
 def batch_spec(program: Program) -> PartitionSpec:
     """Rows of a batch go to the devices that read them; all of a row to each."""
-    return PartitionSpec(program.pins.layout.stream.get("B", ()) or None, None)
+    return PartitionSpec(program.constraints.layout.stream.get("B", ()) or None, None)

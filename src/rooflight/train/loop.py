@@ -88,7 +88,7 @@ def _mesh(plan: Plan, program: Program) -> Mesh:
             f"the plan is for {plan.placed().slice.num_chips} chips, and there are {len(devices)}"
         )
     if devices[0].platform != "tpu":
-        return device_mesh(program.pins.axes)
+        return device_mesh(program.constraints.axes)
     found = placed_mesh(make_target(plan.placed()), devices)
     explicit = (AxisType.Explicit,) * len(found.axis_names)
     return Mesh(found.devices, found.axis_names, axis_types=explicit)
@@ -107,7 +107,7 @@ def _begin(
     # On a host's CPU what runs and what compiles share threads, and what runs may wait for a peer
     # that compiles: so each is done before the next.
     params = jax.block_until_ready(
-        init_params(program.specs, program.pins, jax.random.key(run.seed))
+        init_params(program.specs, program.constraints, jax.random.key(run.seed))
     )
     return jax.block_until_ready(begin_state(program, optimizer, params)), 0
 

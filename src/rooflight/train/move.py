@@ -71,7 +71,7 @@ def restore_memory(step: Path, run: Run) -> RestoreMemory:
     """From shapes and shardings alone: no device, no array."""
     check_same_run(run, step)
     program = make_program(run.plan)
-    mesh = abstract_mesh(program.pins.axes)
+    mesh = abstract_mesh(program.constraints.axes)
     with jax.sharding.use_abstract_mesh(mesh):
         leaves = named(abstract_state(program, make_optimizer(run, program), mesh))
     chips = run.plan.placed().slice
@@ -114,7 +114,7 @@ def move(step: Path, run: Run, tell: Tell) -> int:
     """Restores on the devices there are, saves in the run's own folder; gives the step."""
     claim(run)
     program = make_program(run.plan)
-    mesh, optimizer = device_mesh(program.pins.axes), make_optimizer(run, program)
+    mesh, optimizer = device_mesh(program.constraints.axes), make_optimizer(run, program)
     number = read_about(step).step
     with jax.set_mesh(mesh):
         like = jax.tree.map(partial(on_devices, mesh), abstract_state(program, optimizer, mesh))

@@ -1,7 +1,7 @@
 """What a served step expects of the compiler: its collectives, and the bytes of what it keeps.
 
-In: a `ServedStep`. Out: `Expected` collectives, pins for the program, bytes on one device by path,
-and `StateTerm`s. The steps are those of `plan.serving`: weights and caches stay where they are.
+In: a `ServedStep`. Out: `Expected` collectives, constraints of the program, bytes on a device by
+path; and `StateTerm`s. The steps are those of `plan.serving`: weights and caches stay in place.
 """
 
 import math

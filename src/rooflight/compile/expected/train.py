@@ -1,8 +1,8 @@
 """What a plan expects of the compiler: every collective with its count, every weight with its size.
 
-In: a `Plan`. Out: `Expected` collectives and the bytes of each stored
-weight on one device. The steps are those that the program's pins are read off; how often each runs
-follows from how the program is written:
+In: a `Plan`. Out: `Expected` collectives and the bytes of each stored weight on one device. The
+steps are those that the program's constraints are read off; how often each runs follows from how
+the program is written:
 
     forward     each layer, each microbatch; or each tick of a pipeline (`from_plan.schedule`)
     backward    the same, but for sums of weights' gradients that may pend to the end
@@ -22,7 +22,7 @@ from rooflight.algebra.reshard import reshard
 from rooflight.algebra.shapes import device_bytes, local_shape, ways
 from rooflight.algebra.steps import Step
 from rooflight.dtypes import Dtype
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.plan.file.record import Plan
 from rooflight.plan.training.derive.algorithm import pad_routed
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer, token_axes
@@ -48,17 +48,22 @@ class Expected:
 def expected_collectives(plan: Plan) -> list[Expected]:
     """Every collective of a step, in the order of the derivation; equal ones are not joined."""
     setting = setting_of(plan)
-    pins = setting.pins()
+    constraints = setting.constraints()
     layers = [
         expected
         for block, layers, derivation in setting.parts()
-        for expected in _of_block(setting, pins, derivation, block, layers=layers)
+        for expected in _of_block(setting, constraints, derivation, block, layers=layers)
     ]
-    return [*layers, *_of_stages(setting), *_of_update(setting, pins)]
+    return [*layers, *_of_stages(setting), *_of_update(setting, constraints)]
 
 
 def _of_block(
-    setting: ProgramSetting, pins: Pins, derivation: DerivedLayer, block: int | None, *, layers: int
+    setting: ProgramSetting,
+    constraints: Constraints,
+    derivation: DerivedLayer,
+    block: int | None,
+    *,
+    layers: int,
 ) -> Iterator[Expected]:
     rounds = rounds_of(setting.plan)
     for line, is_forward in _steps(setting, derivation, block):
@@ -67,7 +72,7 @@ def _of_block(
             # Both rounds of a tick read the same table of the embedding: it is gathered once.
             is_table = block is None and line.waits == "ahead"
             often = rounds.ticks if is_table else rounds.forward + rounds.backward
-        if not set(line.step.axes) <= set(_pending_axes(line, pins, block)):
+        if not set(line.step.axes) <= set(_pending_axes(line, constraints, block)):
             yield _expected(setting, line.step, line.op.name, setting.compute, layers * often)
 
 
@@ -87,12 +92,12 @@ def _of_stages(setting: ProgramSetting) -> Iterator[Expected]:
             yield Expected("all_reduce", stages, nbytes, 1, param.name, because)
 
 
-def _of_update(setting: ProgramSetting, pins: Pins) -> Iterator[Expected]:
+def _of_update(setting: ProgramSetting, constraints: Constraints) -> Iterator[Expected]:
     """Gradients to the parts of the optimizer, and weights back from them."""
     axes = setting.mesh.axes
     for _, param, layers in setting.stacks():
         stored, state = setting.layout.of_weight(param.tensor), setting.state_of(param)
-        once = pins.once(param.tensor, param.block)
+        once = constraints.once(param.tensor, param.block)
         gradient = gradient_of(stored).with_unreduced(once)
         there = reshard(gradient, replace(gradient, axes=state.axes, unreduced=()), axes)
         for steps, dtype in (
@@ -129,12 +134,12 @@ def _steps(
                 yield line, is_forward
 
 
-def _pending_axes(line: Derived, pins: Pins, block: int | None) -> Axes:
+def _pending_axes(line: Derived, constraints: Constraints, block: int | None) -> Axes:
     """The axes over which the gradient of a weight may pend, if this step is of one."""
     output = line.step.output
     if line.slot != "W" or output.name[0] != "d":
         return ()
-    return pins.once(Tensor(output.name[1:], output.dims, ((),) * len(output.dims)), block)
+    return constraints.once(Tensor(output.name[1:], output.dims, ((),) * len(output.dims)), block)
 
 
 def _expected(

@@ -7,7 +7,7 @@ _TOKENS, _D, _F = 4096, 8192, 28672
 
 
 def feed_forward(x: jax.Array, w_in: jax.Array, w_out: jax.Array) -> jax.Array:
-    """x[B,D] * W_in[D,F], bent, * W_out[F,D]."""
+    """x[B,D] * W_in[D,F], activated, * W_out[F,D]."""
     return jax.nn.relu(x @ w_in) @ w_out
 
 

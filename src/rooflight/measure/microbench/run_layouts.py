@@ -21,7 +21,7 @@ from rooflight.measure.microbench.timing import Call, fastest
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
-from rooflight.plan.training.derive.constraints import pins_of
+from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.model.forward import Program
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import Batch, batch_spec, init_state, make_train_step
@@ -44,12 +44,12 @@ def _program(text: str, axes: str, on: Slice) -> Program:
     """What the planner derives on the measured host, so the steps that are priced are run."""
     graph, mesh = model_graph(MODEL), parse_mesh(axes, on=on)
     dims = dim_sizes(graph, batch=BATCH, seq=SEQ)
-    pins = pins_of(graph, parse_layout(text), mesh=mesh, dims=dims, dtype=DTYPE)
-    return Program(MODEL, pins, zero=1)
+    constraints = constraints_of(graph, parse_layout(text), mesh=mesh, dims=dims, dtype=DTYPE)
+    return Program(MODEL, constraints, zero=1)
 
 
 def _call(program: Program) -> Call:
-    mesh, optimizer = device_mesh(program.pins.axes), optax.adam(_LEARNING_RATE)
+    mesh, optimizer = device_mesh(program.constraints.axes), optax.adam(_LEARNING_RATE)
     rng = np.random.default_rng(0)
     tokens, targets = (rng.integers(0, MODEL.vocab, (BATCH, SEQ), np.int32) for _ in range(2))
     rows = (tokens, targets, np.ones((BATCH, SEQ), np.float32))

@@ -68,8 +68,8 @@ def gemma(config: HfConfig) -> ModelSpec:
 def _gemma_mlp(config: HfConfig, width: int | None = None) -> Mlp:
     """Gemma's first config named the activation in a key that its code then ignored."""
     config.used.add("hidden_act")
-    bent = activation(config, "hidden_activation", "gelu_pytorch_tanh")
-    return Mlp(config.whole("intermediate_size", width), activation=bent)
+    activated = activation(config, "hidden_activation", "gelu_pytorch_tanh")
+    return Mlp(config.whole("intermediate_size", width), activation=activated)
 
 
 def _gemma_scale(config: HfConfig) -> float:
@@ -162,8 +162,8 @@ def olmo2(config: HfConfig) -> ModelSpec:
 def phi3(config: HfConfig) -> ModelSpec:
     """Phi-3 and Phi-4; queries, keys and values in one matrix, which counts the same."""
     heads, window = heads_of(config), config.maybe_whole("sliding_window")
-    turned = int(heads[2] * config.number("partial_rotary_factor", 1.0))
-    rope = rotary(config, dim=turned if turned < heads[2] else None)
+    rotated = int(heads[2] * config.number("partial_rotary_factor", 1.0))
+    rope = rotary(config, dim=rotated if rotated < heads[2] else None)
     mlp = Mlp(config.whole("intermediate_size"), activation=activation(config))
     block = Block(Attention(*heads, window=window, rope=rope), mlp)
     return decoder(config, [block] * config.whole("num_hidden_layers"), eps=1e-5)
@@ -174,9 +174,9 @@ def gpt2(config: HfConfig) -> ModelSpec:
     d_model, heads = config.whole("n_embd"), config.whole("n_head")
     size = d_model // heads
     attention = Attention(heads, heads, size, qkv_bias=True, out_bias=True, rope=None)
-    bent = activation(config, "activation_function", "gelu_new")
+    activated = activation(config, "activation_function", "gelu_new")
     width = config.whole("n_inner", 4 * d_model)
-    mlp = Mlp(width, is_gated=False, has_bias=True, activation=bent)
+    mlp = Mlp(width, is_gated=False, has_bias=True, activation=activated)
     return ModelSpec(
         name="",
         title="",

@@ -1,4 +1,4 @@
-"""`Pins`: where every operand and every result of a program lies, op by op.
+"""`Constraints`: where every operand and every result of a program lies, op by op.
 
 In: what a derivation found (`derive.constraints` writes it). Out: plain data that a program
 follows, so that no compiler is left a choice between collectives. A path is the shardings that a
@@ -17,7 +17,7 @@ Key = tuple[int | None, str]  # the block of an op, None outside the layers, and
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class Constraint:
     """One matmul: the way of each operand to it, and of its result from it.
 
     The last sharding of an operand is the one it is multiplied in; the first of the result is what
@@ -46,8 +46,8 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
-    """A layout with the pins of every matmul of a model.
+class Constraints:
+    """A layout with the constraints of every matmul of a model.
 
     A scale or a bias meets an activation token by token: a matmul whose sum over tokens is only
     in its gradient. Its operands are the activation and the vector.
@@ -55,8 +55,10 @@ class Pins:
 
     layout: Layout
     axes: Mapping[str, int]  # the mesh, outermost axis first
-    ops: Mapping[Key, Pin]
-    vectors: Mapping[Key, Pin] = field(default_factory=dict[Key, Pin])  # by name of the weight
+    ops: Mapping[Key, Constraint]
+    vectors: Mapping[Key, Constraint] = field(
+        default_factory=dict[Key, Constraint]
+    )  # by name of the weight
 
     def once(self, weight: Tensor, block: int | None) -> Axes:
         """The axes over which a weight's gradient may pend until the end of a step.
@@ -64,9 +66,9 @@ class Pins:
         All of its matmuls leave the sum pending, and the weight itself is whole along them.
         """
         uses = [
-            set(pin.pending(i))
-            for (where, _), pin in chain(self.ops.items(), self.vectors.items())
-            for i, tensor in enumerate(pin.factors)
+            set(constraint.pending(i))
+            for (where, _), constraint in chain(self.ops.items(), self.vectors.items())
+            for i, tensor in enumerate(constraint.factors)
             if (tensor.name, tensor.dims) == (weight.name, weight.dims) and where == block
         ]
         own = set(self.layout.of_weight(weight).sharded_over)

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from rooflight.algebra.notation import Axes
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.spec import Attention, Block
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import JAX_DTYPES
@@ -52,21 +52,21 @@ class CacheAxes(NamedTuple):
         return PartitionSpec(self.rows or None, None)
 
 
-def place_of(pins: Pins, block: int) -> CacheAxes:
+def place_of(constraints: Constraints, block: int) -> CacheAxes:
     """Where attention of a block runs, which is where its cache lies."""
-    queries = pins.ops[block, "attention.scores"].factors[0]
+    queries = constraints.ops[block, "attention.scores"].factors[0]
     if "N" in queries.dims:
         return CacheAxes(queries.axes_of("B"), queries.axes_of("N"), ())
     return CacheAxes(*(queries.axes_of(d) for d in "BKG"))
 
 
-def check_rows_only(pins: Pins) -> None:
+def check_rows_only(constraints: Constraints) -> None:
     """Raises if a layout splits what a step of one token a row does not have."""
-    rules = (pins.layout.stream, pins.layout.inner, pins.layout.scores)
-    if pins.layout.stages or any(rule.get("T") for rule in rules):
+    rules = (constraints.layout.stream, constraints.layout.inner, constraints.layout.scores)
+    if constraints.layout.stages or any(rule.get("T") for rule in rules):
         raise UsageError(
-            f"layout {pins.layout.text} splits positions or layers; new tokens and their cache are "
-            "split by rows and heads",
+            f"layout {constraints.layout.text} splits positions or layers; new tokens and their"
+            " cache are split by rows and heads",
             hint="use a layout of dp, fsdp, tp, ws or ep, such as dp=X,tp=Y",
         )
 
@@ -101,13 +101,13 @@ def abstract_cache(
 
     The blocks of a row are spread over the axes `spread`: its positions are split over them.
     """
-    check_rows_only(program.pins)
+    check_rows_only(program.constraints)
     stored = program.compute if dtype is None else dtype
 
     def leaves(block: Block, times: int) -> dict[str, jax.ShapeDtypeStruct]:
-        where = place_of(program.pins, program.model.blocks.index(block))
-        _check_spread(spread, where, program.pins)
-        _check_even(num_blocks, where.rows + spread, program.pins)
+        where = place_of(program.constraints, program.model.blocks.index(block))
+        _check_spread(spread, where, program.constraints)
+        _check_even(num_blocks, where.rows + spread, program.constraints)
         whole = where.latent if block.attention.latent else where.kv
         spec = PartitionSpec(None, where.rows + spread or None, *whole[1:])
         sharding = NamedSharding(mesh, spec)
@@ -133,8 +133,8 @@ def _stored_as(
     yield name + SCALE, jnp.float32, (*entry[:-1], 1)
 
 
-def _check_even(num_blocks: int, rows: Axes, pins: Pins) -> None:
-    ways = math.prod(pins.axes[a] for a in rows)
+def _check_even(num_blocks: int, rows: Axes, constraints: Constraints) -> None:
+    ways = math.prod(constraints.axes[a] for a in rows)
     if num_blocks % ways:
         raise UsageError(
             f"{num_blocks} blocks do not split {ways} ways over {', '.join(rows)}",
@@ -142,13 +142,13 @@ def _check_even(num_blocks: int, rows: Axes, pins: Pins) -> None:
         )
 
 
-def _check_spread(spread: Axes, where: CacheAxes, pins: Pins) -> None:
+def _check_spread(spread: Axes, where: CacheAxes, constraints: Constraints) -> None:
     taken = where.rows + where.heads + where.groups
-    if any(a in taken or a not in pins.axes for a in spread):
-        free = [a for a in pins.axes if a not in taken]
+    if any(a in taken or a not in constraints.axes for a in spread):
+        free = [a for a in constraints.axes if a not in taken]
         raise UsageError(
             f"positions cannot be spread over {', '.join(spread)}: rows and heads have "
-            f"{', '.join(taken) or 'no axes'} of {', '.join(pins.axes)}",
+            f"{', '.join(taken) or 'no axes'} of {', '.join(constraints.axes)}",
             hint=f"spread over {', '.join(free)}" if free else "spread over no axes",
         )
 

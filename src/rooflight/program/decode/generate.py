@@ -1,6 +1,6 @@
 """What a server calls: the inference functions of a program, compiled, the cache updated in place.
 
-In: a `Program`, whose pins are those of a decode step. Out: `Functions`. Shapes are
+In: a `Program`, whose constraints are those of a decode step. Out: `Functions`. Shapes are
 fixed: a call with other shapes compiles again.
 """
 
@@ -43,7 +43,7 @@ class Functions(NamedTuple):
 
 def make_functions(program: Program) -> Functions:
     """Compiles the inference functions of a program, when they are first called."""
-    check_rows_only(program.pins)
+    check_rows_only(program.constraints)
     return Functions(
         prefill=jax.jit(partial(decode.prefill, program)),
         insert=jax.jit(insert, donate_argnums=0),

@@ -1,7 +1,7 @@
 """Inference: a prompt at once, a prompt in chunks, one token per row, a few draft tokens per row.
 
 In: weights, a paged cache, tokens and where they are. Out: logits[B,T,V] or those of each row's
-last token, and the cache. Functions to trace under the mesh of the pins; `generate` compiles them.
+last token, and the cache. Functions to trace under the mesh of a program; `generate` compiles them.
 
     prefill   tokens[B,T] -> last logits[B,V], kept[L,B,T,...]   no cache is read
     extend    tokens[B,T], cache -> h[B,T,D], cache              T = 1, a chunk, draft tokens
@@ -68,7 +68,7 @@ def _keep(
     """Attends as in training, and keeps what a cache would."""
     if spec.latent:
         assert scope.block is not None
-        latent, k_rope = latent_entries(heads, place_of(scope.pins, scope.block))
+        latent, k_rope = latent_entries(heads, place_of(scope.constraints, scope.block))
         kept.append({"latent": latent, "k_rope": k_rope})
     else:
         kept.append({"kv": kv_entry(scope, heads)})

@@ -17,7 +17,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.program.decode.cache import abstract_cache
 from rooflight.program.decode.generate import make_functions
-from rooflight.program.from_plan.served_step import ServedStep, read_step, serving_pins, spread_of
+from rooflight.program.from_plan.served_step import (
+    ServedStep,
+    read_step,
+    serving_constraints,
+    spread_of,
+)
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import JAX_DTYPES, Tree, abstract_params
 from rooflight.program.quantized import quantize_weights
@@ -39,7 +44,7 @@ def build(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:
         dtype=kv,
         spread=spread_of(step),
     )
-    rows = program.pins.layout.stream.get("B", ())
+    rows = program.constraints.layout.stream.get("B", ())
 
     def ids(*shape: int) -> jax.ShapeDtypeStruct:
         by_row = NamedSharding(mesh, PartitionSpec(rows or None))
@@ -53,12 +58,14 @@ def make_program(step: ServedStep) -> Program:
     """The program of a served step; experts receive equally many tokens, as the plan prices."""
     stored = parse_precision(step.dtypes).weights.name
     wide = stored if stored in JAX_DTYPES else "bf16"
-    return Program(step.model, serving_pins(step), weights=wide, compute="bf16", capacity=1.0)
+    return Program(
+        step.model, serving_constraints(step), weights=wide, compute="bf16", capacity=1.0
+    )
 
 
 def _weights(program: Program, step: ServedStep, mesh: Mesh) -> Tree:
     """As they are stored: quantized, the matrices are values beside scales."""
-    params = abstract_params(program.specs, program.pins, mesh)
+    params = abstract_params(program.specs, program.constraints, mesh)
     stored = parse_precision(step.dtypes).weights.name
     if stored in JAX_DTYPES:
         return params

@@ -12,14 +12,14 @@ from rooflight.algebra.notation import Axes
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, place
 from rooflight.hardware.slice import parse_slice
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.codec import dump, load
 from rooflight.plan.file.record import MemoryUse, Part, Time
 from rooflight.plan.serving.step.constraints import (
+    generate_constraints,
     generate_dims,
-    generate_pins,
     generate_setting,
     spread_axes,
 )
@@ -155,9 +155,9 @@ def serving_dims(step: ServedStep, setting: StepSpec) -> dict[str, int]:
     return generate_dims(setting, rows=step.rows, context=step.context)
 
 
-def serving_pins(step: ServedStep) -> Pins:
+def serving_constraints(step: ServedStep) -> Constraints:
     """What the program of a served step follows."""
-    return generate_pins(serving_setting(step), rows=step.rows, context=step.context)
+    return generate_constraints(serving_setting(step), rows=step.rows, context=step.context)
 
 
 def spread_of(step: ServedStep) -> Axes:

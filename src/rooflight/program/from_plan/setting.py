@@ -12,11 +12,11 @@ from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Graph, Op, Param
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import Layout, parse_layout
 from rooflight.models.layout.zero import data_axes, split_state
 from rooflight.plan.file.record import Plan
-from rooflight.plan.training.derive.constraints import derive_ops, pins_of, without_lone_axes
+from rooflight.plan.training.derive.constraints import constraints_of, derive_ops, without_lone_axes
 from rooflight.plan.training.derive.derivation import DerivedLayer
 from rooflight.plan.training.memory.recipe import parse_recipe
 from rooflight.program.from_plan.schedule import rounds_of
@@ -34,8 +34,10 @@ class ProgramSetting:
     compute: Dtype
     weights: Dtype
 
-    def pins(self) -> Pins:
-        return pins_of(self.graph, self.layout, mesh=self.mesh, dims=self.dims, dtype=self.compute)
+    def constraints(self) -> Constraints:
+        return constraints_of(
+            self.graph, self.layout, mesh=self.mesh, dims=self.dims, dtype=self.compute
+        )
 
     def derive(self, ops: Iterable[Op]) -> DerivedLayer:
         return derive_ops(

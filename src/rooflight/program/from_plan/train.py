@@ -36,11 +36,11 @@ def build_here(plan: Plan) -> tuple[Any, tuple[Any, ...]]:
 
 
 def make_program(plan: Plan) -> Program:
-    """The program of a plan: its pins, its dtypes, its remat policy."""
+    """The program of a plan: its constraints, its dtypes, its remat policy."""
     setting, recipe = setting_of(plan), parse_recipe(plan.recipe)
     return Program(
         plan.model,
-        setting.pins(),
+        setting.constraints(),
         weights=setting.weights.name,
         compute=setting.compute.name,
         gradients=(recipe.gradients or recipe.compute).name,

@@ -4,7 +4,7 @@
     q, k, v -> attended_heads[B_X,T,K_Y,G,H]            one kernel
     attended_heads[B_X,T,K_Y,G,H] * W_o[K_Y,G,H,D] -> attended[B_X,T,D]{U_Y}
 
-Where positions are split (context parallelism) the pins bring each device all keys of its queries:
+Where positions are split (context parallelism) constraints bring a device all keys of its queries:
 gathered along S, or exchanged for heads. The kernel is local in every layout.
 """
 
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
 from rooflight.models.graph.ops import Mask
-from rooflight.models.layout.constraints import Pin
+from rooflight.models.layout.constraints import Constraint
 from rooflight.models.spec import Attention, Latent, Norm, Rope
 from rooflight.program.attention.kernels import attend
 from rooflight.program.attention.tile import KEPT
@@ -80,7 +80,7 @@ def _grouped(
 
 
 def _turned(x: jax.Array, rope: Rope, head_dim: int, positions: jax.Array | None) -> jax.Array:
-    """x[B,T,...,H] turned by its positions, which are brought to where it is."""
+    """x[B,T,...,H] rotated by its positions, which are brought to where it is."""
     if positions is not None:
         positions = jax.reshard(positions, PartitionSpec(*jax.typeof(x).sharding.spec[:2]))
     at = x.shape[1] if positions is None else positions
@@ -95,7 +95,7 @@ def _latent(
     norm: Norm,
     positions: jax.Array | None,
 ) -> Heads:
-    """Queries and keys in two parts: without positions, and turned by them."""
+    """Queries and keys in two parts: without positions, and rotated by them."""
     source = h
     if latent.query_rank:
         source = scope.norm("attention_q_norm.norm", scope.matmul("attention.q_down", h), norm)
@@ -113,20 +113,20 @@ def _latent(
 def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Array:
     """Scores, softmax and weighted values in one kernel, under the name of what lies between."""
     q, k, v, _ = heads
-    scores = [scope.pin(n) for n in ("attention.scores", "attention.rope_scores")[: len(q)]]
-    weighted = scope.pin("attention.mix")
+    scores = [scope.constraint(n) for n in ("attention.scores", "attention.rope_scores")[: len(q)]]
+    weighted = scope.constraint("attention.mix")
     taken = [
-        *(_Taken(x, pin, 0) for x, pin in zip(q, scores, strict=True)),
-        *(_Taken(x, pin, 1) for x, pin in zip(k, scores, strict=True)),
+        *(_Taken(x, constraint, 0) for x, constraint in zip(q, scores, strict=True)),
+        *(_Taken(x, constraint, 1) for x, constraint in zip(k, scores, strict=True)),
         _Taken(v, weighted, 1),
     ]
     sinks = scope.vector("attention.Sinks") if spec.has_sinks else None
     positions = taken[0].place.axes_of("T")
     local = partial(_local, parts=len(q), spec=spec, kernel=kernel, positions=positions)
-    if positions or scope.pins.layout.stages:
+    if positions or scope.constraints.layout.stages:
         attended = _mapped(scope, local, taken, sinks, weighted.result[0])
     else:
-        arrays = [scope.along(t.value, t.pin.operands[t.at]) for t in taken]
+        arrays = [scope.along(t.value, t.constraint.operands[t.at]) for t in taken]
         with jax.named_scope("attention.softmax"):
             attended = local(*arrays, sinks=sinks)
     with jax.named_scope("attention.mix"):
@@ -140,12 +140,12 @@ class _Taken(NamedTuple):
     """An array and the matmul that takes it."""
 
     value: jax.Array
-    pin: Pin
+    constraint: Constraint
     at: int
 
     @property
     def place(self) -> Tensor:
-        return self.pin.factors[self.at]
+        return self.constraint.factors[self.at]
 
 
 def _mapped(
@@ -156,8 +156,8 @@ def _mapped(
     missing = [tuple(a for a in every if a not in t.place.sharded_over) for t in taken]
     arrays: list[jax.Array] = []
     for t, reduced in zip(taken, missing, strict=True):
-        with jax.named_scope(t.pin.op):
-            arrays.append(scope.along(t.value, t.pin.operands[t.at], reduced))
+        with jax.named_scope(t.constraint.op):
+            arrays.append(scope.along(t.value, t.constraint.operands[t.at], reduced))
 
     heads = None if sinks is None else jax.typeof(sinks).sharding.spec
 
@@ -168,7 +168,7 @@ def _mapped(
 
     specs = [spec_of(t.place, reduced=r) for t, r in zip(taken, missing, strict=True)]
     with jax.named_scope("attention.softmax"):
-        stages = scope.pins.layout.stages
+        stages = scope.constraints.layout.stages
         run = map_blocks(mapped, (heads, *specs), spec_of(result), stages=stages)
         return run(sinks, *arrays)
 
@@ -200,7 +200,7 @@ def _local(
 
 
 def _aligned(parts: list[jax.Array]) -> list[jax.Array]:
-    """The turned part of a latent key is shared by all heads."""
+    """The rotated part of a latent key is shared by all heads."""
     first, *rest = parts
     heads = jnp.zeros_like(first[..., :1])
     return [first, *(x if x.ndim == first.ndim else x[:, :, None] + heads for x in rest)]

@@ -43,7 +43,7 @@ def routed_mlp(scope: Scope, moe: Moe, m: jax.Array, *, capacity: float | None) 
 
 def _token_place(scope: Scope) -> Tensor:
     """Tokens where they are routed: split as the stream is, and whole along D."""
-    rule = scope.pins.layout.stream
+    rule = scope.constraints.layout.stream
     return Tensor("m", ("B", "T", "D"), (rule.get("B", ()), rule.get("T", ()), ()))
 
 
@@ -58,7 +58,7 @@ def _send(
     """sent_x[E,C,D], and the places [B,T,k] and weights [B,T,k] of each token's choices."""
     tokens = _token_place(scope)
     row, routed = spec_of(tokens), spec_of(_routed_place(tokens))
-    ways = math.prod(scope.pins.axes[a] for a in tokens.sharded_over)
+    ways = math.prod(scope.constraints.axes[a] for a in tokens.sharded_over)
     size = num_places(moe, m.shape[0] * m.shape[1] // ways, capacity)
 
     def local(
@@ -79,7 +79,7 @@ def _send(
     bias = scope.weights.get("router.B_choice")
     with jax.named_scope("experts.dispatch"):
         bias = None if bias is None else jax.reshard(bias, PartitionSpec(None))
-        stages = scope.pins.layout.stages
+        stages = scope.constraints.layout.stages
         run = map_blocks(local, (row, row, PartitionSpec(None)), (routed, row, row), stages=stages)
         return run(jax.reshard(m, row), jax.reshard(logits, row), bias)
 
@@ -93,11 +93,13 @@ def _bring_back(scope: Scope, fed: jax.Array, places: jax.Array, weights: jax.Ar
         rows = fed.reshape(-1, fed.shape[-1]).at[places].get(mode="fill", fill_value=0)
         return jnp.einsum("btkd,btk->btd", rows, weights)
 
-    pin = scope.pins.ops.get((scope.block, "experts.combine"))  # none where nothing moves
-    result = scope.pins.layout.of_activation(scope.ops["experts.combine"].contraction.result)
+    constraint = scope.constraints.ops.get(
+        (scope.block, "experts.combine")
+    )  # none where nothing moves
+    result = scope.constraints.layout.of_activation(scope.ops["experts.combine"].contraction.result)
     with jax.named_scope("experts.combine"):
-        fed = fed if pin is None else scope.along(fed, pin.operands[0])
-        run = map_blocks(local, (routed, row, row), row, stages=scope.pins.layout.stages)
+        fed = fed if constraint is None else scope.along(fed, constraint.operands[0])
+        run = map_blocks(local, (routed, row, row), row, stages=scope.constraints.layout.stages)
         fed = run(jax.reshard(fed, routed), places, weights)
         return checkpoint_name(jax.reshard(fed, spec_of(result)), "experts.combine")
 

@@ -1,6 +1,6 @@
-"""`Program`: a model under the pins of a layout, and its forward pass.
+"""`Program`: a model under the constraints of a layout, and its forward pass.
 
-In: a `ModelSpec`, `Pins`, weights as a `Tree`. Out: functions to trace under the mesh of the pins:
+In: a `ModelSpec`, `Constraints`, weights as a `Tree`. Out: functions to trace under their mesh:
 
     tokens[B,T] -> x[B,T,D] -> the layers, one scan a run of equal patterns -> h[B,T,D]
 
@@ -21,7 +21,7 @@ from rooflight.algebra.notation import Axes, Tensor
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import Op
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.slots import Schedule
 from rooflight.models.spec import Block, Mlp, ModelSpec, NormPlace, Repeat
 from rooflight.program.attention.kernels import attend
@@ -46,7 +46,7 @@ class Program:
     """What is run: everything but the arrays."""
 
     model: ModelSpec
-    pins: Pins
+    constraints: Constraints
     weights: str = "f32"  # dtype in which weights are stored
     compute: str = "f32"  # dtype of matmuls and activations
     gradients: str = "f32"  # dtype in which gradients of microbatches add up
@@ -90,13 +90,13 @@ def with_pending_gradients(program: Program, params: Tree, *, stacked: Axes | No
     A weight whose every matmul leaves its gradient pending over an axis (data parallelism) is
     marked as reduced over it; `lax.scan` over microbatches then adds up local parts.
     """
-    pins = program.pins
+    constraints = program.constraints
 
     def marked(spec: TensorSpec) -> PartitionSpec:
-        once = pins.once(spec.tensor, spec.block)
+        once = constraints.once(spec.tensor, spec.block)
         if stacked is None or spec.times is None:
-            return spec.spec(pins, reduced=once)
-        return spec_of(pins.layout.of_weight(spec.tensor), reduced=once, stacked=stacked)
+            return spec.spec(constraints, reduced=once)
+        return spec_of(constraints.layout.of_weight(spec.tensor), reduced=once, stacked=stacked)
 
     specs = map_specs(marked, program.specs)
     return jax.tree.map(jax.reshard, params, specs)
@@ -110,21 +110,21 @@ def embed(
     Tokens are at `positions` [B,T], or else from 0 on.
     """
     scope, model = frame_scope(program, params), program.model
-    pin = scope.pin("embedding.tokens")
-    onehot = pin.factors[0]
+    constraint = scope.constraint("embedding.tokens")
+    onehot = constraint.factors[0]
     ids = spec_of(Tensor("ids", onehot.dims[:2], onehot.axes[:2]))
     with jax.named_scope("embedding.tokens"):
         look_up = map_blocks(
             partial(_look_up, vocab=onehot.axes_of("V")),
-            (ids, spec_of(pin.factors[1], reduced=pin.pending(1))),
-            spec_of(pin.result[0]),
-            stages=program.pins.layout.stages,
+            (ids, spec_of(constraint.factors[1], reduced=constraint.pending(1))),
+            spec_of(constraint.result[0]),
+            stages=program.constraints.layout.stages,
         )
-        x = look_up(jax.reshard(tokens, ids), scope.weight("embedding.W_embed", pin, 1))
-        for tensor in pin.result[1:]:
+        x = look_up(jax.reshard(tokens, ids), scope.weight("embedding.W_embed", constraint, 1))
+        for tensor in constraint.result[1:]:
             x = jax.reshard(x, spec_of(tensor))
         if model.num_positions:
-            split = Tensor("W_positions", ("L", "D"), ((), pin.result[-1].axes_of("D")))
+            split = Tensor("W_positions", ("L", "D"), ((), constraint.result[-1].axes_of("D")))
             rows = scope.weights["embedding.W_positions"].astype(scope.dtype)
             x = x + _rows_at(jax.reshard(rows, spec_of(split)), positions, x)
         return x if model.embedding_scale is None else x * model.embedding_scale
@@ -210,7 +210,7 @@ def _scope(
 ) -> Scope:
     ops = _ops(program.model, block)
     compute = JAX_DTYPES[program.compute]
-    return Scope(program.pins, block, ops, specs, weights, compute, program.is_inference)
+    return Scope(program.constraints, block, ops, specs, weights, compute, program.is_inference)
 
 
 @lru_cache(maxsize=256)
@@ -265,8 +265,8 @@ def _feed(scope: Scope, program: Program, block: Block, m: jax.Array) -> jax.Arr
     gate = scope.matmul("mlp.gate", m) if block.mlp.is_gated else None
     up = scope.matmul("mlp.in", m)
     with jax.named_scope("mlp.act"):
-        bent = checkpoint_name(activate(block.mlp, gate, up), "mlp.act")
-    return scope.matmul("mlp.out", bent)
+        activated = checkpoint_name(activate(block.mlp, gate, up), "mlp.act")
+    return scope.matmul("mlp.out", activated)
 
 
 # Rematerialisation by name: the planner's policies as policies of `jax.checkpoint`.

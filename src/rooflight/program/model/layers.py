@@ -26,7 +26,7 @@ def normalize(x: jax.Array, norm: Norm, *, num_dims: int = 1) -> jax.Array:
 def rotary_table(
     rope: Rope, head_dim: int, positions: int | jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """cos and sin [..., turned part / 2] of positions [T] or [B,T]; a number is T from 0 on."""
+    """cos and sin [..., rotated part / 2] of positions [T] or [B,T]; a number is T from 0 on."""
     turns, stretch = frequencies(rope, head_dim)
     at = jnp.arange(positions) if isinstance(positions, int) else positions
     angles = at.astype(jnp.float32)[..., None] * jnp.asarray(turns)
@@ -34,7 +34,7 @@ def rotary_table(
 
 
 def frequencies(rope: Rope, head_dim: int) -> tuple[list[float], float]:
-    """Radians a position of each pair, and the factor on what is turned."""
+    """Radians a position of each pair, and the factor on what is rotated."""
     dim = rope.dim or head_dim
     plain = [rope.theta ** (-i / dim) for i in range(0, dim, 2)]
     scaling = rope.scaling
@@ -76,16 +76,18 @@ def rotate(x: jax.Array, table: tuple[jax.Array, jax.Array], rope: Rope) -> jax.
     extra = (1,) * (x.ndim - 3)
     cos, sin = (t.reshape(*t.shape[:-1], *extra, t.shape[-1]) for t in table)
     dim = 2 * cos.shape[-1]
-    turned, rest = x[..., :dim].astype(jnp.float32), x[..., dim:]
+    rotated, rest = x[..., :dim].astype(jnp.float32), x[..., dim:]
     if rope.is_interleaved:
-        pairs = turned.reshape(*turned.shape[:-1], dim // 2, 2)
+        pairs = rotated.reshape(*rotated.shape[:-1], dim // 2, 2)
         one, two = pairs[..., 0], pairs[..., 1]
-        turned = jnp.stack([one * cos - two * sin, two * cos + one * sin], -1).reshape(turned.shape)
+        rotated = jnp.stack([one * cos - two * sin, two * cos + one * sin], -1).reshape(
+            rotated.shape
+        )
     else:
-        one, two = turned[..., : dim // 2], turned[..., dim // 2 :]
-        turned = jnp.concatenate([one * cos - two * sin, two * cos + one * sin], -1)
-    turned = turned.astype(x.dtype)
-    return jnp.concatenate([turned, rest], -1) if rest.shape[-1] else turned
+        one, two = rotated[..., : dim // 2], rotated[..., dim // 2 :]
+        rotated = jnp.concatenate([one * cos - two * sin, two * cos + one * sin], -1)
+    rotated = rotated.astype(x.dtype)
+    return jnp.concatenate([rotated, rest], -1) if rest.shape[-1] else rotated
 
 
 def activate(mlp: Mlp, gate: jax.Array | None, up: jax.Array) -> jax.Array:
@@ -94,15 +96,15 @@ def activate(mlp: Mlp, gate: jax.Array | None, up: jax.Array) -> jax.Array:
         assert gate is not None and mlp.limit is not None
         gate, up = jnp.minimum(gate, mlp.limit), jnp.clip(up, -mlp.limit, mlp.limit)
         return (up + 1) * gate * jax.nn.sigmoid(_CLIPPED_SLOPE * gate)
-    bent = up if gate is None else gate
+    activated = up if gate is None else gate
     match mlp.activation:
         case "silu":
-            bent = jax.nn.silu(bent)
+            activated = jax.nn.silu(activated)
         case "relu":
-            bent = jax.nn.relu(bent)
+            activated = jax.nn.relu(activated)
         case _:
-            bent = jax.nn.gelu(bent, approximate=mlp.activation == "gelu_tanh")
-    return bent if gate is None else bent * up
+            activated = jax.nn.gelu(activated, approximate=mlp.activation == "gelu_tanh")
+    return activated if gate is None else activated * up
 
 
 def softcapped(x: jax.Array, cap: float | None) -> jax.Array:

@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
-from rooflight.models.layout.constraints import Pin
+from rooflight.models.layout.constraints import Constraint
 from rooflight.program.matmuls import Scope
 from rooflight.program.model.forward import Program, frame_scope, hidden
 from rooflight.program.model.layers import softcapped
@@ -45,13 +45,13 @@ def head_loss(
 ) -> jax.Array:
     """The same from h[B,T,D] on."""
     scope = frame_scope(program, params)
-    op, pin = scope.ops["head.logits"], scope.pin("head.logits")
+    op, constraint = scope.ops["head.logits"], scope.constraint("head.logits")
     h, table = _before_the_layers(h, scope.weights[op.params[0]])
     scope = replace(scope, weights={**scope.weights, op.params[0]: table})
     with jax.named_scope(op.name):
-        table = scope.weight(op.params[0], pin, 1)
+        table = scope.weight(op.params[0], constraint, 1)
         bias = scope.beside(op.params[1]) if op.params[1:] else None
-        return _mapped(program, scope, pin, (h, table), bias, (targets, weights))
+        return _mapped(program, scope, constraint, (h, table), bias, (targets, weights))
 
 
 @jax.custom_vjp
@@ -77,13 +77,13 @@ _before_the_layers.defvjp(_nothing_kept, _barrier)
 def _mapped(
     program: Program,
     scope: Scope,
-    pin: Pin,
+    constraint: Constraint,
     factors: tuple[jax.Array, jax.Array],
     bias: jax.Array | None,
     rows: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
     """The loss of each device's tokens over its part of the vocabulary, then the sums."""
-    place = pin.result[0]
+    place = constraint.result[0]
     head = Head(place, is_tied=program.model.is_tied, softcap=program.model.softcap)
     row = spec_of(Tensor("targets", place.dims[:2], place.axes[:2]))
 
@@ -98,12 +98,12 @@ def _mapped(
         assert isinstance(total, jax.Array)
         return lax.psum(total, head.tokens) if head.tokens else total
 
-    specs = [spec_of(t, reduced=pin.pending(i)) for i, t in enumerate(pin.factors)]
+    specs = [spec_of(t, reduced=constraint.pending(i)) for i, t in enumerate(constraint.factors)]
     beside = None if bias is None else jax.typeof(bias).sharding.spec
     moved = [jax.reshard(x, row) for x in rows]
-    stages = program.pins.layout.stages
+    stages = program.constraints.layout.stages
     run = map_blocks(local, (*specs, beside, row, row), PartitionSpec(), stages=stages)
-    return run(scope.operand(factors[0], pin, 0), factors[1], bias, *moved)
+    return run(scope.operand(factors[0], constraint, 0), factors[1], bias, *moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """`TensorSpec`: one description a weight, off which everything about parameters is read.
 
-In: a model and its pins. Out: abstract arrays with shardings, arrays born on the mesh, byte counts.
+In: a model and its constraints. Out: abstract arrays with shardings, arrays born on a mesh, sizes.
 Layers are stacked as they are scanned: a run repeats a pattern of blocks, and each weight of each
 block of the pattern has one leading dim, as long as the run.
 """
@@ -20,7 +20,7 @@ from rooflight.algebra.steps import Step
 from rooflight.dtypes import DTYPES, Dtype, parse_dtype
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import Graph, Param
-from rooflight.models.layout.constraints import Pins
+from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.zero import data_axes, split_state
 from rooflight.models.spec import ModelSpec, Moe, Repeat
 from rooflight.program.shardings import spec_of
@@ -51,31 +51,35 @@ class TensorSpec:
     def nbytes(self) -> int:
         return self.dtype.nbytes(self.num_elements)
 
-    def spec(self, pins: Pins, *, reduced: Axes = ()) -> PartitionSpec:
-        stored = pins.layout.of_weight(self.tensor)
-        stacked = None if self.times is None else pins.layout.stages
+    def spec(self, constraints: Constraints, *, reduced: Axes = ()) -> PartitionSpec:
+        stored = constraints.layout.of_weight(self.tensor)
+        stacked = None if self.times is None else constraints.layout.stages
         return spec_of(stored, reduced=reduced, stacked=stacked)
 
-    def state(self, pins: Pins, zero: int) -> Tensor:
+    def state(self, constraints: Constraints, zero: int) -> Tensor:
         """One layer of it where the optimizer keeps its part: split over data axes with zero 1."""
-        stored = pins.layout.of_weight(self.tensor)
-        extra = data_axes(pins.layout) if zero else ()
+        stored = constraints.layout.of_weight(self.tensor)
+        extra = data_axes(constraints.layout) if zero else ()
         sizes = dict(zip(self.tensor.dims, self.shape[-len(self.tensor.dims) :], strict=True))
-        return split_state(stored, extra, sizes=sizes, axes=pins.axes)
+        return split_state(stored, extra, sizes=sizes, axes=constraints.axes)
 
-    def moved(self, value: jax.Array, way: Sequence[Step], pins: Pins) -> jax.Array:
+    def moved(self, value: jax.Array, way: Sequence[Step], constraints: Constraints) -> jax.Array:
         """The weight, or what there is one of for each, taken along steps of the algebra."""
-        stacked = None if self.times is None else pins.layout.stages
+        stacked = None if self.times is None else constraints.layout.stages
         for step in way:
             value = jax.reshard(value, spec_of(step.output, stacked=stacked))
         return value
 
-    def device_nbytes(self, pins: Pins) -> int:
+    def device_nbytes(self, constraints: Constraints) -> int:
         """Bytes on one device of the mesh."""
-        stored = pins.layout.of_weight(self.tensor)
+        stored = constraints.layout.of_weight(self.tensor)
         sizes = dict(zip(self.tensor.dims, self.shape[-len(self.tensor.dims) :], strict=True))
-        layers = 1 if self.times is None else self.times // ways(pins.layout.stages, pins.axes)
-        return layers * device_bytes(stored, sizes, pins.axes, self.dtype)
+        layers = (
+            1
+            if self.times is None
+            else self.times // ways(constraints.layout.stages, constraints.axes)
+        )
+        return layers * device_bytes(stored, sizes, constraints.axes, self.dtype)
 
 
 class Tree(NamedTuple):
@@ -168,11 +172,11 @@ def every_spec(specs: Specs) -> list[TensorSpec]:
     return [numbered[i] for i in jax.tree.leaves(map_specs(count, specs))]
 
 
-def abstract_params(specs: Specs, pins: Pins, mesh: Mesh | AbstractMesh) -> Tree:
+def abstract_params(specs: Specs, constraints: Constraints, mesh: Mesh | AbstractMesh) -> Tree:
     """What stands for the weights where a program is lowered: shapes, dtypes and shardings."""
 
     def abstract(spec: TensorSpec) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(mesh, spec.spec(pins))
+        sharding = NamedSharding(mesh, spec.spec(constraints))
         return jax.ShapeDtypeStruct(spec.shape, JAX_DTYPES[spec.dtype.name], sharding=sharding)
 
     return map_specs(abstract, specs)
@@ -182,7 +186,7 @@ def abstract_params(specs: Specs, pins: Pins, mesh: Mesh | AbstractMesh) -> Tree
 _COMPILES_QUICKLY = {"xla_backend_optimization_level": 1}
 
 
-def init_params(specs: Specs, pins: Pins, key: jax.Array) -> Tree:
+def init_params(specs: Specs, constraints: Constraints, key: jax.Array) -> Tree:
     """The weights as they begin, each part made on the device that keeps it.
 
     The numbers belong to the key and the place in the tree, not to the mesh.
@@ -190,7 +194,7 @@ def init_params(specs: Specs, pins: Pins, key: jax.Array) -> Tree:
     places = {id(spec): i for i, spec in enumerate(every_spec(specs))}
 
     def make(spec: TensorSpec, key: jax.Array) -> jax.Array:
-        dtype, sharding = JAX_DTYPES[spec.dtype.name], spec.spec(pins)
+        dtype, sharding = JAX_DTYPES[spec.dtype.name], spec.spec(constraints)
         if spec.init != "normal":
             fill = 1 if spec.init == "ones" else 0
             return jnp.full(spec.shape, fill, dtype, out_sharding=sharding)

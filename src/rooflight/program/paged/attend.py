@@ -53,8 +53,8 @@ def attend_pages(
 ) -> tuple[jax.Array, Pages]:
     """attended_heads of the new tokens, and the pages with their keys and values in them."""
     assert scope.block is not None
-    place = place_of(scope.pins, scope.block)
-    weighted = scope.pin("attention.mix")
+    place = place_of(scope.constraints, scope.block)
+    weighted = scope.constraint("attention.mix")
     attend_to = _latent if spec.latent else _grouped
     by_row = PartitionSpec(place.rows or None)
     rows = PagedBatch(*(jax.reshard(x, by_row) for x in rows))
@@ -76,13 +76,13 @@ def _paged_specs(
 
 def kv_entry(scope: Scope, heads: Heads) -> jax.Array:
     """Each head's key, then its value [B,T,2K,H], where attention takes them."""
-    k = scope.along(heads.k[0], scope.pin("attention.scores").operands[1])
-    v = scope.along(heads.v, scope.pin("attention.mix").operands[1])
+    k = scope.along(heads.k[0], scope.constraint("attention.scores").operands[1])
+    v = scope.along(heads.v, scope.constraint("attention.mix").operands[1])
     return jnp.stack([k, v], 3).reshape(*k.shape[:2], -1, k.shape[-1])
 
 
 def latent_entries(heads: Heads, place: CacheAxes) -> tuple[jax.Array, jax.Array]:
-    """The latent [B,T,R] and the turned key [B,T,P] that all heads share."""
+    """The latent [B,T,R] and the rotated key [B,T,P] that all heads share."""
     assert heads.latent is not None
     both = (heads.latent, heads.k[1])
     latent, k_rope = (jax.reshard(x, place.latent) for x in both)
@@ -92,19 +92,21 @@ def latent_entries(heads: Heads, place: CacheAxes) -> tuple[jax.Array, jax.Array
 def _grouped(
     scope: Scope, spec: Attention, heads: Heads, place: CacheAxes, paged: Paged
 ) -> tuple[jax.Array, Pages]:
-    q = scope.along(heads.q[0], scope.pin("attention.scores").operands[0])
+    q = scope.along(heads.q[0], scope.constraint("attention.scores").operands[0])
     by_head = PartitionSpec(place.heads or None, place.groups or None)
     sinks = None
     if spec.has_sinks:
         sinks = jax.reshard(scope.weights["attention.Sinks"].astype(scope.dtype), by_head)
     queries = PartitionSpec(*place.kv, place.groups or None)
     specs = _paged_specs(paged, place)
-    ways = math.prod(scope.pins.axes[a] for a in place.heads)
+    ways = math.prod(scope.constraints.axes[a] for a in place.heads)
     spread = spread_of(paged[0], place)
     can = ragged_can(spec, q, paged[0], num_kv_heads=spec.num_kv_heads // ways)
     takes_kernel = can and not spread
     # As the next matmul takes them: there and then, the sum over `spread` is half the bytes.
-    is_scattered = bool(spread) and scope.pin("attention.mix").result[-1].axes_of("G") == spread
+    is_scattered = (
+        bool(spread) and scope.constraint("attention.mix").result[-1].axes_of("G") == spread
+    )
     found = PartitionSpec(*place.kv, spread) if is_scattered else queries
     how = {"spec": spec, "place": place, "spread": spread, "is_scattered": is_scattered}
     run = map_blocks(
@@ -158,8 +160,11 @@ def _local_grouped(
 def _latent(
     scope: Scope, spec: Attention, heads: Heads, place: CacheAxes, paged: Paged
 ) -> tuple[jax.Array, Pages]:
-    pins = [scope.pin(n) for n in ("attention.scores", "attention.rope_scores")]
-    q, q_rope = (scope.along(x, pin.operands[0]) for x, pin in zip(heads.q, pins, strict=True))
+    constraints = [scope.constraint(n) for n in ("attention.scores", "attention.rope_scores")]
+    q, q_rope = (
+        scope.along(x, constraint.operands[0])
+        for x, constraint in zip(heads.q, constraints, strict=True)
+    )
     by_head = PartitionSpec(None, place.heads or None)
     w_uk, w_uv = (
         jax.reshard(scope.weights[f"attention.{n}"].astype(scope.dtype), by_head)

@@ -1,7 +1,7 @@
 """Loss and gradients of a program whose layers are cut into pipeline stages.
 
     W[L_P,D_X,F_Y] -> W[S_P,L/S,D_X,F_Y]     a reshape: each device has the layers of its stages
-    run the slots of a schedule (`pipeline`); inside a stage the pins hold as without a pipeline
+    run the slots of a schedule (`pipeline`); inside a stage constraints hold as without a pipeline
 
 The embedding, the head and the loss belong to the first and last stage; their weights are whole
 along P. Gradients over data axes are sums that pend until the last slot is done.
@@ -112,11 +112,11 @@ def _is_real(staging: Staging, axis: str) -> IsReal:
 
 def _axis(program: Program, schedule: Schedule) -> str:
     """The one axis over which the stages are split."""
-    stages, axes = program.pins.layout.stages, program.pins.axes
+    stages, axes = program.constraints.layout.stages, program.constraints.axes
     if len(stages) != 1 or axes[stages[0]] != schedule.stages:
         raise UsageError(
             f"a schedule for {schedule.stages} devices does not fit layout "
-            f"{program.pins.layout.text} on {dict(axes)}",
+            f"{program.constraints.layout.text} on {dict(axes)}",
             hint="give one pipeline axis as many devices as the schedule has",
         )
     return stages[0]

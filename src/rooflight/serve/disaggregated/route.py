@@ -34,7 +34,7 @@ _ORDER_S = 10.0  # to say what is wanted, once connected
 _READ_S = 10.0  # to read the next layers
 
 
-class Lender:
+class PrefillServer:
     """Serves the talks of one server; each is one prompt."""
 
     def __init__(

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from rooflight.errors import ModelError
-from rooflight.serve.disaggregated.borrower import Borrower
 from rooflight.serve.disaggregated.engine import DisaggregatedEngine
-from rooflight.serve.disaggregated.route import Lender
+from rooflight.serve.disaggregated.prefill_client import PrefillClient
+from rooflight.serve.disaggregated.route import PrefillServer
 from rooflight.serve.disaggregated.transfer import BytesCarrier, Carrier, JaxCarrier
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
@@ -37,14 +37,14 @@ def make_side(
     exchange: Exchange,
     bounds: Bounds,
     log: Log,
-) -> Lender | Borrower:
+) -> PrefillServer | PrefillClient:
     """What the server has beside its engine, which must be one for that."""
     if not isinstance(engine, DisaggregatedEngine):
         raise ModelError("this engine neither hands over blocks nor takes them")
     mark, url = peer.mark, peer.prefill_from
     if url is None:
-        return Lender(engine, runner, exchange, peer.carrier, mark)
-    return Borrower(
+        return PrefillServer(engine, runner, exchange, peer.carrier, mark)
+    return PrefillClient(
         engine,
         runner,
         peer.carrier,

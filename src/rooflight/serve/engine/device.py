@@ -65,11 +65,11 @@ class Device:
     """One replica's mesh, as the engine sees it."""
 
     def __init__(self, program: Program, params: Tree, config: EngineConfig) -> None:
-        check_rows_only(program.pins)
+        check_rows_only(program.constraints)
         self.config = config
         self.num_compilations = 0
         self._program = program
-        self._mesh = device_mesh(program.pins.axes)
+        self._mesh = device_mesh(program.constraints.axes)
         with jax.set_mesh(self._mesh):
             self._params = serving_weights(params)
             is_by_row = decode_form().is_by_row

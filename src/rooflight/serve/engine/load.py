@@ -19,7 +19,11 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.models.layout.rules import Rule
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.step.constraints import generate_pins, generate_setting, spread_axes
+from rooflight.plan.serving.step.constraints import (
+    generate_constraints,
+    generate_setting,
+    spread_axes,
+)
 from rooflight.plan.serving.step.layout import (
     ServingLayout,
     check_one_engine,
@@ -90,7 +94,9 @@ def _load(
     """Program and weights, and the axes over which the positions of a row are spread."""
     program, setting = _program(folder, config, placement)
     _check(placement.split, setting.layout.cache or {})
-    target = abstract_params(program.specs, program.pins, device_mesh(program.pins.axes))
+    target = abstract_params(
+        program.specs, program.constraints, device_mesh(program.constraints.axes)
+    )
     params = import_huggingface(folder, program.specs, target).params
     dtypes = parse_precision(placement.dtypes)
     if dtypes.weights.name in FORMATS:
@@ -105,10 +111,12 @@ def _program(
     axes = mesh_axes(placement.split, model) or {"Y": 1}
     mesh = place(axes, parse_slice(placement.on))
     setting = generate_setting(model, placement.split, mesh, dtypes)
-    pins = generate_pins(setting, rows=config.max_rows, context=config.max_model_tokens)
+    constraints = generate_constraints(
+        setting, rows=config.max_rows, context=config.max_model_tokens
+    )
     compute = dtypes.compute if dtypes.compute in JAX_DTYPES else _WIDE
     stored = dtypes.weights.name if dtypes.weights.name in JAX_DTYPES else compute
-    return Program(model, pins, weights=stored, compute=compute), setting
+    return Program(model, constraints, weights=stored, compute=compute), setting
 
 
 def _make_devices(count: int) -> None:

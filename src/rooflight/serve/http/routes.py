@@ -43,7 +43,7 @@ def make_app(service: Service) -> web.Application:
             web.get("/metrics", metrics),
         ]
     )
-    if service.lender is not None:
+    if service.prefill_server is not None:
         app.router.add_get("/prefill", prefill, allow_head=False)
         return app
     app.add_routes(
@@ -95,11 +95,11 @@ async def models(request: web.Request) -> web.Response:
 async def prefill(request: web.Request) -> web.StreamResponse:
     """A prompt for another server: see `prefill_route`."""
     service = request.app[SERVICE]
-    assert service.lender is not None
+    assert service.prefill_server is not None
     with service.entered(request[KEY]):
         charge = partial(service.charged, request[KEY])
         bounds = service.protocol.bounds
-        return await service.lender.talk(request, bounds, next(service.ids), charge)
+        return await service.prefill_server.talk(request, bounds, next(service.ids), charge)
 
 
 async def tokenize(request: web.Request) -> web.Response:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rooflight.models.huggingface.read import read_hf_config
-from rooflight.serve.disaggregated.borrower import Borrower
-from rooflight.serve.disaggregated.route import Lender
+from rooflight.serve.disaggregated.prefill_client import PrefillClient
+from rooflight.serve.disaggregated.route import PrefillServer
 from rooflight.serve.disaggregated.sides import PeerConfig, make_side
 from rooflight.serve.engine.request import Allowed, EngineRequest, Sampling
 from rooflight.serve.engine.run import Engine
@@ -119,12 +119,12 @@ class Service:
         self.protocol = make_protocol(bounds, model=settings.name)
         self.exchange = Exchange()
         self.runner = Runner(engine, self.exchange.deliver)
-        self.lender: Lender | None = None
-        self._borrower: Borrower | None = None
+        self.prefill_server: PrefillServer | None = None
+        self._prefill_client: PrefillClient | None = None
         if peer is not None:
             side = make_side(peer, engine, self.runner, self.exchange, bounds, log)
-            self.lender = side if isinstance(side, Lender) else None
-            self._borrower = side if isinstance(side, Borrower) else None
+            self.prefill_server = side if isinstance(side, PrefillServer) else None
+            self._prefill_client = side if isinstance(side, PrefillClient) else None
         self.health = Health(self.runner, limit.step_seconds, settings.timeout_s)
         self.metrics = ServerMetrics(settings.name, self.runner.stats, self._gauges())
         self.bodies = Bodies()
@@ -153,8 +153,8 @@ class Service:
             "max_waiting_tokens": lambda: self.limit.max_waiting_tokens,
             "open_requests": lambda: self.num_open,
             "log_lines_dropped": lambda: self.log.dropped,
-            **(self._borrower.gauges() if self._borrower else {}),
-            **(self.lender.gauges() if self.lender else {}),
+            **(self._prefill_client.gauges() if self._prefill_client else {}),
+            **(self.prefill_server.gauges() if self.prefill_server else {}),
         }
 
     @property
@@ -167,8 +167,8 @@ class Service:
     def start(self) -> None:
         """On the running event loop; `health.is_ready` says when it is warm."""
         self.exchange.attach()
-        if self._borrower is not None:
-            self._borrower.start()
+        if self._prefill_client is not None:
+            self._prefill_client.start()
         self.runner.start()
 
     async def drain(self) -> bool:
@@ -178,8 +178,8 @@ class Service:
         return await until_ended(lambda: self.num_open, self.settings.drain_s)
 
     async def stop(self) -> None:
-        if self._borrower is not None:
-            await self._borrower.stop()
+        if self._prefill_client is not None:
+            await self._prefill_client.stop()
         stop = partial(self.runner.stop, _STOP_S if self.runner.is_warm else 0)
         await asyncio.get_running_loop().run_in_executor(None, stop)
         self._grammars.stop()
@@ -230,7 +230,7 @@ class Service:
         allowance, fairness = self._allowances[key.name], self._fairness
         self._spend(key, tokens, sum(map(len, prompts)) * asked.n, len(prompts) * asked.n)
         choices = self._choices(asked, prompts, key, guides)
-        intake = self._borrower or self.runner
+        intake = self._prefill_client or self.runner
         port = Port(intake, self.runner, self.exchange, self.metrics, fairness, key.name)
         found = Generation(port, choices, n=asked.n, with_logprobs=asked.logprobs is not None)
         waiting = self.runner.waiting_tokens + sum(map(len, prompts))

@@ -38,7 +38,7 @@ from rooflight.units import format_count, format_seconds, format_si
 
 SHOWN = 8  # layouts, as on the command line
 _MOST_CHIPS = 20_000
-_MOST_OF_EXPERTS = 1024  # chips: patterns with experts have some 20 times as many layouts
+_MOST_OF_EXPERTS = 1024  # chips: templates with experts have some 20 times as many layouts
 _OF_FRAMEWORK, _USUAL = "framework", "usual"
 _ROUND = (1, 1.5, 2, 3, 4, 6)
 _BATCHES = tuple(

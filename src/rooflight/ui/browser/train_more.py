@@ -8,7 +8,7 @@ from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.questions.flips import Flip, Side, flips
 from rooflight.plan.training.questions.scaling import Scaling, scale
 from rooflight.plan.training.questions.why_not import WhyNot, why_not
-from rooflight.plan.training.search.wanted import degrees_text, parse_wanted
+from rooflight.plan.training.search.constraint import degrees_text, parse_constraint
 from rooflight.ui.browser.answer import (
     Answer,
     Column,
@@ -214,7 +214,7 @@ def _pipeline(planned: TrainAnswer) -> Iterator[Answer]:
 
 
 def _why_not(question: ViewQuery, planned: TrainAnswer) -> Answer:
-    wanted = parse_wanted(question.text("why_not"), planned.asked.graph)
+    wanted = parse_constraint(question.text("why_not"), planned.asked.graph)
     found = why_not(planned.asked, wanted, planned.best)
     columns = (
         Column("name", "of a step"),

@@ -87,7 +87,7 @@ def _grid(axis: LogAxis, size: int) -> list[str]:
         end = _place(axis, size, last / max(1.0, ratio), last / max(1.0, 1 / ratio))
         body.append(svg.line(*start, *end, stroke=svg.MUTED, dash=dash))
     body.append(svg.text(_LEFT + size / 2, _TOP + size + 44, "measured", anchor="middle"))
-    body.append(svg.text(22, _TOP + size / 2, "predicted", anchor="middle", turned=True))
+    body.append(svg.text(22, _TOP + size / 2, "predicted", anchor="middle", rotated=True))
     return body
 
 

@@ -167,7 +167,7 @@ def gantt_svg(chart: Gantt, *, widest: float = 1600.0) -> str:
     body += _legend_svg(chart, _MARGIN, 78)
     middle = (_TOP + bottom - _GAP) / 2
     body.append(
-        svg.text(_MARGIN + 10, middle, chart.row, fill=svg.MUTED, anchor="middle", turned=True)
+        svg.text(_MARGIN + 10, middle, chart.row, fill=svg.MUTED, anchor="middle", rotated=True)
     )
     body += _clock_svg(chart, left, bottom, scale)
     for i, row in enumerate(chart.rows):

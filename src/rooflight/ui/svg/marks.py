@@ -41,10 +41,10 @@ def text(
     fill: str = INK,
     anchor: str = "start",
     weight: str = "normal",
-    turned: bool = False,
+    rotated: bool = False,
 ) -> str:
-    """Text on its baseline; `turned` reads upwards around its own point."""
-    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
+    """Text on its baseline; `rotated` reads upwards around its own point."""
+    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if rotated else ""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}"'
         f' text-anchor="{anchor}" font-weight="{weight}"{turn}>{escape(content)}</text>'

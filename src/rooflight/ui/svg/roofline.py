@@ -192,7 +192,7 @@ class _SvgPlot:
         parts.append(
             svg.text(frame.middle, foot + 42, "intensity (FLOP/B)", anchor="middle", size=13)
         )
-        parts.append(svg.text(24, middle_y, "FLOP/s", anchor="middle", size=13, turned=True))
+        parts.append(svg.text(24, middle_y, "FLOP/s", anchor="middle", size=13, rotated=True))
         return [*parts, svg.line(frame.x, foot, right, foot, stroke=svg.MUTED)]
 
     def corners(self, roof: RoofLine) -> list[tuple[float, float]]:

@@ -217,7 +217,7 @@ def _panel_svg(
     head = f"{panel.name}: {across}" if panel.name else across
     size = min(13.0, (width * len(panel.cols) + _GUTTER) / svg.text_width(head or " ", 1))
     parts = [svg.text(middle[0], y + 20, head, size=size, anchor="middle")]
-    parts.append(svg.text(x + 8, middle[1], down, size=13, anchor="middle", turned=True))
+    parts.append(svg.text(x + 8, middle[1], down, size=13, anchor="middle", rotated=True))
     for j, number in enumerate(_numbers(panel.cols)):
         at = left + (j + 0.5) * width
         parts.append(svg.text(at, top - 6, number, size=11, fill=svg.MUTED, anchor="middle"))

@@ -1,7 +1,7 @@
-"""The pins of a served model: its generate step under a serving layout, as the program follows it.
+"""The constraints of a served model: its generate step in a serving layout, as programs follow it.
 
-In: a model, a serving layout, a mesh, dtypes, and the size of a step. Out: `Pins`, the steps that
-they are read from, and the axes over which the positions of a row are spread.
+In: a model, a serving layout, a mesh, dtypes, and the size of a step. Out: `Constraints`, the steps
+that they are read from, and the axes over which the positions of a row are spread.
 """
 
 from dataclasses import replace
@@ -11,13 +11,13 @@ from rooflight.algebra.shapes import ways
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
-from rooflight.models.layout.constraints import Path, Pins
+from rooflight.models.layout.constraints import Constraints, Path
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.step.layout import ServingLayout, rules
 from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.terms import StepSpec, derive_steps
 from rooflight.plan.training.derive.algorithm import pad_routed
-from rooflight.plan.training.derive.constraints import as_matmul, read_pins, vectors_of
+from rooflight.plan.training.derive.constraints import as_matmul, constrain, vectors_of
 from rooflight.plan.training.derive.derivation import Derived, token_axes
 
 
@@ -49,20 +49,22 @@ def generate_steps(setting: StepSpec) -> dict[int | None, tuple[Derived, ...]]:
     return found
 
 
-def generate_pins(setting: StepSpec, *, rows: int, context: int) -> Pins:
+def generate_constraints(setting: StepSpec, *, rows: int, context: int) -> Constraints:
     """What the program of a generate step follows.
 
     Where the positions of the cache are split, a new key is on all devices that may have its block.
     """
     dims = generate_dims(setting, rows=rows, context=context)
-    pins = read_pins(generate_steps(setting), setting.layout, mesh=setting.mesh, dims=dims)
+    constraints = constrain(generate_steps(setting), setting.layout, mesh=setting.mesh, dims=dims)
 
     def whole(path: Path) -> Path:
         is_new = "S" in path[-1].dims and "T" not in path[-1].dims
         return tuple(t.with_axes("S", ()) for t in path) if is_new else path
 
-    ops = {k: replace(p, operands=tuple(map(whole, p.operands))) for k, p in pins.ops.items()}
-    return replace(pins, ops=ops, vectors=dict(vectors_of(setting.graph, pins)))
+    ops = {
+        k: replace(p, operands=tuple(map(whole, p.operands))) for k, p in constraints.ops.items()
+    }
+    return replace(constraints, ops=ops, vectors=dict(vectors_of(setting.graph, constraints)))
 
 
 def spread_axes(setting: StepSpec) -> Axes:

@@ -18,6 +18,7 @@ from rooflight.dtypes import Dtype
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
+from rooflight.plan.training.derive.cache import derive_again
 from rooflight.plan.training.derive.derivation import (
     Derived,
     Slot,
@@ -25,7 +26,6 @@ from rooflight.plan.training.derive.derivation import (
     known_options,
     token_axes,
 )
-from rooflight.plan.training.derive.known_layers import derive_again
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The pins of a program: a derivation on a mesh, as data that `program` follows.
+"""The constraints of a program: a derivation on a mesh, as data that `program` follows.
 
-In: a graph, a layout, a mesh and the sizes of a batch. Out: `layout.constraints.Pins`. The
+In: a graph, a layout, a mesh and the sizes of a batch. Out: `layout.constraints.Constraints`. The
 lookup of tokens is derived as the matmul it is written as; arrays of queries by keys never leave
 the kernel, so strategies that would move them are left out.
 """
@@ -16,7 +16,7 @@ from rooflight.costs.choose import pick
 from rooflight.dtypes import Dtype
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Graph, Op
-from rooflight.models.layout.constraints import Key, Path, Pin, Pins
+from rooflight.models.layout.constraints import Constraint, Constraints, Key, Path
 from rooflight.models.layout.rules import Layout, Rule
 from rooflight.plan.training.derive.algorithm import pad_routed
 from rooflight.plan.training.derive.derivation import (
@@ -29,60 +29,66 @@ from rooflight.plan.training.derive.derivation import (
 from rooflight.plan.training.memory.remat import is_score
 
 
-def pins_of(
+def constraints_of(
     graph: Graph, layout: Layout, *, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
-) -> Pins:
+) -> Constraints:
     """Derives every block, and the frame around them, under a layout on a mesh."""
     layout = without_lone_axes(layout, mesh)
     found = derivations_of(graph, layout, mesh=mesh, dims=dims, dtype=dtype)
-    pins = read_pins({b: d.forward for b, d in found.items()}, layout, mesh=mesh, dims=dims)
-    return replace(pins, vectors=dict(vectors_of(graph, pins)))
+    constraints = constrain({b: d.forward for b, d in found.items()}, layout, mesh=mesh, dims=dims)
+    return replace(constraints, vectors=dict(vectors_of(graph, constraints)))
 
 
-def vectors_of(graph: Graph, pins: Pins) -> Iterator[tuple[Key, Pin]]:
+def vectors_of(graph: Graph, constraints: Constraints) -> Iterator[tuple[Key, Constraint]]:
     """Every scale, bias and sink with the activation it meets, split as that is."""
-    tokens = pins.layout.of_activation(Tensor("m", ("B", "T", "D"), ((), (), ())))
+    tokens = constraints.layout.of_activation(Tensor("m", ("B", "T", "D"), ((), (), ())))
     tensors = {(p.block, p.name): p.tensor for p in graph.params}
     for op in graph.ops:
-        pin, result = pins.ops.get((op.block, op.name)), op.contraction.result
-        beside = pins.layout.of_activation(result) if pin is None else pin.result[-1]
+        constraint, result = constraints.ops.get((op.block, op.name)), op.contraction.result
+        beside = (
+            constraints.layout.of_activation(result)
+            if constraint is None
+            else constraint.result[-1]
+        )
         factors = {t.name for t in op.contraction.operands if op.kind != "elementwise"}
         for name in op.params:
             if tensors[op.block, name].name not in factors:
                 yield (op.block, name), _met(name, tensors[op.block, name], beside)
     for (block, name), tensor in tensors.items():
         if tensor.name == "Sinks":
-            queries = pins.ops[block, "attention.scores"].factors[0]
+            queries = constraints.ops[block, "attention.scores"].factors[0]
             yield (block, name), _met(name, tensor, queries)
         if tensor.name == "W_shared_gate":
             yield (block, name), _met(name, tensor, tokens)
 
 
-def _met(name: str, vector: Tensor, beside: Tensor) -> Pin:
+def _met(name: str, vector: Tensor, beside: Tensor) -> Constraint:
     split = replace(vector, axes=tuple(beside.axes_of(d) for d in vector.dims))
-    return Pin(name, ((beside,), (split,)), (beside,))
+    return Constraint(name, ((beside,), (split,)), (beside,))
 
 
-def read_pins(
+def constrain(
     forward: Mapping[int | None, Sequence[Derived]],
     layout: Layout,
     *,
     mesh: Mesh,
     dims: Mapping[str, int],
-) -> Pins:
-    """The pins of steps that were derived: those of each block, and of the frame (None)."""
+) -> Constraints:
+    """The constraints of steps that were derived: those of each block, and of the frame (None)."""
     sizes = _padded(layout, mesh, dims)
-    ops: dict[Key, Pin] = {}
+    ops: dict[Key, Constraint] = {}
     for block, lines in forward.items():
         for name in dict.fromkeys(line.op.name for line in lines):
-            ops[block, name] = _pin(name, [x for x in lines if x.op.name == name], sizes, mesh)
-    return Pins(layout, dict(mesh.axes), ops)
+            ops[block, name] = _constraint(
+                name, [x for x in lines if x.op.name == name], sizes, mesh
+            )
+    return Constraints(layout, dict(mesh.axes), ops)
 
 
 def derivations_of(
     graph: Graph, layout: Layout, *, mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
 ) -> dict[int | None, DerivedLayer]:
-    """What pins are read off: the steps of each block, and of the frame around them (None)."""
+    """What constraints are read off: the steps of each block, and of embedding and head (None)."""
     blocks = dict.fromkeys(op.block for op in graph.ops)
     of_block = {block: [op for op in graph.ops if op.block == block] for block in blocks}
     return {
@@ -143,16 +149,18 @@ def as_matmul(op: Op) -> Op:
     return replace(op, kind="matmul") if op.kind == "lookup" else op
 
 
-def _pin(name: str, lines: Iterable[Derived], sizes: Mapping[str, int], mesh: Mesh) -> Pin:
+def _constraint(
+    name: str, lines: Iterable[Derived], sizes: Mapping[str, int], mesh: Mesh
+) -> Constraint:
     steps = [line.step for line in lines]
     matmul = next((s for s in steps if s.op == "einsum"), None)
     if matmul is None:  # routed tokens on their way back
         path = (steps[0].inputs[0], *(s.output for s in steps))
-        return Pin(name, (_even(path, sizes, mesh),), (path[-1],))
+        return Constraint(name, (_even(path, sizes, mesh),), (path[-1],))
     before, after = steps[: steps.index(matmul)], steps[steps.index(matmul) + 1 :]
     operands = tuple(_even(_way_to(t, before), sizes, mesh) for t in matmul.inputs)
     result = (matmul.output, *(s.output for s in after))
-    return Pin(name, operands, _even(result, sizes, mesh))
+    return Constraint(name, operands, _even(result, sizes, mesh))
 
 
 def _way_to(tensor: Tensor, steps: Sequence[Step]) -> Path:

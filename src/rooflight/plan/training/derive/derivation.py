@@ -2,7 +2,7 @@
 
 In: the ops of a graph, a `Layout`, and who chooses between strategies. Out: a `DerivedLayer`: steps
 in order, each collective marked by what waits for it. Nothing here knows any parallelism or any
-size: every step comes from `algebra`, so a derivation belongs to a pattern of axes and can be
+size: every step comes from `algebra`, so a derivation belongs to a template of axes and can be
 priced on every mesh that has them.
 
 What waits for a collective (the book's chapter 5 marks the same):
@@ -59,7 +59,7 @@ class DerivedLayer:
 
 @lru_cache(maxsize=8192)
 def known_strategies(contraction: Contraction) -> tuple[Strategy, ...]:
-    """Derived once for a pattern of shardings, whatever the sizes: a search asks many times."""
+    """Derived once for a template of shardings, whatever the sizes: a search asks many times."""
     return strategies(contraction)
 
 

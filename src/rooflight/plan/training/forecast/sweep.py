@@ -1,6 +1,6 @@
 """The forecast of many layouts at once: what `step` does for one, in arrays.
 
-In: `Points` of a pattern, its contractions, constants. Out: for every point, schedule and remat
+In: `Points` of a template, its contractions, constants. Out: for every point, schedule and remat
 policy the seconds of a step. Work depends on sizes alone, so it is priced once for all placements
 of the same degrees (`Points.alike`); collectives are priced on every mesh. Nothing is shared with
 the scalar forecast but the shares of stages and the form of the bubble: a search refuses to report
@@ -15,8 +15,8 @@ from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.algebra.steps import Step
 from rooflight.costs.mesh_sweep import Floats
 from rooflight.models.graph.ops import Graph, Op
+from rooflight.plan.training.derive.cache import derive_again
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
-from rooflight.plan.training.derive.known_layers import derive_again
 from rooflight.plan.training.forecast.tally import Key, Recomputed, really_sent, tally_of
 from rooflight.plan.training.forecast.works import ForecastSetting, Works
 from rooflight.plan.training.memory.job import Microbatching

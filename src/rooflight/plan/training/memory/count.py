@@ -277,7 +277,7 @@ def _saved(job: Job, sized: BlockBytes, stage: _Stage, waiting: Waiting) -> tupl
     if job.remat.on_host:
         because = f"inputs of the head; {format_si(saved, 'B')} more a chip wait on the host"
         return Part("saved activations", head, because), saved
-    layers = (sized.pattern.layers[b] for b in stage.layers)
+    layers = (sized.template.layers[b] for b in stage.layers)
     names = ", ".join(dict.fromkeys(name for layer in layers for name in layer.names))
     because = f"{job.recipe.compute.name}, remat {job.remat.name}: {names} of each layer"
     if job.num_stages > 1:

@@ -1,7 +1,7 @@
 """What a chip holds only for a moment: gathered weights, the loss, one layer's backward pass.
 
-In: placed tensors of a `Pattern` and the sizes of a job. Out: bytes of each layer, and from these
-the `Part` of a pipeline stage, with the largest moment and its reason.
+In: placed tensors of a `Template` and the sizes of a job. Out: bytes of each layer, and from
+these the `Part` of a pipeline stage, with the largest moment and its reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from rooflight.algebra.shapes import ways
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.plan.file.record import Part
 from rooflight.plan.training.memory.job import Job, OnChip
-from rooflight.plan.training.memory.template import Layer, Pattern, WeightDot
+from rooflight.plan.training.memory.template import Layer, Template, WeightDot
 from rooflight.units import format_si
 
 _F32 = DTYPES["f32"]
@@ -70,9 +70,9 @@ def _whole_stage(job: Job, runs: Iterable[tuple[int, Sequence[Gathered]]]) -> in
     return weights + weights * _F32.nbytes(1) // job.recipe.compute.nbytes(1)
 
 
-def loss_bytes(on: OnChip, pattern: Pattern) -> int:
+def loss_bytes(on: OnChip, template: Template) -> int:
     """Logits and what is made of them until their gradient is there."""
-    return sum(on.nbytes(pattern.logits, dtype) for dtype in loss_dtypes(on.job))
+    return sum(on.nbytes(template.logits, dtype) for dtype in loss_dtypes(on.job))
 
 
 def loss_dtypes(job: Job) -> tuple[Dtype, ...]:

@@ -14,7 +14,7 @@ from rooflight.dtypes import Dtype
 from rooflight.models.layout.zero import split_state
 from rooflight.plan.training.memory.in_flight import Gathered, backward_bytes, gathered, loss_bytes
 from rooflight.plan.training.memory.job import Job, OnChip
-from rooflight.plan.training.memory.template import Pattern, Same, Stored, WeightDot, pattern_of
+from rooflight.plan.training.memory.template import Same, Stored, Template, WeightDot, template_of
 
 AxisSizes = tuple[tuple[str, int], ...]
 Shape = tuple[str, tuple[int, ...]]  # of a matmul's weight on one chip, with the op's name
@@ -24,7 +24,7 @@ Shape = tuple[str, tuple[int, ...]]  # of a matmul's weight on one chip, with th
 class BlockBytes:
     """Bytes by block, and of both ends of the model."""
 
-    pattern: Pattern
+    template: Template
     state: Mapping[int | str, tuple[int, ...]]  # of a block's weights, and of both ends'
     saved: Mapping[int, int]
     backward: Mapping[int, int]
@@ -36,16 +36,16 @@ class BlockBytes:
 
 
 def size_up(job: Job) -> BlockBytes:
-    """Multiplies out the pattern of a job."""
-    on, pattern = OnChip(job, job.sizes()), pattern_of(job)
-    layers = pattern.layers.items()
+    """Multiplies out the template of a job."""
+    on, template = OnChip(job, job.sizes()), template_of(job)
+    layers = template.layers.items()
     weights: dict[int | str, tuple[Stored, ...]] = {b: layer.weights for b, layer in layers}
-    weights |= {"embedding": pattern.embedding, "head": pattern.head, "tied": pattern.tied}
+    weights |= {"embedding": template.embedding, "head": template.head, "tied": template.tied}
     matmuls: dict[int | str, tuple[WeightDot, ...]] = {b: layer.matmuls for b, layer in layers}
-    matmuls |= {"head": pattern.head_matmuls}
+    matmuls |= {"head": template.head_matmuls}
     stored = components(job)
     return BlockBytes(
-        pattern,
+        template,
         {b: tuple(_stored_bytes(c, w, job) for c in stored) for b, w in weights.items()},
         {b: on.saved(layer.saved, layer.beside) for b, layer in layers},
         {b: backward_bytes(layer, on) for b, layer in layers},
@@ -55,9 +55,9 @@ def size_up(job: Job) -> BlockBytes:
             for b, ps in matmuls.items()
             if job.framework.unread_gradients
         },
-        on.total(pattern.head_saved),
-        sum(on.nbytes(p.weight, job.recipe.compute) for p in pattern.head_matmuls),
-        loss_bytes(on, pattern),
+        on.total(template.head_saved),
+        sum(on.nbytes(p.weight, job.recipe.compute) for p in template.head_matmuls),
+        loss_bytes(on, template),
     )
 
 

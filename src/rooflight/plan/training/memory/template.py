@@ -1,6 +1,6 @@
-"""`Pattern`: every tensor of a step where a layout puts it, before any size is known.
+"""`Template`: every tensor of a step where a layout puts it, before any size is known.
 
-In: a graph, a layout, a remat policy and a framework. Out: placed tensors, by block. A pattern
+In: a graph, a layout, a remat policy and a framework. Out: placed tensors, by block. A template
 serves every mesh and batch, so it is made once and cached; `memory` only multiplies sizes.
 """
 
@@ -51,7 +51,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class Template:
     """The layers by block, and what is around them."""
 
     layers: Mapping[int, Layer]
@@ -76,8 +76,8 @@ class Same:
         return id(self.graph)
 
 
-def pattern_of(job: Job) -> Pattern:
-    """The pattern of a job, from the cache where another job had the same."""
+def template_of(job: Job) -> Template:
+    """The template of a job, from the cache where another job had the same."""
     layout = job.layout
     rules = (layout.weight, layout.stream, layout.inner, layout.scores)
     key = (layout.text, *(tuple(rule.items()) for rule in rules))
@@ -91,14 +91,14 @@ class _Layout:
 
 
 @lru_cache(maxsize=1024)
-def _cached(same: Same, held: _Layout, remat: Remat, framework: Framework) -> Pattern:
+def _cached(same: Same, held: _Layout, remat: Remat, framework: Framework) -> Template:
     graph, layout = same.graph, held.layout
     stored = [Stored(p, layout.of_weight(p.tensor)) for p in graph.params]
     frame = [op for op in graph.ops if op.block is None]
     head = next(op for op in frame if "V" in op.contraction.result.dims)
     ends = [t for t in keep(frame, REMATS["none"]).tensors if "V" not in t.dims]
     outer = [s for s in stored if s.param.block is None]
-    return Pattern(
+    return Template(
         layers={b: _layer(graph, b, layout, remat, framework) for b in dict.fromkeys(graph.order)},
         embedding=tuple(s for s in outer if s.param.part == "embedding"),
         head=tuple(s for s in outer if s.param.part != "embedding"),

@@ -19,19 +19,19 @@ from rooflight.hardware.mesh import Mesh
 from rooflight.models.layout.rules import Layout, parse_layout
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
+from rooflight.plan.training.search.cache import Asked
 from rooflight.plan.training.search.candidate import Candidate, Question, step_of
 from rooflight.plan.training.search.divided import every_point
-from rooflight.plan.training.search.groundwork import Asked
 from rooflight.plan.training.search.options import can_run
 from rooflight.plan.training.search.ranked import rank
 from rooflight.plan.training.search.region import Region
-from rooflight.plan.training.search.run import ground_of, sizes_of
+from rooflight.plan.training.search.run import cache_of, sizes_of
 from rooflight.plan.training.time.compose import Steps, layer_times
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.plan.training.time.step_time import StepTime
 from rooflight.plan.training.time.sweep import Points
 
-# The second pattern is for slices with a factor, such as the 5 and 7 of 8,960 chips, that divides
+# The second template is for slices with a factor, such as the 5 and 7 of 8,960 chips, that divides
 # no weight: an axis of plain data parallelism takes it, and no more than it.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "fsdp": ("fsdp=X", "dp=Z,fsdp=X"),
@@ -91,7 +91,7 @@ def time_by_batch(question: Question, best: Candidate) -> tuple[SchemeCurve, ...
 
 
 def _family(question: Question, name: str, texts: Sequence[str], best: Candidate) -> SchemeCurve:
-    """The first pattern that divides any batch."""
+    """The first template that divides any batch."""
     for text in texts:
         points = tuple(_points(question, parse_layout(text), best))
         if points:
@@ -100,7 +100,7 @@ def _family(question: Question, name: str, texts: Sequence[str], best: Candidate
 
 
 def _points(question: Question, layout: Layout, best: Candidate) -> Iterator[CurvePoint]:
-    asked = ground_of(question).asked(layout)
+    asked = cache_of(question).asked(layout)
     in_one_piece = Region(remats=(best.remat,), num_microbatches=1)
     for batch in batches_around(question.batch):
         at_batch = replace(question, batch=batch, region=in_one_piece)
@@ -113,7 +113,7 @@ def _points(question: Question, layout: Layout, best: Candidate) -> Iterator[Cur
 def _best_mesh(question: Question, layout: Layout, asked: Asked, remat: Remat) -> Mesh | None:
     """The first in the order of the search, of all placements that divide."""
     found: list[tuple[float, Mesh]] = []
-    placed = ground_of(question).placed(layout)
+    placed = cache_of(question).placed(layout)
     for points in every_point(question, sizes_of(question), placed):
         steps = Steps(points, layer_times(points, asked), question.overlap)
         composed = steps.seconds(Microbatching(), remat)

@@ -1,8 +1,8 @@
 """Why not that layout? The best one with what is wanted, and by what it loses to the winner.
 
-In: a `Question`, its best `Candidate`, a `Wanted`. Out: a `WhyNot` with a verdict and its reason:
-it does not divide, it does not fit, or it takes longer, by term. What lies outside the space of the
-search is priced all the same, and said to be outside.
+In: a `Question`, its best `Candidate`, a `LayoutConstraint`. Out: a `WhyNot` with a verdict and its
+reason: it does not divide, does not fit, or takes longer, by term. What lies outside the space
+of the search is priced all the same, and said to be outside.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.questions.fixes import Fix, fixes, together
+from rooflight.plan.training.search.cache import placed_tensors
 from rooflight.plan.training.search.candidate import Candidate, Question, job_of
-from rooflight.plan.training.search.groundwork import placed_tensors
+from rooflight.plan.training.search.constraint import LayoutConstraint, region_of, scheme_axes
 from rooflight.plan.training.search.run import search_training, why_behind
-from rooflight.plan.training.search.wanted import Wanted, region_of, scheme_axes
 from rooflight.plan.training.time.sweep import contractions
 from rooflight.units import format_seconds, format_si
 
@@ -42,7 +42,7 @@ class TimeTerm:
 class WhyNot:
     """The best layout with what is wanted, None where none divides, against the best of all."""
 
-    wanted: Wanted
+    wanted: LayoutConstraint
     verdict: Verdict
     because: str
     best: Candidate
@@ -52,7 +52,7 @@ class WhyNot:
     fixes: tuple[Fix, ...] = ()  # to be made one after the other, where it does not fit
 
 
-def why_not(question: Question, wanted: Wanted, best: Candidate) -> WhyNot:
+def why_not(question: Question, wanted: LayoutConstraint, best: Candidate) -> WhyNot:
     """Searches what is wanted as the whole space is searched, and says why it is not the answer."""
     region, outside = region_of(wanted, question)
     narrow = replace(question, region=region)
@@ -78,7 +78,7 @@ def best_of(narrow: Question) -> Candidate | None:
 
 def verdict_on(
     question: Question,
-    wanted: Wanted,
+    wanted: LayoutConstraint,
     best: Candidate,
     mine: Candidate,
     outside: tuple[str, ...] = (),

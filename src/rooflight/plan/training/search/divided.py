@@ -1,7 +1,7 @@
-"""Every size of a pattern that divides, and all placements that have it.
+"""Every size of a template that divides, and all placements that have it.
 
-In: a question and the placements of a pattern. Out: `Divided`. A size is the ways of every axis
-with a number of microbatches: what fits and what is too slow in any case is judged by it.
+In: a question and the placements of a template. Out: `Divided`. A size is the ways of every axis
+with a number of microbatches: what fits and what is too slow in any case depends on it alone.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflight.costs.mesh_sweep import Bools, Ints
+from rooflight.plan.training.search.cache import Placed
 from rooflight.plan.training.search.candidate import Question
-from rooflight.plan.training.search.groundwork import Placed
 from rooflight.plan.training.search.space import data_axes, first_alike, microbatch_counts
 from rooflight.plan.training.time.sweep import Points, Workload
 
@@ -58,7 +58,7 @@ def divided(question: Question, sizes: Workload, placed: Placed) -> Divided | No
 
 
 def every_point(question: Question, sizes: Workload, placed: Placed) -> Iterator[Points]:
-    """All points of a pattern that divide, a chunk at a time."""
+    """All points of a template that divide, a chunk at a time."""
     found = divided(question, sizes, placed)
     if found:
         yield from (points for points, _ in found.points(np.ones(len(found.few), np.bool_)))

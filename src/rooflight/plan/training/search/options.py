@@ -64,7 +64,7 @@ def allowed_on(micro: Microbatching, points: Points, question: Question) -> Bool
     return table[points.stages_of, points.count_of]
 
 
-@lru_cache(maxsize=512)  # patterns have the same numbers of stages, and a batch its counts
+@lru_cache(maxsize=512)  # templates have the same numbers of stages, and a batch its counts
 def _runs(
     micro: Microbatching,
     stages: tuple[int, ...],

@@ -1,6 +1,6 @@
 """`Region`: a part of the space of the search, by default all of it.
 
-In: what is given already, such as the degrees of a scheme or a remat policy. Out: which patterns,
+In: what is given already, such as the degrees of a scheme or a remat policy. Out: which templates,
 meshes and options of the space are left to search.
 """
 

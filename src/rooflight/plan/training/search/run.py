@@ -1,6 +1,6 @@
 """Which layout? Every layout of the space is priced; the fastest that fit are reported.
 
-In: a `Question`. Out: a `Search`: `Candidate`s, best first, and counts. A layout here is a pattern
+In: a `Question`. Out: a `Search`: `Candidate`s, best first, and counts. A layout here is a template
 of schemes on a mesh (`space`), a number of microbatches, a pipeline schedule and a remat policy.
 Those whose weights and saved activations alone exceed the memory are only counted (`least_memory`).
 All others are priced at once (`sweep`), with the same formulas as one by one (`price_one`): a test
@@ -29,6 +29,7 @@ from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.least import LeastMemory
 from rooflight.plan.training.memory.remat import Remat
+from rooflight.plan.training.search.cache import Asked, SearchCache, search_cache_of
 from rooflight.plan.training.search.candidate import (
     Candidate,
     Question,
@@ -40,7 +41,6 @@ from rooflight.plan.training.search.candidate import (
     question_basis,
 )
 from rooflight.plan.training.search.divided import Divided, divided
-from rooflight.plan.training.search.groundwork import Asked, Groundwork, groundwork_of
 from rooflight.plan.training.search.options import allowed_on, options_of, policies_of, schedules_of
 from rooflight.plan.training.search.ranked import Placements, Ranked, in_order, rank
 from rooflight.plan.training.search.region import or_all
@@ -48,7 +48,7 @@ from rooflight.plan.training.time.compose import Seconds, Steps, layer_times
 from rooflight.plan.training.time.parts import bubble_part
 from rooflight.plan.training.time.sweep import Points, Workload, saved_by
 
-_MANY = 4_000  # placements of a pattern before which the limit is worth another look
+_MANY = 4_000  # placements of a template before which the limit is worth another look
 _LOOKED_AT = 64  # sizes of faster layouts of a new kind whose memory is counted
 NEAR = 1.02  # of forecasts so near to each other the simplest layout is the answer
 _SAFE = 1.003  # what is slower than the last to be reported by this is in a later band
@@ -66,7 +66,7 @@ class Search:
     worth_measuring: Candidate | None = None  # forecast faster than the first, without evidence
 
 
-Watch = Callable[[int, int, int], None]  # patterns done, patterns in all, layouts priced
+Watch = Callable[[int, int, int], None]  # templates done, templates in all, layouts priced
 
 
 def search_training(question: Question, *, count: int = 8, watch: Watch | None = None) -> Search:
@@ -75,7 +75,7 @@ def search_training(question: Question, *, count: int = 8, watch: Watch | None =
     layouts = layouts_of(question)
     size: object = None
     for done, layout in enumerate(layouts):
-        is_large = ground_of(question).placed(layout).meshes.count > _MANY
+        is_large = cache_of(question).placed(layout).meshes.count > _MANY
         if size != (size := (bool(layout.stages), layout.text.count("="))) or is_large:
             found.tighten()
         found.add(layout)
@@ -95,18 +95,18 @@ def why_behind(candidate: Candidate, first: Candidate) -> str:
 
 
 def layouts_of(question: Question) -> list[Layout]:
-    """The patterns of the space; on one chip they are all the same."""
-    layouts = list(or_all(question.region.layouts, ground_of(question).patterns))
+    """The templates of the space; on one chip they are all the same."""
+    layouts = list(or_all(question.region.layouts, cache_of(question).templates))
     return layouts if question.on.num_chips > 1 else layouts[:1]
 
 
 def divides(question: Question) -> bool:
     """Whether some layout divides the model and the batch; nothing is priced."""
-    ground, sizes = ground_of(question), sizes_of(question)
+    cache, sizes = cache_of(question), sizes_of(question)
     return any(
         allowed_on(micro, found.few, question).any()
         for layout in layouts_of(question)
-        if (found := divided(question, sizes, ground.placed(layout)))
+        if (found := divided(question, sizes, cache.placed(layout)))
         for micro, _ in options_of(layout, question)
     )
 
@@ -134,16 +134,16 @@ class SearchState:
         self.num_priced = self._too_large = self._too_slow = 0
 
     def add(self, layout: Layout) -> None:
-        """Prices all layouts of a pattern, but for those that take too long in any case."""
-        question, ground = self._question, ground_of(self._question)
+        """Prices all layouts of a template, but for those that take too long in any case."""
+        question, cache = self._question, cache_of(self._question)
         alike = bool(question.region.lies_on)  # one of them is asked for by its dims
-        found = divided(question, self._sizes, ground.placed(layout, alike=alike))
-        options = self._judge(found) if found else []
+        found = divided(question, self._sizes, cache.placed(layout, alike=alike))
+        options = self._may_win(found) if found else []
         if found and options:
             for points, of in found.points(np.logical_or.reduce([o.may for o in options])):
-                self._ranked.append(_rank(question, points, of, options, ground.asked(layout)))
+                self._ranked.append(_rank(question, points, of, options, cache.asked(layout)))
 
-    def _judge(self, found: Divided) -> list[_JudgedOption]:
+    def _may_win(self, found: Divided) -> list[_JudgedOption]:
         """The options that may fit and be reported, by size."""
         question, few, times = self._question, found.few, found.times
         must_fit, hbm_bytes = question.region.must_fit, question.usable_bytes
@@ -288,8 +288,8 @@ def sizes_of(question: Question) -> Workload:
     return Workload(q.graph, q.batch, q.seq, dtype, saved)
 
 
-def ground_of(question: Question) -> Groundwork:
-    return groundwork_of(question.graph, question.on, question.seq, question.framework)
+def cache_of(question: Question) -> SearchCache:
+    return search_cache_of(question.graph, question.on, question.seq, question.framework)
 
 
 def least_seconds(question: Question, stages: Ints, counts: Ints) -> Floats:

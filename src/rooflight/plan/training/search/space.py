@@ -1,6 +1,6 @@
-"""The space of the search: patterns of schemes, and every mesh on which a pattern may lie.
+"""The space of the search: templates of schemes, and every mesh on which a template may lie.
 
-In: a graph, a slice. Out: patterns (`Layout`s), each with its `Meshes`. A pattern is a choice of
+In: a graph, a slice. Out: templates (`Layout`s), each with its `Meshes`. A template is a choice of
 
     data        fsdp=X | dp=Z | dp=Z,fsdp=X
     model       nothing | sp=Y | cp=Y | ulysses=Y | cp=W,sp=Y (not beside two data axes)
@@ -9,7 +9,7 @@ In: a graph, a slice. Out: patterns (`Layout`s), each with its `Meshes`. A patte
     pipeline    nothing | pp=P
 
 and lies on every way to share out the physical dims of the slice among its axes, in every nesting
-order of those that share a dim. Left out, with reasons: an axis of one chip (another pattern
+order of those that share a dim. Left out, with reasons: an axis of one chip (another template
 has it); a pipeline inside another axis (it sends least, so it goes outermost); axes other than
 data and pipeline between slices (DCN is slower than the torus by an order of magnitude); behind
 switches, orders in which an axis skips part of a node (ranks are counted node by node).
@@ -46,8 +46,8 @@ LARGEST_CODE = 2**62  # a row of choices is one number
 _OUTER = "PRZXEWCY"  # of axes that could be nested either way: stages outside, tensors inside
 
 
-def patterns(graph: Graph, framework: Framework = FRAMEWORKS["rooflight"]) -> Iterator[Layout]:
-    """Every pattern, those without a pipeline first, then those with fewer schemes."""
+def templates(graph: Graph, framework: Framework = FRAMEWORKS["rooflight"]) -> Iterator[Layout]:
+    """Every template, those without a pipeline first, then those with fewer schemes."""
     routed = any(op.kind == "route" for op in graph.ops)
     texts = [
         ",".join(filter(None, (text, pipeline)))
@@ -70,7 +70,7 @@ def _is_left_out(data: str, model: str, pipeline: str) -> bool:
 
 
 def _experts(text: str, framework: Framework) -> Iterator[str]:
-    """A pattern with its experts: over its inner data axis, or over that of tensors.
+    """A template with its experts: over its inner data axis, or over that of tensors.
 
     Folded, they lie over all of the sequences' axis or a part of it (X, or E), and over any of the
     other axes.
@@ -98,7 +98,7 @@ def data_axes(layout: Layout) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """The meshes of one pattern, in every nesting order of its axes.
+    """The meshes of one template, in every nesting order of its axes.
 
     `rows` are some of them. Sizes and rates are worked out for all, once, and parts read them.
     """
@@ -218,7 +218,7 @@ Keep = Callable[[MeshSweep], Bools]
 
 
 def every_placement(layout: Layout, on: Slice, keep: Keep | None = None) -> Meshes:
-    """All meshes of a pattern, each once; `keep` sees them before their axes are nested."""
+    """All meshes of a template, each once; `keep` sees them before their axes are nested."""
     split = tuple(sorted(layout.split_over))
     if on.chip.switched and on.num_chips > 1:
         return Meshes(layout, _by_rank(layout, split, on, keep))

@@ -14,8 +14,8 @@ import numpy as np
 from rooflight.algebra.notation import Contraction, Tensor
 from rooflight.costs.mesh_sweep import Floats, Ints
 from rooflight.plan.training.derive.algorithm import visible_part
+from rooflight.plan.training.derive.cache import derive_again
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
-from rooflight.plan.training.derive.known_layers import derive_again
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.time.bubble import idle_rounds, seconds_of

@@ -1,7 +1,7 @@
-"""One pattern, every mesh and every number of microbatches, as arrays.
+"""One template, every mesh and every number of microbatches, as arrays.
 
-In: a pattern on all its meshes. Out: `Points` (a mesh with a number of microbatches each): sizes of
-blocks, seconds of matmuls and collectives, and which strategies win where. The steps of a pattern
+In: a template on all its meshes. Out: `Points` (a mesh with a number of microbatches each): sizes
+of blocks, seconds of matmuls and collectives, and which strategies win. The steps of a template
 are derived once for each combination that wins somewhere; collectives of a group share its rate.
 """
 
@@ -24,8 +24,8 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Graph
 from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.algorithm import is_routed
+from rooflight.plan.training.derive.cache import contractions_of
 from rooflight.plan.training.derive.derivation import Split, known_options, splits_of, token_axes
-from rooflight.plan.training.derive.known_layers import contractions_of
 from rooflight.plan.training.memory.remat import Remat, SavedActivations, keep
 from rooflight.plan.training.search.space import LARGEST_CODE, Meshes, first_alike
 from rooflight.plan.training.time.step_time import layer_runs
@@ -43,7 +43,7 @@ class Workload:
 
 
 class Points:
-    """Meshes of a pattern, each with a number of microbatches; sizes and rates as arrays."""
+    """Meshes of a template, each with a number of microbatches; sizes and rates as arrays."""
 
     def __init__(
         self, sizes: Workload, meshes: Meshes, mesh_of: Ints, counts: Ints, count_of: Ints

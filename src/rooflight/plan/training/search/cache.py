@@ -1,7 +1,7 @@
 """What a search works out that no batch changes, kept for the next question about the same slice.
 
 In: a graph, a slice, the tokens of a sequence. Out: the contractions and the placements of every
-pattern. A search with what was kept finds what one without it finds: a test asks both.
+template. A search with what was kept finds what one without it finds: a test asks both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,23 +20,23 @@ from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.derivation import Split, splits_of
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
 from rooflight.plan.training.memory.template import Same
-from rooflight.plan.training.search.space import Meshes, every_placement, patterns
+from rooflight.plan.training.search.space import Meshes, every_placement, templates
 from rooflight.plan.training.time.sweep import Points, Workload, contractions
 
 Asked = Mapping[int, Sequence[Contraction]]
 OURS = FRAMEWORKS["rooflight"]
-_MOST_ROWS = 500_000  # placements that are kept, of all patterns: about 60 MB
+_MOST_ROWS = 500_000  # placements that are kept, of all templates: about 60 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A pattern on a slice: what divides whatever the batch, and what the batch must divide."""
+    """A template on a slice: what divides whatever the batch, and what the batch must divide."""
 
     meshes: Meshes
     splits: frozenset[Split]  # of dims that depend on the batch
 
 
-class Groundwork:
+class SearchCache:
     """One model on one slice, at one length of sequences."""
 
     def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> None:
@@ -44,10 +44,10 @@ class Groundwork:
         self._asked: dict[str, tuple[Layout, Asked]] = {}
         self._placed: dict[tuple[str, bool], Placed] = {}
         self._rows = 0
-        self.patterns: tuple[Layout, ...] = tuple(patterns(graph, framework))
+        self.templates: tuple[Layout, ...] = tuple(templates(graph, framework))
 
     def asked(self, layout: Layout) -> Asked:
-        """Every contraction of a pattern."""
+        """Every contraction of a template."""
         known = self._asked.get(layout.text)
         if known is None or known[0] != layout:  # one text may have other rules, as in serving
             known = layout, contractions(self._graph, layout)
@@ -89,11 +89,11 @@ def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tenso
             yield from (*matmul.operands, matmul.result)
 
 
-def groundwork_of(graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> Groundwork:
+def search_cache_of(graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> SearchCache:
     """What is kept of the last few slices."""
     return _kept(Same(graph), on, seq, framework)
 
 
 @lru_cache(maxsize=4)
-def _kept(same: Same, on: Slice, seq: int, framework: Framework) -> Groundwork:
-    return Groundwork(same.graph, on, seq, framework)
+def _kept(same: Same, on: Slice, seq: int, framework: Framework) -> SearchCache:
+    return SearchCache(same.graph, on, seq, framework)

@@ -34,7 +34,7 @@ _LEAST_BACKOFF_S, _MOST_BACKOFF_S = 0.5, 30.0
 _MORE_BYTES = 1 << 16  # of a message, beyond the largest array
 
 
-class Borrower:
+class PrefillClient:
     """Takes the jobs of one server to another that prefills, at `url`."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Several plans of one question, verified in fast mode: which pass.
 
-In: `Plan`s, best first. Out: a `Standing` each, in the same order. A plan passes if its program is
-compiled to a schedule, fits, and has no finding; how long its step takes is not asked.
+In: `Plan`s, best first. Out: a `LayoutVerdict` each, in the same order. A plan passes if its
+program is compiled to a schedule, fits, and has no finding; how long its step takes is not asked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ WORDS: tuple[Word, ...] = ("passes", "findings", "not asked", "does not fit", "n
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LayoutVerdict:
     """What the compiler made of a plan, in a word, and what it found wrong."""
 
     word: Word
@@ -41,7 +41,7 @@ class Standing:
         return f"{self.word}: {first.words}"
 
 
-NOT_ASKED = Standing("not asked")
+NOT_ASKED = LayoutVerdict("not asked")
 
 
 def stand(
@@ -49,12 +49,12 @@ def stand(
     *,
     cache: Path | None = None,
     watch_of: Callable[[int], Watch | None] = lambda _: None,
-) -> list[Standing]:
+) -> list[LayoutVerdict]:
     """Judges one plan after another; each takes two child processes, of which each takes GBs."""
     return [_standing(plan, cache=cache, watch=watch_of(place)) for place, plan in enumerate(plans)]
 
 
-def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> Standing:
+def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> LayoutVerdict:
     """A plan that Rooflight's own program cannot have is no reason to stop asking."""
     try:
         verdict = verify(plan, until="scheduled", cache=cache, watch=watch)
@@ -62,8 +62,8 @@ def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> Standin
         raise
     except UsageError as error:
         why = Finding("not_built", str(error), None, None, "", error.hint or "plan another layout")
-        return Standing("not compiled", (why,))
-    return Standing(
+        return LayoutVerdict("not compiled", (why,))
+    return LayoutVerdict(
         _word(verdict),
         verdict.findings,
         verdict.memory.total_bytes if verdict.memory else None,
@@ -77,7 +77,7 @@ def _word(verdict: Verdict) -> Word:
     return "does not fit" if verdict.failed.outcome == "out of memory" else "not compiled"
 
 
-def order(standings: Iterable[Standing]) -> list[int]:
+def order(verdicts: Iterable[LayoutVerdict]) -> list[int]:
     """Places of those that stand first, then as `WORDS`; each as they were before."""
-    words = [one.word for one in standings]
+    words = [one.word for one in verdicts]
     return sorted(range(len(words)), key=lambda place: WORDS.index(words[place]))

@@ -9,7 +9,7 @@ import pytest
 from rooflight.cli.main import main
 from rooflight.compile.aot import environment
 from rooflight.compile.findings.finding import Finding
-from rooflight.compile.findings.standing import NOT_ASKED, Standing, order
+from rooflight.compile.findings.layout_verdict import NOT_ASKED, LayoutVerdict, order
 from rooflight.errors import MissingExtraError
 from rooflight.plan.file.record import from_json
 from rooflight.plan.training.memory.framework import FRAMEWORKS
@@ -48,11 +48,15 @@ def test_a_layout_that_does_not_fit_when_compiled_goes_last(
 
 def test_those_that_stand_come_first_each_kind_as_priced() -> None:
     why = (Finding("unexpected", "not expected: a", 1.0, None, "", "fix"),)
-    unfit, odd, good = Standing("does not fit"), Standing("findings", why), Standing("passes")
+    unfit, odd, good = (
+        LayoutVerdict("does not fit"),
+        LayoutVerdict("findings", why),
+        LayoutVerdict("passes"),
+    )
     assert order([unfit, odd, good, NOT_ASKED, good]) == [2, 4, 1, 3, 0]
     assert odd.because == "findings: not expected: a"
     over = (Finding("out_of_memory", "the compiler: out of memory", None, 2_000_000, "", "fix"),)
-    assert Standing("does not fit", over).because == "does not fit: 2 MB too many"
+    assert LayoutVerdict("does not fit", over).because == "does not fit: 2 MB too many"
 
 
 def test_without_a_compiler_nothing_is_searched(

@@ -1,4 +1,4 @@
-"""`Wanted`: what somebody asks a layout to have, and the part of the space that has it.
+"""`LayoutConstraint`: what somebody asks a layout to have, and the part of the space that has it.
 
 In: text such as `fsdp=64,tp=8` or `remat=none`. Out: a `Region` to search, and in words what of it
 the space leaves out. A scheme that is not named is free; a degree of 1 means without it.
@@ -20,7 +20,7 @@ from rooflight.plan.training.memory.remat import Remat, parse_remat
 from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.options import policies_of, schedules_of
 from rooflight.plan.training.search.region import Region, Ways
-from rooflight.plan.training.search.space import patterns
+from rooflight.plan.training.search.space import templates
 from rooflight.plan.training.time.bubble import IN_STEP
 from rooflight.units import parse_count
 
@@ -32,7 +32,7 @@ _HINT = "write degrees such as fsdp=64,tp=8@node, or remat=none, microbatches=8,
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LayoutConstraint:
     """Degrees by scheme, and options; None is free."""
 
     text: str
@@ -45,12 +45,12 @@ class Wanted:
     lies_on: Mapping[str, str] = field(default_factory=dict[str, str])  # fsdp@x4+y: exactly there
 
 
-def parse_wanted(text: str, graph: Graph) -> Wanted:
+def parse_constraint(text: str, graph: Graph) -> LayoutConstraint:
     """Reads `tp=16`, `fsdp=64,tp=8`, `remat=none`, `pp=4,schedule=zb-h1`.
 
     >>> from rooflight.models.graph.build import model_graph
     >>> from rooflight.models.presets import load_model
-    >>> dict(parse_wanted("fsdp=64, tp=8", model_graph(load_model("llama3-8b"))).degrees)
+    >>> dict(parse_constraint("fsdp=64, tp=8", model_graph(load_model("llama3-8b"))).degrees)
     {'fsdp': 64, 'tp': 8}
     """
     found: dict[str, str] = {}
@@ -73,7 +73,7 @@ def parse_wanted(text: str, graph: Graph) -> Wanted:
             f"our program does not run {schedule} in a number of rounds that a search could price",
             hint=f"ask for {', '.join(IN_STEP)}; `rooflight pipeline {schedule}` simulates it",
         )
-    return Wanted(
+    return LayoutConstraint(
         text.replace(" ", ""),
         {name: _degree(name, value, graph) for name, value in found.items()},
         None if remat is None else parse_remat(remat, graph),
@@ -115,7 +115,7 @@ def _at_least_one(name: str, value: str) -> int:
     return number
 
 
-def region_of(wanted: Wanted, question: Question) -> tuple[Region, tuple[str, ...]]:
+def region_of(wanted: LayoutConstraint, question: Question) -> tuple[Region, tuple[str, ...]]:
     """The layouts that have what is wanted, and what of it the space leaves out."""
     outside: list[str] = []
     on, framework = question.on, question.framework
@@ -123,7 +123,7 @@ def region_of(wanted: Wanted, question: Question) -> tuple[Region, tuple[str, ..
     if not chosen:
         chosen = list(_placed(_beyond(wanted), on))
         if chosen:
-            outside.append("no pattern of the space has exactly these schemes")
+            outside.append("no template of the space has exactly these schemes")
     if wanted.remat and wanted.remat.name not in {r.name for r in policies_of(question)}:
         outside.append(f"remat {wanted.remat.name} is not searched")
     schedule = wanted.schedule
@@ -152,8 +152,8 @@ def region_of(wanted: Wanted, question: Question) -> tuple[Region, tuple[str, ..
 _Sized = tuple[Layout, Ways]  # and the ways that its axes must make
 
 
-def _in_space(wanted: Wanted, graph: Graph, framework: Framework) -> Iterator[_Sized]:
-    for layout in patterns(graph, framework):
+def _in_space(wanted: LayoutConstraint, graph: Graph, framework: Framework) -> Iterator[_Sized]:
+    for layout in templates(graph, framework):
         made = _ways(wanted, scheme_axes(layout))
         if made is not None and (layout.stages or not (wanted.schedule or wanted.virtual)):
             yield layout, made
@@ -166,8 +166,8 @@ def _placed(sized: Iterable[_Sized], on: Slice) -> Iterator[_Sized]:
             yield layout, made
 
 
-def _ways(wanted: Wanted, schemes: Mapping[str, tuple[str, ...]]) -> Ways | None:
-    """The ways that a pattern's axes make of the degrees; None where it has other schemes."""
+def _ways(wanted: LayoutConstraint, schemes: Mapping[str, tuple[str, ...]]) -> Ways | None:
+    """The ways that a template's axes make of the degrees; None where it has other schemes."""
     made: dict[tuple[str, ...], int] = {}
     for name, degree in wanted.degrees.items():
         here = [axes for n in _ALSO.get(name, (name,)) for axes in (schemes.get(n),) if axes]
@@ -177,7 +177,7 @@ def _ways(wanted: Wanted, schemes: Mapping[str, tuple[str, ...]]) -> Ways | None
     return made
 
 
-def _beyond(wanted: Wanted) -> Iterator[_Sized]:
+def _beyond(wanted: LayoutConstraint) -> Iterator[_Sized]:
     """Exactly these schemes, the chips that are left over going to data; ep lies inside data."""
     degrees = {n: d for n, d in wanted.degrees.items() if d > 1}
     free = iter(_AXES)

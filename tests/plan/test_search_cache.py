@@ -12,13 +12,13 @@ from rooflight.dtypes import DTYPES
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
-from rooflight.plan.training.search import groundwork
+from rooflight.plan.training.search import cache as search_cache
+from rooflight.plan.training.search.cache import SearchCache, search_cache_of
 from rooflight.plan.training.search.candidate import Question
-from rooflight.plan.training.search.groundwork import Groundwork, groundwork_of
 from rooflight.plan.training.search.run import Search, search_training
 from rooflight.plan.training.time.stage_time import OVERLAPS, Overlap
 
-_kept = groundwork._kept  # pyright: ignore[reportPrivateUsage]
+_kept = search_cache._kept  # pyright: ignore[reportPrivateUsage]
 
 
 def ask(model: str, on: str, batch: int, seq: int, dtype: str, overlap: Overlap) -> Question:
@@ -82,9 +82,9 @@ def test_large_searches_after_others_find_what_the_first_would(asked: list[Quest
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groundwork, "_MOST_ROWS", 10)
-    ground = Groundwork(model_graph(load_model("llama3-8b")), parse_slice("v5e:4x4"), 4096)
-    large = max(ground.patterns, key=lambda layout: ground.placed(layout).meshes.count)
+    monkeypatch.setattr(search_cache, "_MOST_ROWS", 10)
+    ground = SearchCache(model_graph(load_model("llama3-8b")), parse_slice("v5e:4x4"), 4096)
+    large = max(ground.templates, key=lambda layout: ground.placed(layout).meshes.count)
     assert ground.placed(large) is not ground.placed(large)
     assert ground.placed(large).meshes.count > 10
 
@@ -92,15 +92,15 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_model_slice_or_length_has_its_own() -> None:
     graph, on = model_graph(load_model("llama3-8b")), parse_slice("v5e:4x4")
     other = model_graph(load_model("llama3.2-1b"))
-    first = groundwork_of(graph, on, 4096)
-    assert groundwork_of(graph, parse_slice("v5e:4x4"), 4096) is first
+    first = search_cache_of(graph, on, 4096)
+    assert search_cache_of(graph, parse_slice("v5e:4x4"), 4096) is first
     asked = [(other, on, 4096), (graph, parse_slice("v5e:2x8"), 4096), (graph, on, 2048)]
-    assert len({id(first), *(id(groundwork_of(*one)) for one in asked)}) == 4
+    assert len({id(first), *(id(search_cache_of(*one)) for one in asked)}) == 4
 
 
 def test_parts_of_the_meshes_read_the_rates_of_all() -> None:
-    ground = Groundwork(model_graph(load_model("llama3-8b")), parse_slice("v5p:4x4x4"), 4096)
-    layout = next(p for p in ground.patterns if p.text == "fsdp=X,sp=Y")
+    ground = SearchCache(model_graph(load_model("llama3-8b")), parse_slice("v5p:4x4x4"), 4096)
+    layout = next(p for p in ground.templates if p.text == "fsdp=X,sp=Y")
     whole = ground.placed(layout).meshes
     chosen = np.arange(whole.count) % 3 == 1
     part = whole.only(chosen).only(np.ones(int(chosen.sum()), np.bool_))
