@@ -48,7 +48,7 @@ def norm(x_BTD: jax.Array) -> jax.Array:
 
 def train(mesh: Mesh, *, mistake: str = "", microbatches: int = 1) -> Built:
     """One step of training with Adam; the batch may be cut into microbatches."""
-    constraint = _leave if mistake == "missing constraint" else partial(_constraint, mesh)
+    pin = _leave if mistake == "missing constraint" else partial(_pin, mesh)
     shapes = dict(SHAPES)
     moments = {name: spec for name, (_, spec) in shapes.items()}
     if mistake == "unsharded embedding":
@@ -70,10 +70,10 @@ def train(mesh: Mesh, *, mistake: str = "", microbatches: int = 1) -> Built:
         q = jnp.einsum("btd,dnh->btnh", h_BTD, w["q"])
         k = jnp.einsum("btd,dkh->btkh", h_BTD, w["k"])
         v = jnp.einsum("btd,dkh->btkh", h_BTD, w["v"])
-        q, k, v = (constraint(t, batch, None, heads, None) for t in (q, k, v))
+        q, k, v = (pin(t, batch, None, heads, None) for t in (q, k, v))
         q = q.reshape(*q.shape[:2], k.shape[2], -1, H)
         s = jnp.einsum("btkgh,bskh->bkgts", q, k)  # uneven heads, missing constraint
-        s = constraint(s / H**0.5, batch, heads, None, None, None)
+        s = pin(s / H**0.5, batch, heads, None, None, None)
         p = jax.nn.softmax(s.astype(jnp.float32), axis=-1).astype(q.dtype)
         o = jnp.einsum("bkgts,bskh->btkgh", p, v)
         o = o.reshape(*o.shape[:2], -1, H)
@@ -82,27 +82,27 @@ def train(mesh: Mesh, *, mistake: str = "", microbatches: int = 1) -> Built:
     def mlp(h_BTD: jax.Array, w: Weights) -> jax.Array:
         gate = jnp.einsum("btd,df->btf", h_BTD, w["gate"])
         if mistake == "reshard before an einsum":
-            h_BTD = constraint(h_BTD, None, "X", None)
+            h_BTD = pin(h_BTD, None, "X", None)
         up = jnp.einsum("btd,df->btf", h_BTD, w["up"])  # reshard before an einsum
-        hidden = constraint(jax.nn.silu(gate) * up, batch, None, "Y")
+        hidden = pin(jax.nn.silu(gate) * up, batch, None, "Y")
         return jnp.einsum("btf,fd->btd", hidden, w["down"])  # transposed spec, whole batch
 
     def layer(x_BTD: jax.Array, w: Weights) -> tuple[jax.Array, None]:
-        x_BTD = x_BTD + constraint(attention(norm(x_BTD), w), batch, None, None)
-        x_BTD = x_BTD + constraint(mlp(norm(x_BTD), w), batch, None, None)
+        x_BTD = x_BTD + pin(attention(norm(x_BTD), w), batch, None, None)
+        x_BTD = x_BTD + pin(mlp(norm(x_BTD), w), batch, None, None)
         return x_BTD, None
 
     def loss(params: Weights, tokens: jax.Array) -> jax.Array:
         stacked = {n: t for n, t in params.items() if n not in ("embed", "head")}
-        table = constraint(params["embed"], "Y", None)
-        x = constraint(table[tokens[:, :-1]], batch, None, None)  # unsharded embedding
+        table = pin(params["embed"], "Y", None)
+        x = pin(table[tokens[:, :-1]], batch, None, None)  # unsharded embedding
         kept = layer if mistake == "large batch, lost remat" else jax.checkpoint(layer)
         x = jax.lax.scan(kept, x, stacked)[0]  # lost_remat
         logits = jnp.einsum("btd,dv->btv", norm(x), params["head"])
         if mistake == "gathered logits":
-            logits = constraint(logits, None, None, "Y")  # gathered logits
+            logits = pin(logits, None, None, "Y")  # gathered logits
         else:
-            logits = constraint(logits, batch, None, "Y")
+            logits = pin(logits, batch, None, "Y")
         wide = logits.astype(jnp.float32)
         picked = jnp.sum(
             wide * jax.nn.one_hot(tokens[:, 1:], wide.shape[-1], dtype=jnp.float32), -1
@@ -113,7 +113,7 @@ def train(mesh: Mesh, *, mistake: str = "", microbatches: int = 1) -> Built:
         if microbatches == 1:
             return jax.grad(loss)(params, tokens)
         cut = tokens.reshape(microbatches, -1, tokens.shape[1])
-        cut = constraint(cut, None, "X", None)
+        cut = pin(cut, None, "X", None)
 
         def add(total: Weights, part: jax.Array) -> tuple[Weights, None]:
             return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
@@ -146,7 +146,7 @@ def _adam(gradients: Callable[[Weights, jax.Array], Weights]) -> Callable[..., A
     return step
 
 
-def _constraint(mesh: Mesh, x: jax.Array, *axes: str | None) -> jax.Array:
+def _pin(mesh: Mesh, x: jax.Array, *axes: str | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
 
@@ -157,7 +157,7 @@ def _leave(x: jax.Array, *axes: str | None) -> jax.Array:
 
 def decode(mesh: Mesh, *, mistake: str = "") -> Built:
     """One token for every sequence; weights are split over Y alone, or over both without moving."""
-    constraint = partial(_constraint, mesh)
+    pin = partial(_pin, mesh)
     fsdp = "X" if mistake == "fsdp left on in decode" else None
 
     def spec(name: str) -> PartitionSpec:
@@ -166,31 +166,29 @@ def decode(mesh: Mesh, *, mistake: str = "") -> Built:
     def layer(x_BD: jax.Array, xs: Any) -> Any:
         w, k_BSKH, v_BSKH = xs
         h = norm(x_BD)
-        q = constraint(
-            jnp.einsum("bd,dnh->bnh", h, w["q"]), "X", "Y", None
-        )  # fsdp left on in decode
+        q = pin(jnp.einsum("bd,dnh->bnh", h, w["q"]), "X", "Y", None)  # fsdp left on in decode
         k = jnp.einsum("bd,dkh->bkh", h, w["k"])
         v = jnp.einsum("bd,dkh->bkh", h, w["v"])
         k_BSKH = jax.lax.dynamic_update_slice_in_dim(k_BSKH, k[:, None], SEQ - 1, axis=1)
         v_BSKH = jax.lax.dynamic_update_slice_in_dim(v_BSKH, v[:, None], SEQ - 1, axis=1)
         keys = k_BSKH
         if mistake == "gather of K over batch":
-            keys = constraint(keys, None, None, "Y", None)  # gather of K over batch
+            keys = pin(keys, None, None, "Y", None)  # gather of K over batch
         q = q.reshape(q.shape[0], K, -1, H)
         s = jnp.einsum("bkgh,bskh->bkgs", q, keys) / H**0.5
         p = jax.nn.softmax(s.astype(jnp.float32), axis=-1).astype(q.dtype)
         o = jnp.einsum("bkgs,bskh->bkgh", p, v_BSKH).reshape(q.shape[0], N, H)
-        x_BD = x_BD + constraint(jnp.einsum("bnh,nhd->bd", o, w["out"]), "X", None)
+        x_BD = x_BD + pin(jnp.einsum("bnh,nhd->bd", o, w["out"]), "X", None)
         h = norm(x_BD)
         up = jax.nn.silu(h @ w["gate"]) * (h @ w["up"])
-        x_BD = x_BD + constraint(constraint(up, "X", "Y") @ w["down"], "X", None)
+        x_BD = x_BD + pin(pin(up, "X", "Y") @ w["down"], "X", None)
         return x_BD, (k_BSKH, v_BSKH)
 
     def step(params: Weights, cache: Any, tokens: jax.Array) -> Any:
         stacked = {n: t for n, t in params.items() if n not in ("embed", "head")}
-        x = constraint(params["embed"][tokens], "X", None)
+        x = pin(params["embed"][tokens], "X", None)
         x, cache = jax.lax.scan(layer, x, (stacked, *cache))
-        return constraint(norm(x) @ params["head"], "X", "Y"), cache
+        return pin(norm(x) @ params["head"], "X", "Y"), cache
 
     params = {n: abstract(mesh, shape, spec(n)) for n, (shape, _) in SHAPES.items()}
     block = abstract(mesh, (LAYERS, BATCH, SEQ, K, H), P(None, "X", None, "Y", None))

@@ -97,7 +97,7 @@ def _experts(mesh: Mesh, *, by_group: NamedSharding | None) -> Built:
 
     by_expert = sharded("X", None, None, None)
 
-    def constraint(x: jax.Array, to: NamedSharding | None) -> jax.Array:
+    def pin(x: jax.Array, to: NamedSharding | None) -> jax.Array:
         return x if to is None else jax.lax.with_sharding_constraint(x, to)
 
     def layer(w: dict[str, jax.Array], x_gsd: jax.Array) -> jax.Array:
@@ -107,11 +107,9 @@ def _experts(mesh: Mesh, *, by_group: NamedSharding | None) -> Built:
         rank = jnp.cumsum(onehot, axis=1) * onehot
         slot = jax.nn.one_hot(rank - 1, capacity, dtype=x_gsd.dtype)  # g s e c
         inside = jnp.einsum("gsec,gsd->egcd", slot, x_gsd)
-        inside = constraint(constraint(inside, by_group), by_expert)
-        h = constraint(jax.nn.relu(jnp.einsum("egcd,edf->egcf", inside, w["up"])), by_expert)
-        out = constraint(
-            constraint(jnp.einsum("egcf,efd->egcd", h, w["down"]), by_expert), by_group
-        )
+        inside = pin(pin(inside, by_group), by_expert)
+        h = pin(jax.nn.relu(jnp.einsum("egcd,edf->egcf", inside, w["up"])), by_expert)
+        out = pin(pin(jnp.einsum("egcf,efd->egcd", h, w["down"]), by_expert), by_group)
         back = jnp.einsum("gsec,egcd->gsd", slot, out)
         return back * gate.astype(back.dtype)
 
