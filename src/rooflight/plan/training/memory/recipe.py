@@ -16,8 +16,8 @@ _BF16, _F32 = DTYPES["bf16"], DTYPES["f32"]
 class Recipe:
     """Dtypes of what is stored; None is not stored. Adam has two moments.
 
-    >>> {name: recipe.bytes_per_param for name, recipe in RECIPES.items()}
-    {'10': 10, '16': 16, '18': 18, 'f32': 16}
+    >>> {name: recipe.weights.name for name, recipe in RECIPES.items()}
+    {'10': 'bf16', '16': 'bf16', '18': 'bf16', 'f32': 'f32'}
     """
 
     name: str
