@@ -5,6 +5,7 @@ one unfinished; the answer is one candidate a line, read off the verbs' own pars
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
 from typing import cast
 
 from rooflight.cli.flags import add_choice
@@ -14,63 +15,22 @@ from rooflight.cli.verbs import KINDS, VERBS, has_kinds, load_verb, split_verb, 
 
 HELP = "a completion script for bash, zsh or fish"
 
-# Bash cuts words at `:` and `=`, so `v5e:4` and `--on=v5` arrive in pieces: the line is cut at
-# blanks instead, and what bash took for earlier words is removed from the answers.
-_BASH = """\
-_rooflight() {
-    local line="${COMP_LINE:0:COMP_POINT}" candidate
-    local -a typed
-    read -ra typed <<<"$line"
-    [[ $line == *[[:space:]] ]] && typed+=("")
-    local word="${typed[-1]}"
-    local before="${word%"${word##*[:=]}"}"
-    COMPREPLY=()
-    while IFS= read -r candidate; do
-        [[ -n $candidate ]] && COMPREPLY+=("${candidate#"$before"}")
-    done < <(rooflight --complete-words "${typed[@]:1}" 2>/dev/null)
-}
-complete -o default -F _rooflight rooflight
-# to use it: eval "$(rooflight completion bash)", for instance in ~/.bashrc"""
-
-_ZSH = """\
-#compdef rooflight
-_rooflight() {
-    local -a candidates
-    candidates=(${(f)"$(rooflight --complete-words "${(@)words[2,CURRENT]}" 2>/dev/null)"})
-    if (( $#candidates )); then
-        compadd -a candidates
-    else
-        _files
-    fi
-}
-compdef _rooflight rooflight
-# to use it: eval "$(rooflight completion zsh)" after compinit, for instance in ~/.zshrc"""
-
-_FISH = """\
-function __rooflight_candidates
-    set -l typed (commandline -opc) (commandline -ct)
-    rooflight --complete-words $typed[2..-1] 2>/dev/null
-end
-complete -c rooflight -f -a '(__rooflight_candidates)'
-complete -c rooflight -l plot -r -F
-complete -c rooflight -l trace -r -F
-# to use it: rooflight completion fish | source, for instance in ~/.config/fish/config.fish"""
-
-_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+# Bash cuts words at `:` and `=`, so `v5e:4` and `--on=v5` arrive in pieces: its script cuts the
+# line at blanks instead, and removes from the answers what bash took for earlier words.
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def configure(parser: Parser) -> None:
-    add_choice(
-        parser, "shell", tuple(_SCRIPTS), what="shell", default=None, help="bash, zsh or fish"
-    )
+    add_choice(parser, "shell", _SHELLS, what="shell", default=None, help="bash, zsh or fish")
     parser.set_examples("rooflight completion bash", "rooflight completion zsh")
 
 
 def run(args: Namespace) -> int:
+    script = (files("rooflight.cli") / f"completion.{args.shell}").read_text("utf-8").rstrip("\n")
     if args.json:
-        print_json("completion", {"shell": args.shell, "script": _SCRIPTS[args.shell]})
+        print_json("completion", {"shell": args.shell, "script": script})
     else:
-        print(_SCRIPTS[args.shell])
+        print(script)
     return 0
 
 

@@ -7,6 +7,7 @@ does not know (image, volume, queue) is a name in capitals to fill in.
 import json
 import shlex
 from dataclasses import dataclass
+from importlib.resources import files
 
 from rooflight.hardware.slice import Slice
 
@@ -61,50 +62,7 @@ def _place(on: Slice) -> str:
     )
 
 
-_JOBSET = """apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
-metadata:
-  name: {name}
-spec:
-  network:
-    enableDNSHostnames: true
-    subdomain: {name}
-  failurePolicy:
-    maxRestarts: 100
-  replicatedJobs:
-  - name: hosts
-    replicas: 1
-    template:
-      spec:
-        completionMode: Indexed
-        parallelism: {hosts}
-        completions: {hosts}
-        backoffLimit: 0
-        template:
-          spec:
-            restartPolicy: Never
-            terminationGracePeriodSeconds: 300
-            nodeSelector:
-{place}            containers:
-            - name: rooflight
-              image: IMAGE
-              ports:
-              - containerPort: {port}
-              env:
-              - name: HOST
-                valueFrom:
-                  fieldRef:
-                    fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
-              command:
-{command}
-              volumeMounts:
-              - name: run
-                mountPath: RUN-FOLDER
-            volumes:
-            - name: run
-              persistentVolumeClaim:
-                claimName: CLAIM
-"""
+_JOBSET = (files("rooflight.train") / "jobset.txt").read_text("utf-8")
 _SLURM = """#!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={hosts}

@@ -4,25 +4,11 @@ In: elements of `ui.html.page`, every text escaped. Out: one element, light or d
 """
 
 from html import escape
+from importlib.resources import files
 
 from rooflight.ui.html.style import dark_picture_rules, picture_rules
 
-_STYLE = """
-.rooflight { --paper: transparent; --ink: currentColor; --muted: #66727f; --grid: #c9d0d7;
-  --idle: #dfe4e9; max-width: 62rem; }
-.rooflight h4 { margin: 0.4rem 0; }
-.rooflight p { margin: 0.3rem 0; max-width: 52rem; }
-.rooflight .scroll { overflow-x: auto; }
-.rooflight table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-.rooflight caption { text-align: left; padding: 0.3rem 0; opacity: 0.8; }
-.rooflight th, .rooflight td { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0;
-  white-space: nowrap; vertical-align: top; }
-.rooflight td.number, .rooflight th.number { text-align: right; }
-.rooflight td.words { white-space: normal; min-width: 16rem; }
-.rooflight tr.marked { font-weight: bold; }
-.rooflight figure { margin: 0.6rem 0; }
-.rooflight svg { max-width: 48rem; width: 100%; height: auto; min-width: 0 !important; }
-"""
+_STYLE = (files("rooflight.ui.notebook") / "frame.css").read_text("utf-8")
 
 
 def framed(heading: str, *markup: str) -> str:
