@@ -56,3 +56,21 @@ def test_a_warning_of_the_partitioner_names_its_line() -> None:
     found = warning_finding(text)
     assert found.kind == "rematerialised" and found.place == "model.py:12"
     assert found.words.endswith("efficiently") and "%x" not in found.words
+
+
+def test_what_does_not_fit_is_first_and_is_worth_a_line_however_little_is_missing() -> None:
+    small = Finding("out_of_memory", "words", None, 1, "", "fix")
+    assert merged([_finding(5.0, 10), small])[0] is small
+    assert SCALE.is_worth(small)
+
+
+def test_findings_alike_but_for_the_number_of_a_layer_are_one_with_a_count() -> None:
+    def replicated(name: str) -> Finding:
+        return Finding("replicated", f"{name} is the same", None, 10, "a.py:1", f"give {name} P()")
+
+    (found,) = merged(replicated(f"params['layers'][{at}]['up']") for at in range(4))
+    assert (found.count, found.nbytes) == (4, 40) and "[0]['up'] is" in found.words
+    assert (
+        len(merged(map(replicated, ("params['layers'][0]['up']", "params['layers'][0]['q']")))) == 2
+    )
+    assert len(merged(map(replicated, ("bf16[64]", "bf16[128]")))) == 2

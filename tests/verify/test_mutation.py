@@ -51,7 +51,7 @@ def _later(build: str, kind: str) -> Case:
 
 EARLY = (
     _early("train", "missing constraint", "repeated", microbatches=2),
-    _early("train", "transposed spec", "repeated"),
+    _early("train", "transposed spec", "wrong_axis"),
     _early("train", "uneven heads", "repeated"),
     _early("train", "unsharded embedding", "replicated"),
     _early("train", "reshard before an einsum", "batch_gathered"),

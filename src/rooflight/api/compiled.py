@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +32,8 @@ def verify_function(
     function: str | Callable[..., Any],
     *arguments: Any,
     on: str | Slice,
-    mesh: str | None = None,
+    mesh: Any = None,
+    explicit: bool = False,
     shardings: Any = None,
     until: Until = "scheduled",
     watch: Watch | None = None,
@@ -39,7 +41,8 @@ def verify_function(
     """Compiles any function for a slice, no chip attached, and says what it could do without.
 
     Arguments are arrays or `jax.ShapeDtypeStruct`; `shardings` has a `PartitionSpec` for each, over
-    the axes of `mesh`. Text such as `steps.py:build` names a function that returns both.
+    the axes of `mesh`: text such as `X=4,Y=2`, whose axes may be `explicit`, or a mesh of jax, which
+    says so itself. Text such as `steps.py:build` names a function that returns both.
 
     >>> from jax import ShapeDtypeStruct
     >>> from jax.sharding import PartitionSpec as P
@@ -48,18 +51,26 @@ def verify_function(
     >>> [f.words for f in seen.findings]
     ['bf16[1024,1024] is returned whole over X, which splits a (all-reduce)']
     """
+    if hasattr(mesh, "axis_types"):
+        explicit = any(kind.name == "Explicit" for kind in mesh.axis_types)
+        mesh = ",".join(f"{axis}={size}" for axis, size in mesh.shape.items())
     placed = mesh_of(mesh, slice_of(on))
+    asked = partial(verify_program, mesh=placed, until=until, explicit=explicit, watch=watch)
     if isinstance(function, str):
         build, folder = parse_build(function)
-        return verify_program(build, placed, until=until, folder=folder, watch=watch)
-    from rooflight.compile.aot.traced import BUILD, write_traced  # only here: it imports jax
+        return asked(build, folder=folder)
+    from rooflight.compile.aot.traced import (
+        BUILD,
+        abstract_mesh,
+        write_traced,
+    )  # only here: it imports jax
 
     axes, platform = device_axes(placed), make_target(placed).platform
     with TemporaryDirectory() as folder:
         traced = Path(folder, "traced")
-        write_traced(traced, function, arguments, shardings, axes=axes, platform=platform)
-        given: dict[str, object] = {"path": str(traced)}
-        found = verify_program(BUILD, placed, until=until, arguments=given, watch=watch)
+        types = abstract_mesh(axes, explicit=explicit)
+        write_traced(traced, function, arguments, shardings, mesh=types, platform=platform)
+        found = asked(BUILD, arguments={"path": str(traced)})
     return replace(found, build=getattr(function, "__name__", "function"))
 
 

@@ -21,9 +21,11 @@ def findings_text(findings: Sequence[Finding], *, everything: bool) -> str:
 
 
 def _lines(finding: Finding) -> tuple[str, str]:
-    facts = [cost(finding), finding.place]
+    caller = finding.caller.rpartition("/")[2]
+    facts = [cost(finding), finding.place, f"called from {caller}" if caller else ""]
     head = ", ".join(word for word in facts if word)
-    return f"- {finding.words}" + (f" [{head}]" if head else ""), f"  fix: {finding.fix}"
+    more = f"; {finding.count - 1} more like it" if finding.count > 1 else ""
+    return f"- {finding.words}{more}" + (f" [{head}]" if head else ""), f"  fix: {finding.fix}"
 
 
 def cost(finding: Finding) -> str:

@@ -39,6 +39,11 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--on", metavar="SLICE", help="with --fn: the slice, v5p:8x8x8")
     add_mesh(parser)
+    parser.add_argument(
+        "--explicit",
+        action="store_true",
+        help="with --fn: axes are Explicit, as jax.make_mesh makes them; Auto if left out",
+    )
     add_choice(
         parser,
         "--until",
@@ -66,7 +71,7 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     if args.fn:
         return _run_program(args)
-    _refuse(args, ["--on", "--mesh"], "is for --fn; a plan has its own")
+    _refuse(args, ["--on", "--mesh", "--explicit"], "is for --fn; a plan has its own")
     if args.plan is None or args.expect:
         return _run_expectation(args)
     plan = _read(args.plan)
@@ -116,7 +121,12 @@ def _run_program(args: Namespace) -> int:
     before = read_baseline(args.baseline) if args.baseline else None
     with compile_progress() as watch:
         verdict = verify_function(
-            args.fn, on=args.on, mesh=args.mesh, until=args.until or "scheduled", watch=watch
+            args.fn,
+            on=args.on,
+            mesh=args.mesh,
+            explicit=args.explicit,
+            until=args.until or "scheduled",
+            watch=watch,
         )
     text = program_text(verdict, everything=args.verbose)
     if args.html:

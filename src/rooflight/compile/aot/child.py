@@ -14,24 +14,28 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Lowered
 
 from rooflight.compile.aot.cache import cache_key, use
 from rooflight.compile.aot.devices import target_mesh
 from rooflight.compile.aot.environment import compiler_versions
 from rooflight.compile.aot.request import ChildTask, read_task
+from rooflight.compile.hlo.parse import is_installed
 
 _PARTITIONER = "tpu-spmd-partitioning"
 _MEMORY = (
     *("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes"),
     *("temp_size_in_bytes", "peak_memory_in_bytes", "generated_code_size_in_bytes"),
 )
-_ONE_DEVICE = "mhlo.num_partitions = 1 "
+_SPLIT = "sdy.sharding"  # in the text of a program that says how anything is split
 _COSTS = ("flops", "bytes accessed")
 
 
@@ -39,12 +43,20 @@ def main(path: str) -> int:
     """Builds, lowers, asks the cache, compiles."""
     task = read_task(Path(path))
     started = time.monotonic()
-    lowered, mesh = _lower(task)
+    try:
+        lowered, mesh = _lower(task)
+    except Exception as error:  # of the program: its own words and line are the answer
+        _write(task, "result.json", {"not_built": _told(error)})
+        raise
     kind = "tpu" if task.target.platform == "tpu" else "gpu"
     versions = compiler_versions(kind)
     key = cache_key(lowered.as_text(debug_info=True), task, versions)
     facts = {"key": key, "versions": versions, "axes": dict(mesh.shape), "dcn": task.target.dcn}
-    _write(task, "lowered.json", facts | {"seconds": time.monotonic() - started})
+    results = [
+        jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(lowered.out_info)
+    ]
+    facts |= {"results": results, "seconds": time.monotonic() - started}
+    _write(task, "lowered.json", facts)
     if task.cache and use(Path(task.cache, key)):
         return 0
     try:
@@ -59,9 +71,10 @@ def main(path: str) -> int:
 def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
     if task.folder:
         sys.path.insert(0, task.folder)
-    mesh = target_mesh(task.target)
+    mesh = target_mesh(task.target, explicit=task.explicit)
+    jax.set_mesh(mesh)
     module, _, name = task.build.partition(":")
-    built = _build(getattr(import_module(module), name), mesh, task)
+    built = _build(getattr(_load(module, Path(task.folder)), name), mesh, task)
     if not isinstance(built, tuple) or len(built) != 2 or not callable(built[0]):
         raise TypeError(
             f"{task.build} must return (function, (argument, ...)), with arrays or"
@@ -71,10 +84,12 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
     if not isinstance(arguments, (tuple, list)):
         arguments = (arguments,)
     jitted = function if hasattr(function, "lower") else jax.jit(function)
+    mesh = _mesh_of(arguments) or mesh
+    jax.set_mesh(mesh)
     lowered = jitted.lower(*arguments)
-    if mesh.size > 1 and _ONE_DEVICE in lowered.as_text():
+    if mesh.size > 1 and _SPLIT not in lowered.as_text():
         raise TypeError(
-            f"no argument of {task.build} has a sharding, so it would run on one device: give"
+            f"no argument of {task.build} has a sharding, so every device would do the same: give"
             " jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(...))), or"
             " in_shardings to jax.jit"
         )
@@ -82,12 +97,39 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
 
 
 def _build(build: Callable[..., Any], mesh: Mesh, task: ChildTask) -> Any:
-    """Calls it with the mesh, or without if it takes none: then the mesh is the one that is set."""
+    """Calls it with the mesh, or without if it takes none: the mesh is set in either case."""
     parameters = inspect.signature(build).parameters.values()
     if any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
         return build(mesh, **task.arguments)
-    jax.set_mesh(mesh)
     return build(**task.arguments)
+
+
+def _load(name: str, folder: Path) -> ModuleType:
+    """A module; a file of its folder goes before what else has its name, such as `random`."""
+    file = folder / f"{name}.py"
+    if not file.is_file():
+        return import_module(name)
+    spec = spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _mesh_of(arguments: Any) -> Mesh | None:
+    """The mesh that the arguments are placed on: a builder may have made one of its own."""
+    places = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
+    meshes = (place.mesh for place in places if isinstance(place, NamedSharding))
+    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
+
+
+def _told(error: Exception) -> str:
+    """An error with the innermost line outside installed packages, and the line that called it."""
+    frames = [f"{frame.filename}:{frame.lineno}" for frame in extract_tb(error.__traceback__)]
+    own = [frame for frame in reversed(frames) if not is_installed(frame)]
+    where = f"{', called from '.join(own[:2])}: " if own else ""
+    return f"{where}{type(error).__name__}: {error}".strip()
 
 
 def _described(built: Any) -> str:

@@ -20,15 +20,15 @@ from rooflight.compile.aot.target import CORE_AXIS, CompileTarget
 from rooflight.hardware.mesh import Segment
 
 
-def target_mesh(target: CompileTarget) -> Mesh:
+def target_mesh(target: CompileTarget, *, explicit: bool = False) -> Mesh:
     """The jax mesh of a target, over devices that exist only for the compiler."""
     if target.platform == "cuda":
         register_cuda()
     topology = topologies.get_topology_desc(target.topology, target.platform, **target.options)
-    return placed_mesh(target, topology.devices)
+    return placed_mesh(target, topology.devices, explicit=explicit)
 
 
-def placed_mesh(target: CompileTarget, found: Sequence[Any]) -> Mesh:
+def placed_mesh(target: CompileTarget, found: Sequence[Any], *, explicit: bool = False) -> Mesh:
     """The jax mesh of a target over its devices, real ones or those of the compiler."""
     devices = sorted(found, key=_place)
     cores, rest = divmod(len(devices), target.num_chips)
@@ -40,7 +40,8 @@ def placed_mesh(target: CompileTarget, found: Sequence[Any]) -> Mesh:
         names = (*names, CORE_AXIS)
     else:
         placed = placed.reshape(placed.shape[:-1])
-    return Mesh(placed, names, axis_types=(AxisType.Auto,) * len(names))
+    kind = AxisType.Explicit if explicit else AxisType.Auto
+    return Mesh(placed, names, axis_types=(kind,) * len(names))
 
 
 def _place(device: Any) -> tuple[int, ...]:

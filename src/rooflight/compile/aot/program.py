@@ -14,9 +14,12 @@ from rooflight.compile.aot.arguments import Argument, read_arguments
 from rooflight.compile.aot.request import CompileRequest, Stage, plain_collectives
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
 from rooflight.compile.aot.target import device_chip
+from rooflight.compile.findings.axes import find_wrong_axes
+from rooflight.compile.findings.donation import find_updates, undonated_findings
 from rooflight.compile.findings.finding import (
     Finding,
     Scale,
+    called,
     collective_seconds,
     located,
     merged,
@@ -92,21 +95,28 @@ def verify_program(
     until: Stage = "scheduled",
     folder: str = "",
     arguments: dict[str, object] | None = None,
+    explicit: bool = False,
     cache: Path | None = None,
     watch: Watch | None = None,
 ) -> ProgramVerdict:
     """Compiles a function and looks for what it could do without.
 
     `build` (found in `folder`) takes the jax mesh, or nothing, and returns the function and a
-    tuple of its abstract arguments. Right after partitioning, collective matmuls off, the plain
-    collectives are verified; at the schedule of the compiler's defaults, memory and waits.
+    tuple of its abstract arguments, with the mesh set; what cannot be traced is a `UsageError`.
+    Right after partitioning, collective matmuls off, the plain collectives are verified; at the
+    schedule of the compiler's defaults, memory and waits.
     """
     given = arguments or {}
     plain = plain_collectives(mesh)
-    requests = [CompileRequest(build, mesh, given, "partitioned", plain, folder)]
+    requests = [CompileRequest(build, mesh, given, "partitioned", plain, folder, explicit)]
     if until != "partitioned":
-        requests.append(CompileRequest(build, mesh, given, until, {}, folder))
+        requests.append(replace(requests[0], until=until, options={}))
     done = compile_all(requests, cache=cache, watch=watch)
+    if done[0].outcome == "not built":
+        raise UsageError(
+            f"{build} cannot be traced: {done[0].last_words}",
+            hint="build(mesh), called with the mesh set, returns the function and its arguments",
+        )
     if not done[0].is_good:
         return ProgramVerdict(
             build, mesh, tuple(done), (), None, None, None, tuple(_failures(done, None))
@@ -119,14 +129,26 @@ def verify_program(
     of_devices = replace(mesh, slice=replace(mesh.slice, chip=device))
     known = read_arguments(whole, found, axes)
     scale = Scale(_least_seconds(found, known, of_devices), device.hbm_bytes)
+    updates = find_updates(found, known, done[0].results)
+    repeated = list(find_repeated_work(whole, found, device, asked))
+    found_axes = find_wrong_axes(whole, found, known, mesh, repeated)
+    wrong = {finding: lines for finding, lines in found_axes if scale.is_worth(finding)}
+    explained = frozenset[str]().union(*wrong.values())
+    moved = find_surprises(_over(asked, found), known, mesh, axes, done[0].results)
     odd = [
         *_failures(done, scheduled),
         *(warning_finding(located(text, found.module)) for text in found.warnings),
-        *find_repeated_work(whole, found, device, asked),
+        *wrong,
+        *(f for f in (*repeated, *moved) if f.where not in explained),
         *find_replicated(known, device, asked),
-        *find_surprises(_over(asked, found), known, mesh, axes),
+        *undonated_findings(updates, known),
         *(
-            find_schedule_waste(_over(asked, scheduled), of_devices, scale.step_s)
+            find_schedule_waste(
+                _over(asked, scheduled),
+                of_devices,
+                scale.step_s,
+                {*updates.values(), ""} if updates else (),
+            )
             if scheduled
             else ()
         ),
@@ -141,7 +163,7 @@ def verify_program(
         partitioned=found,
         scheduled=scheduled,
         step_s=scale.step_s,
-        findings=tuple(f for f in merged(odd) if scale.is_worth(f)),
+        findings=tuple(called(filter(scale.is_worth, merged(odd)), found.module)),
         time=time,
         alike=tuple(axis for axis in axes if axis not in asked),
     )
@@ -180,8 +202,6 @@ def _failures(done: Sequence[Compilation], step: CompiledStep | None) -> Iterato
             "",
             "run the function that builds it, or ask for less until the compiler gets through",
         )
-        if one.outcome == "not built":
-            return  # the second compile is of the same program
 
 
 def _too_large(over: OutOfMemory, step: CompiledStep | None) -> Finding:

@@ -40,6 +40,7 @@ class CompileRequest:
     until: Stage = "scheduled"
     options: Mapping[str, CompilerOption] = field(default_factory=dict[str, CompilerOption])
     folder: str = ""  # where `build` is found, if not on the path
+    explicit: bool = False  # whether shardings are types, as on meshes of `jax.make_mesh`
     timeout_s: float = 900.0
 
 
@@ -52,6 +53,7 @@ class ChildTask:
     until: Stage
     options: Mapping[str, CompilerOption]
     folder: str
+    explicit: bool
     target: CompileTarget
     dump: str
     cache: str
@@ -65,6 +67,7 @@ def make_task(request: CompileRequest, *, dump: Path, cache: Path | None) -> Chi
         until=request.until,
         options=request.options,
         folder=request.folder,
+        explicit=request.explicit,
         target=make_target(request.mesh),
         dump=str(dump),
         cache=str(cache) if cache else "",

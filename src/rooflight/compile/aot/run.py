@@ -69,6 +69,7 @@ class Compilation:
     cpu_s: float
     resident_bytes: int
     was_cached: bool
+    results: tuple[str, ...] = ()  # where each is in the tree that the program returns
 
     @property
     def is_good(self) -> bool:
@@ -225,7 +226,7 @@ def _conclude(
 ) -> Compilation:
     result = _read_json(work / "result.json")
     log = (work / "compiler.log").read_text(errors="replace")
-    words = str(result.get("error", "")) or _last_words(log)
+    words = str(result.get("error") or result.get("not_built") or _last_words(log))
     outcome = _outcome(work, result, ended)
     facts: dict[str, Any] = {  # Any: plain JSON of our own making
         **_read_json(work / "lowered.json"),
@@ -295,6 +296,7 @@ def _compilation(
         cpu_s=facts["cpu_s"],
         resident_bytes=facts["resident_bytes"],
         was_cached=was_cached,
+        results=tuple(facts.get("results", ())),
     )
 
 

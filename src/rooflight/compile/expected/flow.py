@@ -13,6 +13,10 @@ Place = tuple[Computation, Instruction]
 
 SAME_ELEMENTS = ("copy", "bitcast", "reshape", "transpose", "convert", "opt-barrier")
 _PARTS = ("dynamic-slice", "slice")
+ELEMENTWISE = (
+    *("add", "subtract", "multiply", "divide", "select", "maximum", "minimum", "clamp", "negate"),
+    *("power", "sqrt", "rsqrt", "exponential", "logistic", "tanh", "erf"),
+)
 _HANDED_ON = (*SAME_ELEMENTS, *_PARTS, "tuple", "negate", "multiply", "divide", "pad")
 _MOST = 4096  # values to look at from one start
 
@@ -36,24 +40,33 @@ class Flow:
                     self.callers.setdefault(name, (computation, instruction))
 
     def argument_of(self, place: Place) -> Instruction | None:
-        """The argument of the program that a value is, or is a part of; None if it was computed."""
+        """The argument of the program that a value is, or is a part of; None if it was computed.
+
+        What a loop carries is what it began with if every round hands it on.
+        """
         for _ in range(_MOST):
             computation, value = place
             if value.opcode == "parameter" and computation.name == self.module.entry:
                 return value
-            before = self._before(computation, value)
-            if before is None:
+            if value.opcode not in (*SAME_ELEMENTS, *_PARTS, "get-tuple-element", "parameter"):
                 return None
-            place = before
+            before = self.made_from(place)
+            rounds = [source_of(*last) for last in before[1:]]
+            if not before or any(element(last) != element(value) for last in rounds):
+                return None
+            place = before[0]
         return None
 
-    def _before(self, computation: Computation, value: Instruction) -> Place | None:
-        if value.opcode in (*SAME_ELEMENTS, *_PARTS) and value.operands:
-            return computation, computation.inputs(value)[0]
-        if value.opcode == "parameter":
-            return self._given(computation, value)
-        index = element(value)
-        return None if index is None else self._element(computation, value, index)
+    def is_backward(self, place: Place) -> bool:
+        """Whether the backward pass makes a value: it, or a call around it, is named so."""
+        computation, value = place
+        for _ in range(_MOST):
+            if "transpose(" in value.op_name:
+                return True
+            if computation.name not in self.callers:
+                return False
+            computation, value = self.callers[computation.name]
+        return False
 
     def _given(self, computation: Computation, value: Instruction) -> Place | None:
         """What a call hands to a parameter."""
@@ -64,31 +77,31 @@ class Flow:
         at = int(value.body)
         return (place[0], operands[at]) if at < len(operands) else None
 
-    def _element(self, computation: Computation, value: Instruction, index: int) -> Place | None:
-        """An element of a tuple, of what a call returns, or of what a loop only hands on."""
+    def made_from(self, place: Place) -> list[Place]:
+        """The values that one is made from, in loops and calls and out of them; all that may be."""
+        computation, value = place
+        if value.opcode == "parameter":
+            given = self._given(computation, value)
+            return [given] if given else []
+        if value.opcode == "call":
+            return [(c, c.root) for n in value.called if (c := self.module.computations.get(n))]
+        index = element(value)
+        if index is None:
+            return [(computation, before) for before in computation.inputs(value)]
         whole = computation.inputs(value)[0]
         while whole.opcode == "opt-barrier":
             whole = computation.inputs(whole)[0]
-        if whole.opcode == "tuple":
-            return _operand(computation, whole, index)
-        if whole.opcode == "call":
-            callee = self.module.computations[whole.called[0]]
-            return _operand(callee, callee.root, index) if callee.root.opcode == "tuple" else None
+        caller = self.callers.get(computation.name)
+        if whole.opcode == "parameter" and caller and caller[1].opcode == "while":
+            computation, whole = caller
+        ends = [(computation, whole)]
         if whole.opcode == "while":
-            return self._initial(computation, whole, index)
-        place = self.callers.get(computation.name)
-        if whole.opcode == "parameter" and place and place[1].opcode == "while":
-            return self._initial(place[0], place[1], index)
-        return None
-
-    def _initial(self, caller: Computation, loop: Instruction, index: int) -> Place | None:
-        """What a loop starts with, if every round hands it on."""
-        body = self.module.computations[loop.calls("body") or ""]
-        last = _operand(body, body.root, index)
-        if last is None or element(source_of(*last)) != index:
-            return None
-        start = caller.inputs(loop)[0]
-        return _operand(caller, start, index) if start.opcode == "tuple" else None
+            body = self.module.computations[whole.calls("body") or ""]
+            ends = [(computation, computation.inputs(whole)[0]), (body, body.root)]
+        elif whole.opcode == "call":
+            ends = self.made_from((computation, whole))
+        tuples = [end for end in ends if end[1].opcode == "tuple"]
+        return [before for end in tuples if (before := _operand(*end, index))]
 
     def uses(self, place: Place) -> list[Place]:
         """The instructions that use the elements of a value, whatever their shape and dtype."""

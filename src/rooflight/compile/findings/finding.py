@@ -4,7 +4,7 @@ Also what a collective costs on a mesh, and `Scale`, which says what is too smal
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rooflight.compile.hlo.collectives import Collective
@@ -17,6 +17,9 @@ _TIME_SHARE, _MEMORY_SHARE = 0.01, 0.005
 _SOURCE = re.compile(r'source_file="([^"]*)"[^{}]*?source_line=(\d+)')
 _FRAME = re.compile(r"stack_frame_id=(\d{1,9})")
 _REMATERIALISED = "Involuntary full rematerialization"
+FAILURES = ("out_of_memory", "refused", "crashed", "timed_out")  # before all that only costs
+# A leaf of an argument such as params['layers'][0]; bf16[64] is none.
+_LEAF = re.compile(r"\b(?!(?:bf|f|s|u|pred)\d*\[)[^\W\d]\w*(?:\.\w+|\['[^']*'\]|\[\d+\])+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Finding:
     nbytes: int | None
     where: str  # file:line, "" if no line made it
     fix: str
+    count: int = 1  # as many alike, such as one of every layer
+    caller: str = ""  # file:line that called the function of the line, "" if several did
 
     @property
     def place(self) -> str:
@@ -46,7 +51,7 @@ def located(warning: str, module: Module) -> str:
     """A warning with the file and line in place of the compiler's number for them."""
 
     def line(match: re.Match[str]) -> str:
-        file, _, number = module.frames.get(int(match[1]), "").rpartition(":")
+        file, _, number = module.lines.get(int(match[1]), "").rpartition(":")
         return f'source_file="{file}" source_line={number}' if file else match[0]
 
     return _FRAME.sub(line, warning)
@@ -77,7 +82,7 @@ class Scale:
 
     def is_worth(self, finding: Finding) -> bool:
         """Whether it costs enough time, or memory if it costs no time; unknown is enough."""
-        if finding.seconds is None and finding.nbytes is None:
+        if finding.kind in FAILURES or (finding.seconds is None and finding.nbytes is None):
             return True
         if finding.seconds is not None and finding.seconds >= _TIME_SHARE * self.step_s:
             return True
@@ -87,13 +92,33 @@ class Scale:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for all of the same words, line and fix, costs added; dearest first."""
+    """One finding for all alike, costs added: same line and words but for the numbers in a name.
+
+    What stops the compiler is first, then the dearest.
+    """
     found: dict[tuple[str, str, str, str], Finding] = {}
     for one in findings:
-        key = (one.kind, one.words, one.where, one.fix)
+        key = (one.kind, _unnumbered(one.words), one.where, _unnumbered(one.fix))
         same = found.get(key)
         found[key] = one if same is None else _joined(same, one)
-    return sorted(found.values(), key=lambda f: (-(f.seconds or 0.0), -(f.nbytes or 0)))
+    return sorted(
+        found.values(),
+        key=lambda f: (f.kind not in FAILURES, -(f.seconds or 0.0), -(f.nbytes or 0)),
+    )
+
+
+def _unnumbered(text: str) -> str:
+    return _LEAF.sub(lambda leaf: re.sub(r"\d+", "#", leaf[0]), text)
+
+
+def called(findings: Iterable[Finding], module: Module) -> Iterator[Finding]:
+    """Findings with the line that called the function of theirs, where it is one line."""
+    callers: dict[str, set[str]] = {}
+    for frame, line in module.lines.items():
+        callers.setdefault(line, set()).add(module.callers[frame])
+    for one in findings:
+        known = callers.get(one.where, set())
+        yield replace(one, caller=next(iter(known))) if len(known) == 1 else one
 
 
 def _joined(one: Finding, other: Finding) -> Finding:
@@ -102,7 +127,7 @@ def _joined(one: Finding, other: Finding) -> Finding:
         seconds += other.seconds
     if nbytes is not None and other.nbytes is not None:
         nbytes += other.nbytes
-    return replace(one, seconds=seconds, nbytes=nbytes)
+    return replace(one, seconds=seconds, nbytes=nbytes, count=one.count + other.count)
 
 
 def network_seconds(

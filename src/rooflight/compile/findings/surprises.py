@@ -5,7 +5,7 @@ model. A collective that the program asks for by name (`jax.lax.ppermute`) is ne
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.compile.aot.arguments import Argument, spec_text
@@ -28,15 +28,19 @@ _ENOUGH = 4  # times fewer bytes: another way must be clearly better to be advic
 
 
 def find_surprises(
-    step: CompiledStep, arguments: list[Argument], mesh: Mesh, axes: Mapping[str, int]
+    step: CompiledStep,
+    arguments: list[Argument],
+    mesh: Mesh,
+    axes: Mapping[str, int],
+    results: Sequence[str] = (),
 ) -> Iterator[Finding]:
-    """Every surprise of a step; `axes` are those of the jax mesh in its order."""
+    """Every surprise of a step; `axes` are those of the jax mesh, `results` paths in its tree."""
     flow = Flow(step.module)
     by_name = {a.name: a for a in arguments}
     data = [a.spec for a in arguments if a.is_integer and a.spec]
     batch = frozenset(axis for spec in data for axis in spec[0])
     finder = _Finder(
-        step, flow, by_name, batch, mesh, axes, only_calls(step.module), _helpers(step)
+        step, flow, by_name, batch, mesh, axes, only_calls(step.module), _helpers(step), results
     )
     for found in step.collectives:
         yield from finder.of(found)
@@ -54,6 +58,7 @@ class _Finder:
     axes: Mapping[str, int]
     calls: Mapping[str, Place]
     helpers: frozenset[str]  # lines of constraints inside a function that many lines call
+    results: Sequence[str]
 
     def of(self, found: Collective) -> Iterator[Finding]:
         place = self.step.module.find(found.name)
@@ -221,8 +226,12 @@ class _Finder:
         if self._argument(place) or not self._is_returned(place):
             return None
         result = _shape(self.flow.handed_on(place))
-        split = [a for a in self.arguments.values() if a.axes >= set(found.axes)]
-        same = next((a for a in split if self._replaces(result, a, found.axes)), None)
+        path = self._path(self.flow.handed_on(place))
+        named = [a for name, a in self.arguments.items() if path and name.endswith(path)]
+        alike = [
+            a for a in named or self.arguments.values() if self._replaces(result, a, found.axes)
+        ]
+        same = next((a for a in alike if a.axes >= set(found.axes)), None)
         if same is None or result is None:
             return None
         return self._finding(
@@ -233,6 +242,12 @@ class _Finder:
             f"return it as {spec_text(same.spec or ())}: out_shardings of jax.jit, or a constraint",
             share=0.5 if found.kind == "all_reduce" else 1.0,  # a reduce-scatter is left
         )
+
+    def _path(self, result: Instruction) -> str:
+        """Where the program returns a value: `['layers'][0]`; "" if it does not say."""
+        root = self.step.module.computations[self.step.module.entry].root
+        is_known = result.name in root.operands and len(root.operands) == len(self.results)
+        return self.results[root.operands.index(result.name)] if is_known else ""
 
     def _replaces(self, result: Shape | None, argument: Argument, whole: tuple[str, ...]) -> bool:
         """Whether a result is as an argument would be on a device if some axes did not split it."""

@@ -4,8 +4,8 @@ In: compiled steps and the mesh. Out: findings in seconds of work or bytes of me
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from rooflight.compile.aot.arguments import Argument
 from rooflight.compile.findings.finding import Finding, collective_seconds, merged
@@ -33,16 +33,22 @@ def find_repeated_work(
     wanted, done = _flops_by_line(given, parts), _flops_by_line(found, {})
     manual = {work.source for work in given.work if work.name in parts}
     peak = chip.peak_flops(chip.matmul_dtype("bf16"))
-    for line, flops in done.items():
-        times = flops * devices / wanted[line] if wanted.get(line) else 1.0
+    for line, by_name in done.items():
+        flops, share = by_name.total(), wanted[line].total() / devices
+        times = flops / share if share else 1.0
         if times < _MORE:
             continue
-        over = _axis_of(times, axes)
+        # The forward pass of a line may be repeated over an axis and the backward pass over none.
+        each = [
+            n * devices / wanted[line][name] for name, n in by_name.items() if wanted[line][name]
+        ]
+        alike = {_axis_of(each_times, axes) for each_times in each if each_times >= _MORE}
+        over = alike.pop() if len(alike) == 1 else ""
         yield Finding(
             "repeated",
             f"the matmuls of this line are done {times:.3g} times over"
             + (f", alike on every device of {over}" if over else ""),
-            (flops - wanted[line] / devices) / peak,
+            (flops - share) / peak,
             None,
             line,
             _spread_inside(over) if line in manual else _spread(over, axes),
@@ -72,11 +78,12 @@ def _text(axes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in axes.items())
 
 
-def _flops_by_line(step: CompiledStep, parts: Mapping[str, int]) -> Counter[str]:
-    lines: Counter[str] = Counter()
+def _flops_by_line(step: CompiledStep, parts: Mapping[str, int]) -> dict[str, Counter[str]]:
+    """By line and by the name of what the program does there."""
+    lines: dict[str, Counter[str]] = defaultdict(Counter)
     for work in step.work:
         if work.source and work.flops_per_step:
-            lines[work.source] += work.flops_per_step * parts.get(work.name, 1)
+            lines[work.source][work.op_name] += work.flops_per_step * parts.get(work.name, 1)
     return lines
 
 
@@ -124,9 +131,14 @@ def _replicated(argument: Argument, axis: str, size: int) -> Finding:
     )
 
 
-def find_schedule_waste(step: CompiledStep, mesh: Mesh, step_s: float) -> Iterator[Finding]:
-    """Copies, padding and empty waits of a scheduled step, which takes at least `step_s`."""
-    copies = merged(_copies(step, mesh.slice.chip))
+def find_schedule_waste(
+    step: CompiledStep, mesh: Mesh, step_s: float, updates: Container[str]
+) -> Iterator[Finding]:
+    """Copies, padding and empty waits of a scheduled step, which takes at least `step_s`.
+
+    A copy at a line that updates what was not donated is the old one, and no finding of its own.
+    """
+    copies = (c for c in merged(_copies(step, mesh.slice.chip)) if c.where not in updates)
     yield from (c for c in copies if (c.seconds or 0.0) >= _COPY_SHARE * step_s)
     yield from _padding(step)
     for found in step.collectives:

@@ -108,20 +108,21 @@ class Module:
     computations: Mapping[str, Computation]
     is_scheduled: bool
     num_partitions: int
-    frames: Mapping[int, str] = field(default_factory=dict[int, str])
-    parents: Mapping[int, int] = field(default_factory=dict[int, int])
+    donated: frozenset[int] = frozenset()  # numbers of parameters whose memory a result may take
+    lines: Mapping[int, str] = field(default_factory=dict[int, str])  # of stack frames
+    callers: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def source(self, instruction: Instruction) -> str:
         """`file:line` of what made an instruction, or an empty text if the dump does not say."""
         if match := _SOURCE.search(instruction.attributes):
             return f"{match[1]}:{match[2]}" if match[2] else match[1]
         match = _FRAME.search(instruction.attributes)
-        return self.frames.get(int(match[1]), "") if match else ""
+        return self.lines.get(int(match[1]), "") if match else ""
 
     def caller(self, instruction: Instruction) -> str:
         """`file:line` that called the function `source` is in; empty if the dump does not say."""
         match = _FRAME.search(instruction.attributes)
-        return self.frames.get(self.parents.get(int(match[1]), 0), "") if match else ""
+        return self.callers.get(int(match[1]), "") if match else ""
 
     def find(self, name: str) -> tuple[Computation, Instruction] | None:
         """An instruction by name, and where it stands; names are unique in a module."""

@@ -17,6 +17,17 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _NAME = re.compile(r'(\d{1,9}) "(.*)"')
 _ROW = re.compile(r"(\d{1,9}) \{(.*)\}")
 _FIELD = re.compile(r"(\w+)=(\d{1,9})")
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3\.\d+[/\\]|<frozen ")
+_OUR_CALL = re.compile(r"rooflight[/\\]compile[/\\]aot[/\\]\w+\.py")  # what lowers a program
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to Python, an installed package or our own call of the compiler.
+
+    >>> is_installed("/v/lib/python3.12/site-packages/flax/linear.py"), is_installed("/me/step.py")
+    (True, False)
+    """
+    return bool(_INSTALLED.search(path) or _OUR_CALL.search(path))
 
 
 @dataclass(slots=True)
@@ -44,17 +55,32 @@ class FrameTables:
                 # XLA counts parents from one more than the frames themselves; 0 is nobody.
                 self.parents[int(match[1])] = fields.get("parent_frame_id", 1) - 1
 
-    def frames(self) -> dict[int, str]:
-        """Frame -> `file:line` of its innermost call."""
-        found: dict[int, str] = {}
-        for frame, location in self.stack.items():
-            place = self.locations.get(location)
-            if place and (name := self.files.get(place.get("file_name_id", 0))):
-                found[frame] = f"{name}:{place['line']}" if "line" in place else name
-        return found
+    def frames(self) -> tuple[dict[int, str], dict[int, str]]:
+        """Frame -> `file:line` of its innermost call outside installed packages, and of its caller.
+
+        Where all are installed, as in a plan's own program, the innermost of all.
+        """
+        places = {frame: self._place(location) for frame, location in self.stack.items()}
+        lines: dict[int, str] = {}
+        callers: dict[int, str] = {}
+        for frame in self.stack:
+            calls: list[str] = []
+            at = frame
+            while at in places and len(calls) < len(places):
+                calls.append(places[at])
+                at = self.parents.get(at, 0)
+            own = [place for place in calls if place and not is_installed(place)]
+            lines[frame], callers[frame] = [*(own or calls), ""][:2]
+        return lines, callers
+
+    def _place(self, location: int) -> str:
+        place = self.locations.get(location, {})
+        name = self.files.get(place.get("file_name_id", 0), "")
+        return f"{name}:{place['line']}" if name and "line" in place else name
 
 
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
+_DONATED = re.compile(r"\((\d{1,9}), \{")  # in input_output_alias and buffer_donor
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d{1,9})")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{\s*")
 _START = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
@@ -163,14 +189,17 @@ class _HloParser:
         self._check_calls()
         name = _MODULE.match(self.header)
         partitions = _PARTITIONS.search(self.header)
+        lines, callers = self.tables.frames()
+        aliases = self.header.partition("entry_computation_layout=")[0]
         return Module(
             name=name[1] if name else "",
             entry=self.entry,
             computations=self.computations,
             is_scheduled="is_scheduled=true" in self.header,
             num_partitions=int(partitions[1]) if partitions else 1,
-            frames=self.tables.frames(),
-            parents=self.tables.parents,
+            donated=frozenset(int(n) for n in _DONATED.findall(aliases)),
+            lines=lines,
+            callers=callers,
         )
 
     def _check_calls(self) -> None:
