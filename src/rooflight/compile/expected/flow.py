@@ -51,8 +51,9 @@ class Flow:
             if value.opcode not in (*SAME_ELEMENTS, *_PARTS, "get-tuple-element", "parameter"):
                 return None
             before = self.made_from(place)
-            rounds = [source_of(*last) for last in before[1:]]
-            if not before or any(element(last) != element(value) for last in rounds):
+            index = element(value)
+            rounds = [source_of(*last) for last in before[1:]] if index is not None else []
+            if not before or any(element(last) != index for last in rounds):
                 return None
             place = before[0]
         return None
