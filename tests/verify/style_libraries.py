@@ -69,9 +69,8 @@ def optax_moments(mesh: Mesh, *, mistaken: bool = True) -> Built:
         return jnp.mean((jax.nn.relu(x @ params["in"]) @ params["out"]) ** 2)
 
     def step(params: Any, opt_state: Any, x: jax.Array) -> Any:
-        updates, opt_state = tx.update(
-            jax.grad(loss)(params, x), opt_state, params
-        )  # optax_moments
+        grads = jax.grad(loss)(params, x)
+        updates, opt_state = tx.update(grads, opt_state, params)  # optax_moments
         return optax.apply_updates(params, updates), opt_state
 
     def spec(path: str, shape: tuple[int, ...]) -> PartitionSpec:

@@ -101,10 +101,9 @@ def replicated_up(mesh: Mesh, *, mistaken: bool = True) -> Built:
 
 def _attend(x: jax.Array, w: Weights, cache: Any, at: jax.Array) -> Any:
     q, k, v = (jnp.einsum("bd,dkh->bkh", x, w[name]) for name in "qkv")
-    keys = jax.lax.dynamic_update_slice_in_dim(
-        cache[0], k[:, :, None], at, 2
-    )  # kept_cache, whole_cache
-    values = jax.lax.dynamic_update_slice_in_dim(cache[1], v[:, :, None], at, 2)  # whole_cache
+    write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=2)
+    keys = write(cache[0], k[:, :, None])  # kept_cache, whole_cache
+    values = write(cache[1], v[:, :, None])  # whole_cache
     scores = jnp.einsum("bkh,bksh->bks", q, keys).astype(jnp.float32)
     weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
     out = jnp.einsum("bks,bksh->bkh", weights, values)
@@ -146,9 +145,11 @@ def kept_state(mesh: Mesh, *, mistaken: bool = True) -> Built:
     def step(state: Any, x: jax.Array) -> Any:
         weights, moments = state
         grads = jax.grad(_loss)(weights, x)
-        moments = jax.tree.map(
-            lambda m, g: 0.9 * m + g.astype(m.dtype), moments, grads
-        )  # kept_state
+
+        def momentum(m: jax.Array, g: jax.Array) -> jax.Array:
+            return 0.9 * m + g.astype(m.dtype)  # kept_state
+
+        moments = jax.tree.map(momentum, moments, grads)
         weights = jax.tree.map(lambda w, m: w - (0.1 * m).astype(w.dtype), weights, moments)
         return weights, moments
 
@@ -183,8 +184,8 @@ def explicit_hidden(mesh: Mesh, *, mistaken: bool = True) -> Built:
     def layer(w_in: jax.Array, w_out: jax.Array, x: jax.Array) -> jax.Array:
         hidden = jax.nn.silu(x @ w_in)
         if mistaken:
-            hidden = jax.reshard(hidden, P("X", None))
-        return jnp.einsum("bf,fd->bd", hidden, w_out, out_sharding=P("X", None))  # explicit_hidden
+            hidden = jax.reshard(hidden, P("X", None))  # explicit_hidden
+        return jnp.einsum("bf,fd->bd", hidden, w_out, out_sharding=P("X", None))
 
     w_in, w_out = abstract(mesh, (D, F), P(None, "Y")), abstract(mesh, (F, D), P("Y", None))
     return jax.jit(layer), (w_in, w_out, abstract(mesh, (ROWS, D), P("X", None)))

@@ -92,7 +92,7 @@ STYLES = (
     _style("whole_cache", "replicated"),
     _style("manual_tp", "repeated"),
     _style("explicit_hidden", "cut_again"),
-    _style("split_layers", "repeated"),
+    _style("split_layers", "wrong_axis"),
     _style("joined_batches", "resharded"),
     _style("optax_state", "not_donated", "style_libraries"),
     _style("optax_moments", "replicated", "style_libraries"),
