@@ -71,7 +71,8 @@ def find_wrong_axes(
     for pair in reader.pairs():
         groups.setdefault((pair.lines, pair.axis), []).append(pair)
         rows = [reader.argument(m.other) for m in pair.first]
-        data |= {axis for r in rows if r and r.spec for dim in r.spec[:-1] for axis in dim}
+        # Also on the dim that is summed over: weights that stay where they are want it so.
+        data |= {axis for r in rows if r for axis in r.axes}
     for (lines, axis), pairs in groups.items():
         now = [c for c in found.collectives if c.source in lines and not data & {*(c.axes or ())}]
         cost = math.fsum(collective_seconds(c, mesh) or 0.0 for c in now)
