@@ -12,18 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from rooflight.measure.published.cross_validate import HELD_OUT, cross_validate
 from rooflight.measure.published.hierarchy import fit_hierarchy, roof_seconds
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
-from rooflight.measure.published.serving_loop import (
-    GenerateParts,
-    Loads,
-    PromptParts,
-    ServingTable,
-)
+from rooflight.measure.published.serving_loop import ServingTable, serving_table
 from rooflight.measure.published.serving_replay import ask_served, ask_silicon
 from rooflight.measure.published.serving_validation import ACCURACY_FILE, shipped_serving_accuracy
 from rooflight.measure.published.validation import Accuracy, Replay, accuracy
@@ -59,16 +52,8 @@ def joined(one: CaseSet, other: CaseSet) -> CaseSet:
     more = other.take([case.id not in known for case in other.cases])
     if not isinstance(one.table, ServingTable) or not isinstance(more.table, ServingTable):
         raise TypeError("only serving rows join")
-    table = _joined_tables(one.table, more.table)
+    table = serving_table([one.table, more.table])
     return CaseSet((*one.cases, *more.cases), (*one.refusals, *other.refusals), table)
-
-
-def _joined_tables(one: ServingTable, other: ServingTable) -> ServingTable:
-    return ServingTable(
-        GenerateParts(*map(np.concatenate, zip(one.step, other.step, strict=True))),
-        PromptParts(*map(np.concatenate, zip(one.prompt, other.prompt, strict=True))),
-        Loads(*map(np.concatenate, zip(one.loads, other.loads, strict=True))),
-    )
 
 
 def held_out_accuracy(asked: CaseSet) -> tuple[Accuracy, ...]:

@@ -8,12 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.hardware.serving_calibration import serving_constants
-from rooflight.measure.published.serving_loop import serving_table
+from rooflight.measure.published.serving_loop import ServingTable, serving_table
 from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
 from rooflight.measure.published.serving_rows import ServingRow
 from rooflight.plan.serving.simulate.replay import replayed_model
-from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
+from rooflight.plan.serving.step.calibrated import (
+    GenerateParts,
+    calibrated_generate_s,
+    calibrated_prefill_s,
+)
 
 
 def _question(model: str, *, tp: int, ep: int, isl: int = 1024) -> ServingQuestion:
@@ -58,12 +62,13 @@ def test_parts_add_up_to_the_step_model(question: ServingQuestion) -> None:
         precision=question.precision,
     )
     step, parts = model.generate([context] * rows), parts_of(question)
-    touched = 1 - (1 - parts.expert_share) ** rows
-    assert parts.weights_s + parts.experts_s * touched == pytest.approx(step.weights_s)
-    assert parts.kv_s * rows == pytest.approx(step.kv_s)
-    assert parts.attention_s * rows == pytest.approx(step.attention_s)
-    assert (parts.matmul_s + parts.expert_matmul_s) * rows == pytest.approx(step.matmul_s)
-    assert parts.activations_s * rows == pytest.approx(step.activations_s)
+    one = GenerateParts(*(column[0] for column in parts.step))
+    touched = 1 - (1 - one.expert_share) ** rows
+    assert one.weights_s + one.experts_s * touched == pytest.approx(step.weights_s)
+    assert one.kv_s * rows == pytest.approx(step.kv_s)
+    assert one.attention_s * rows == pytest.approx(step.attention_s)
+    assert (one.matmul_s + one.expert_matmul_s) * rows == pytest.approx(step.matmul_s)
+    assert one.activations_s * rows == pytest.approx(step.activations_s)
 
 
 @given(st.data())
@@ -82,32 +87,31 @@ def test_no_constants_beat_the_roofs(data: st.DataObject) -> None:
 
 
 def test_more_clients_slow_every_token_down() -> None:
-    table = serving_table(
-        [replace(parts_of(_QUESTIONS[0]), batch=float(b)) for b in (1, 4, 16, 64, 256)]
-    )
+    table = serving_table([_loaded(parts_of(_QUESTIONS[0]), batch=b) for b in (1, 4, 16, 64, 256)])
     times = table.seconds(_typical())
     assert np.all(np.diff(times.tpot_s) > 0)
     assert np.all(np.diff(times.rows) > 0)
 
 
 def test_clients_beyond_the_memory_wait_for_their_first_token() -> None:
-    parts = replace(parts_of(_QUESTIONS[0]), room=64.0)
-    table = serving_table([replace(parts, batch=b) for b in (64.0, 128.0)])
+    parts = _loaded(parts_of(_QUESTIONS[0]), room=64.0)
+    table = serving_table([_loaded(parts, batch=b) for b in (64.0, 128.0)])
     times = table.seconds(_typical())
     assert times.tpot_s[1] == pytest.approx(times.tpot_s[0])
-    assert times.ttft_s[1] > times.ttft_s[0] + parts.output * times.tpot_s[0] * 0.9
+    assert times.ttft_s[1] > times.ttft_s[0] + parts.loads.output[0] * times.tpot_s[0] * 0.9
 
 
 def test_workers_that_only_generate_have_no_prompts_in_their_way() -> None:
     parts = parts_of(_QUESTIONS[0])
-    table = serving_table([parts, replace(parts, is_disaggregated=1.0)])
+    table = serving_table([parts, _loaded(parts, is_disaggregated=1.0)])
     together, apart = table.seconds(_typical()).tpot_s
     assert apart < together
 
 
 def test_drafted_tokens_that_are_accepted_shorten_the_time_a_token() -> None:
-    parts = replace(parts_of(_QUESTIONS[2]), batch=4.0, is_disaggregated=1.0)
-    table = serving_table([replace(parts, drafted=float(d)) for d in (0, 1, 3)])
+    parts = _loaded(parts_of(_QUESTIONS[2]), batch=4.0, is_disaggregated=1.0)
+    ahead = [parts.step._replace(drafted=np.array([float(d)])) for d in (0, 1, 3)]
+    table = serving_table([replace(parts, step=step) for step in ahead])
     plain, one, three = table.seconds(_typical()).tpot_s
     assert three < one < plain
 
@@ -123,7 +127,7 @@ def test_the_planner_and_the_fit_price_a_step_alike(question: ServingQuestion) -
         ep=question.ep,
         precision=question.precision,
     )
-    alone = replace(parts_of(question), batch=32.0, is_disaggregated=1.0)
+    alone = _loaded(parts_of(question), batch=32.0, is_disaggregated=1.0)
     context = question.prompt + question.output / 2
     step_s = calibrated_generate_s(model, values, rows=32, context=context)
     assert step_s == pytest.approx(float(serving_table([alone]).seconds(values).tpot_s[0]))
@@ -140,6 +144,12 @@ def test_wrong_values_of_a_calibrated_step_show_in_its_time() -> None:
         for name in ("hbm", "kv", "network", "quantised")
     ]
     assert all(s > calibrated_generate_s(model, values, rows=8, context=1024.0) for s in slower)
+
+
+def _loaded(parts: ServingTable, **changed: float) -> ServingTable:
+    """The same engine under another load."""
+    columns = {name: np.array([float(value)]) for name, value in changed.items()}
+    return replace(parts, loads=parts.loads._replace(**columns))
 
 
 def _typical() -> dict[str, float]:

@@ -136,6 +136,9 @@ class _Cost:
         assert kv_tokens > 0 and prefill_kv_tokens > 0
         return (decode_rows + prefill_tokens) * 1e-3
 
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        return 0.0
+
 
 def test_what_may_wait_follows_from_the_promise_and_the_plan() -> None:
     found = waiting_limit(LIMITS, _Cost(), ttft_s=9, max_model_tokens=10)

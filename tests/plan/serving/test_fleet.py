@@ -187,18 +187,19 @@ def test_the_calibrated_cost_is_that_of_the_calibration_at_its_lengths() -> None
         setup = Setup(TINY, parse_slice("h100:2"), parse_serving_layout(word), INT8)
         model = serving_model(TINY, setup.on, setup.layout, INT8)
         cost = calibrated_cost(model, values, input_tokens=512, context=600, max_rows=64)
-        stages = setup.layout.pp
         for rows in (2, 32):
             step_s = cost.seconds(
                 decode_rows=rows, kv_tokens=600 * rows, prefill_tokens=0, prefill_kv_tokens=0
             )
-            own_s = calibrated_generate_s(model, values, rows=rows // stages, context=600)
+            own_s = calibrated_generate_s(model, values, rows=rows, context=600)
             assert step_s == pytest.approx(own_s)
     prompt_s = cost.seconds(
         decode_rows=0, kv_tokens=0, prefill_tokens=1024, prefill_kv_tokens=1024 * 513
     )
     two = calibrated_prefill_s(model, values, tokens=512)
     assert two < prompt_s < 2 * two  # two microbatches of a pipeline, launched once
+    late_s = cost.late_s(prefill_tokens=1024, prefill_kv_tokens=1024 * 513)
+    assert prompt_s + late_s > calibrated_prefill_s(model, values, tokens=1024)
 
 
 def test_without_an_engine_the_roofs_are_the_cost() -> None:

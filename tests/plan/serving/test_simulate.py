@@ -28,6 +28,7 @@ class LinearCost:
     row: float = 0.0
     kv: float = 0.0
     token: float = 0.0
+    late: float = 0.0
 
     def seconds(
         self, *, decode_rows: int, kv_tokens: int, prefill_tokens: int, prefill_kv_tokens: int
@@ -35,6 +36,9 @@ class LinearCost:
         return (
             self.base + self.row * decode_rows + self.kv * kv_tokens + self.token * prefill_tokens
         )
+
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        return self.late * prefill_tokens
 
 
 class RoofCost:
@@ -45,6 +49,9 @@ class RoofCost:
     ) -> float:
         flops_s = 2e-5 * (decode_rows + prefill_tokens) + 1e-9 * (prefill_kv_tokens + kv_tokens)
         return 1e-3 + max(5e-3 + 2e-8 * kv_tokens, flops_s) + max(0.0, 1e-8 * kv_tokens - 1e-3)
+
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        return 0.0
 
 
 def limits(**changes: int | Policy) -> Limits:
@@ -240,6 +247,21 @@ def test_a_separated_fleet_finishes_everything_and_pays_for_the_transfer() -> No
     assert fast.ttft == slow.ttft  # the first token does not wait for the transfer
     assert slow.e2e.mean > fast.e2e.mean + 0.03
     assert slow.prefill_replicas == 2 and slow.replicas == 5
+
+
+def test_tokens_of_a_pipeline_leave_late_and_none_is_slower_for_it() -> None:
+    traffic = RandomTraffic(0.1, Lengths("fixed", 200.0), Lengths("fixed", 20.0), 300, seed=2)
+
+    def run(late: float) -> Simulation:
+        cost = LinearCost(0.01, row=1e-4, token=1e-4, late=late)
+        return simulate(traffic.arrivals(), cost=cost, limits=limits())
+
+    plain, staged = run(0.0), run(1e-3)
+    assert plain.ttft and plain.tpot and plain.e2e and staged.ttft and staged.tpot and staged.e2e
+    assert staged.ttft.mean == pytest.approx(plain.ttft.mean + 0.2, rel=0.02)
+    assert staged.e2e.mean - staged.ttft.mean == pytest.approx(plain.e2e.mean - plain.ttft.mean)
+    assert staged.tpot.mean == pytest.approx(plain.tpot.mean)
+    assert staged.floor.ttft_s == pytest.approx(plain.floor.ttft_s + 0.2)
 
 
 def test_what_does_not_fit_is_rejected_and_is_not_good() -> None:

@@ -36,6 +36,9 @@ class BinaryCost:
         decode = self.base + self.row * decode_rows + self.kv * kv_tokens
         return TICK * (decode + self.token * prefill_tokens + self.pair * prefill_kv_tokens)
 
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Case:

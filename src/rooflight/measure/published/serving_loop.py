@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from rooflight.hardware.calibration import Constant
 from rooflight.hardware.serving_calibration import serving_constants
-from rooflight.measure.published.serving_parts import ServingParts
 from rooflight.plan.serving.step.calibrated import (
     Floats,
     GenerateParts,
@@ -58,7 +57,7 @@ class LoopTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServingTable:
-    """The parts of many rows: fields of `ServingParts` as arrays."""
+    """The parts of many rows, and their loads, as arrays."""
 
     step: GenerateParts
     prompt: PromptParts
@@ -88,21 +87,13 @@ class ServingTable:
         return loop_times(self, values)
 
 
-def serving_table(parts: Sequence[ServingParts]) -> ServingTable:
-    """Turns records into arrays."""
-
-    def column(name: str) -> Floats:
-        return np.array([getattr(p, name) for p in parts], dtype=float)
-
+def serving_table(parts: Sequence[ServingTable]) -> ServingTable:
+    """The rows of several tables in one."""
     return ServingTable(
-        GenerateParts(*(column(name) for name in GenerateParts._fields)),
-        PromptParts(*(column(_of_prompt(name)) for name in PromptParts._fields)),
-        Loads(*(column(name) for name in Loads._fields)),
+        GenerateParts(*map(np.concatenate, zip(*(p.step for p in parts), strict=True))),
+        PromptParts(*map(np.concatenate, zip(*(p.prompt for p in parts), strict=True))),
+        Loads(*map(np.concatenate, zip(*(p.loads for p in parts), strict=True))),
     )
-
-
-def _of_prompt(name: str) -> str:
-    return name if name == "weight_bits" else f"prompt_{name}"
 
 
 def loop_times(table: ServingTable, values: Values) -> LoopTimes:

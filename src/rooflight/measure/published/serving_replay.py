@@ -13,8 +13,8 @@ from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.hardware.catalog import load_chip
 from rooflight.measure.published.replay import Case, CaseSet, RefusedRow, Watch
 from rooflight.measure.published.rows import PublishedFile
-from rooflight.measure.published.serving_loop import serving_table
-from rooflight.measure.published.serving_parts import ServingParts, parts_of
+from rooflight.measure.published.serving_loop import ServingTable, serving_table
+from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_published import ask_published
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
 from rooflight.measure.published.serving_rows import read_serving_rows
@@ -47,7 +47,7 @@ def _ask(
     rows: Sequence[_Any], ask: Callable[[_Any], ServingQuestion], watch: Watch | None
 ) -> CaseSet:
     cases: list[Case] = []
-    parts: list[ServingParts] = []
+    parts: list[ServingTable] = []
     refusals: list[RefusedRow] = []
     for number, row in enumerate(rows, start=1):
         try:

@@ -7,8 +7,10 @@ calibration (book chapter 7, with an efficiency for every roof):
     chunk     p = launches + tokens * t + pairs * a
     both      max(p, g + interference * p)
 
-Constants are read off the step model at the mean lengths; it stops being exact away from them
-where attention has windows.
+Each is of the slowest of pp stages, whose microbatches are all at work; a prompt alone passes them
+one after another, so its first token comes (pp - 1) * work later than the step ends. Constants are
+read off the step model at the mean lengths; it stops being exact away from them where attention has
+windows.
 """
 
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from rooflight.models.spec import ModelSpec, Moe
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.step.calibrated import (
     LAUNCH_S,
+    GenerateParts,
     Values,
     generate_parts,
     generate_s,
@@ -45,6 +48,7 @@ class CalibratedCost:
     token_s: float
     pair_s: float
     interference: float
+    stages: int
 
     def seconds(
         self, *, decode_rows: int, kv_tokens: int, prefill_tokens: int, prefill_kv_tokens: int
@@ -57,6 +61,10 @@ class CalibratedCost:
             work_s = prefill_tokens * self.token_s + prefill_kv_tokens * self.pair_s
             prompt_s = self.launches_s + work_s
         return max(prompt_s, rows_s + self.interference * prompt_s)
+
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        work_s = prefill_tokens * self.token_s + prefill_kv_tokens * self.pair_s
+        return (self.stages - 1) * work_s
 
 
 def is_mixture(model: ModelSpec) -> bool:
@@ -76,20 +84,22 @@ def calibrated_cost(
     """Boils a step model and a calibration down, at prompts and contexts of these lengths."""
     stages = model.layout.pp
     parts, prompt = generate_parts(model, context), prompt_parts(model, input_tokens)
-    bare = parts._replace(kv_s=np.zeros(1), attention_s=np.zeros(1))
-    fixed = generate_s(bare, values, np.arange(1, max_rows + 1) / stages)
+    bare = parts._replace(kv_s=0 * parts.kv_s, attention_s=0 * parts.attention_s)
     read = generate_s(parts, values, parts.ranks) - generate_s(bare, values, parts.ranks)
-    launches_s = float(LAUNCH_S * prompt.kernels[0])
-    plain_s = float(prompt_s(prompt._replace(attention_s=np.zeros(1)), values)[0])
+    by_rows = GenerateParts(*(column[:, None] for column in bare))
+    fixed = generate_s(by_rows, values, np.ceil(np.arange(1, max_rows + 1) / stages)[None, :])
+    launches = LAUNCH_S * prompt.kernels
+    plain = prompt_s(prompt._replace(attention_s=0 * prompt.attention_s), values)
     pairs = input_tokens * (input_tokens + 1) / 2
     return CalibratedCost(
-        fixed_s=(0.0, *fixed.tolist()),
-        position_s=float(read[0] / parts.ranks[0]) / context / stages,
+        fixed_s=(0.0, *(stages * fixed.max(axis=0)).tolist()),
+        position_s=float((read / parts.ranks).max()) / context,
         ranks=float(parts.ranks[0]) * stages,
-        launches_s=launches_s,
-        token_s=(plain_s - launches_s) / input_tokens / stages,
-        pair_s=(float(prompt_s(prompt, values)[0]) - plain_s) / pairs / stages,
+        launches_s=stages * float(launches.max()),
+        token_s=float((plain - launches).max()) / input_tokens,
+        pair_s=float((prompt_s(prompt, values) - plain).max()) / pairs,
         interference=values["interference"],
+        stages=stages,
     )
 
 

@@ -157,8 +157,7 @@ def _point(
     step = steps.generate([config.context] * batch)
     if known is None:
         return Point(config, batch, step, bound)
-    rows = batch / config.layout.pp  # a pipeline has as many microbatches as stages
-    one_s = calibrated_generate_s(steps, known.values, rows=rows, context=config.context)
+    one_s = calibrated_generate_s(steps, known.values, rows=batch, context=config.context)
     return Point(config, batch, step, bound, one_s)
 
 

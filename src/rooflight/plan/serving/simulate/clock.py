@@ -43,6 +43,10 @@ class StepClock:
             prefill_kv_tokens=attended,
         )
 
+    def late(self, *, chunk_tokens: int, attended: int) -> float:
+        """From the end of a step to the first token of its chunk."""
+        return self._cost.late_s(prefill_tokens=chunk_tokens, prefill_kv_tokens=attended)
+
     def decode(self, *, rows: int, kv: int, steps: int, until_s: float) -> tuple[int, float]:
         """Decode steps, the first at `kv` positions, at most `steps` and only until `until_s`.
 

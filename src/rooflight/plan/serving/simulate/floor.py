@@ -30,6 +30,7 @@ def floor_seconds(
     """
     attended = input_tokens * (input_tokens + 1) // 2
     ttft_s = clock.step(rows=0, kv=0, chunk_tokens=input_tokens, attended=attended)
+    ttft_s += clock.late(chunk_tokens=input_tokens, attended=attended)
     gaps = output_tokens - 1
     if not gaps:
         return Floor(ttft_s, 0.0, ttft_s)

@@ -1,11 +1,10 @@
 """`Replica`: one scheduler under a virtual clock, run lazily up to the time of its next event."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rooflight.batching.request import Admission, Limits, Request
 from rooflight.batching.scheduler import Scheduler
-from rooflight.batching.step_batch import StepOutcome
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clock import StepClock
@@ -14,14 +13,15 @@ _SEGMENT_BLOCKS = 1 << 20  # blocks one segment can have: room between the keys 
 
 
 class Ticket:
-    """A request under way, and when its first token came."""
+    """A request under way, when its first token came, and how late its tokens leave steps."""
 
-    __slots__ = ("arrival", "first_s", "id")
+    __slots__ = ("arrival", "first_s", "id", "late_s")
 
     def __init__(self, id: int, arrival: Arrival) -> None:
         self.id = id
         self.arrival = arrival
         self.first_s = math.nan
+        self.late_s = 0.0
 
 
 Sink = Callable[[Ticket, float], None]  # a request is done, at a time
@@ -67,6 +67,7 @@ class Replica:
     def insert(self, ticket: Ticket) -> Admission:
         """A prompt comes with its KV cache and first token."""
         self._steady_until_s = 0.0
+        ticket.late_s = 0.0
         admission = self.scheduler.insert(self._request(ticket, ticket.arrival.output_tokens))
         if admission is Admission.ADMITTED:
             self._tickets[ticket.id] = ticket
@@ -116,8 +117,7 @@ class Replica:
     def _advance(self, steps: int, seconds: float) -> None:
         self._passed(steps, self.scheduler.num_decoding, seconds)
         outcome = self.scheduler.advance(steps)
-        if outcome.finished:
-            self._settle(outcome)
+        self._finish(outcome.finished)
 
     def _step(self) -> None:
         batch = self.scheduler.schedule()
@@ -130,7 +130,11 @@ class Replica:
             rows=rows, kv=batch.kv_tokens, chunk_tokens=chunk_tokens, attended=attended
         )
         self._passed(1, rows, seconds)
-        self._settle(self.scheduler.commit())
+        outcome = self.scheduler.commit()
+        if outcome.prefilled:
+            late_s = self._clock.late(chunk_tokens=chunk_tokens, attended=attended)
+            self._first(outcome.prefilled, late_s)
+        self._finish(outcome.finished)
 
     def _passed(self, steps: int, rows: int, seconds: float) -> None:
         self.now += seconds
@@ -140,14 +144,17 @@ class Replica:
             self.decode_steps += steps
             self.row_steps += steps * rows
 
-    def _settle(self, outcome: StepOutcome) -> None:
-        """First tokens and ends, both at the end of the step."""
-        for id in outcome.prefilled:
+    def _first(self, prefilled: Sequence[int], late_s: float) -> None:
+        for id in prefilled:
             ticket = self._tickets[id]
             if math.isnan(ticket.first_s):  # a preempted request had its first token before
-                ticket.first_s = self.now
-        for id in outcome.finished:
-            self._sink(self._tickets.pop(id), self.now)
+                ticket.late_s = late_s
+                ticket.first_s = self.now + late_s
+
+    def _finish(self, finished: Sequence[int]) -> None:
+        for id in finished:
+            ticket = self._tickets.pop(id)
+            self._sink(ticket, self.now + ticket.late_s)
 
 
 def segment_keys(arrival: Arrival, block_tokens: int) -> list[int]:

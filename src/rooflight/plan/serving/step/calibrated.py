@@ -8,10 +8,12 @@ seconds. A generate step of n sequences, with an efficiency for every roof (book
     + activations, network, kernels, collectives, rows
 
 Drafting d tokens ahead checks 1 + d at once and keeps (1 - a^(d+1)) / (1 - a) of them on average,
-a being the chance that a draft token is accepted.
+a being the chance that a draft token is accepted. The stages of a pipeline are priced one by one:
+each has a microbatch of at least one sequence, and all wait for the slowest.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -20,8 +22,8 @@ from numpy.typing import NDArray
 
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
 from rooflight.plan.serving.step.layout import Phase
-from rooflight.plan.serving.step.model import StepModel, term_s
-from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm
+from rooflight.plan.serving.step.model import Stage, StepModel, term_s
+from rooflight.plan.serving.step.terms import CommTerm
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
@@ -136,22 +138,25 @@ class StepSums:
     collectives: int
 
 
-def generate_sums(model: StepModel, context: float) -> StepSums:
-    """Of one sequence of `context` positions."""
-    return _sums(model, _GENERATE, even_load(1, context, model.windows))
+def generate_sums(model: StepModel, context: float) -> list[StepSums]:
+    """Of one sequence of `context` positions, stage by stage."""
+    load = even_load(1, context, model.windows)
+    return [_sums(stage, load) for stage in model.stages[_GENERATE]]
 
 
-def prompt_sums(model: StepModel, tokens: int, *, cached: int = 0) -> StepSums:
-    """Of one prompt, of which the first `cached` positions are there already."""
-    return _sums(model, _PREFILL, prefill_load([tokens], model.windows, cached=cached))
+def prompt_sums(model: StepModel, tokens: int, *, cached: int = 0) -> list[StepSums]:
+    """Of one prompt, of which the first `cached` positions are there already, stage by stage."""
+    load = prefill_load([tokens], model.windows, cached=cached)
+    return [_sums(stage, load) for stage in model.stages[_PREFILL]]
 
 
-def _sums(model: StepModel, phases: frozenset[Phase], load: Load) -> StepSums:
+def _sums(stage: Stage, load: Load) -> StepSums:
     load = replace(load, rows=0)  # dealt out evenly; `generate_s` deals out whole sequences
     total = dict.fromkeys(("weights", "experts", "kv", "activations", "network"), 0.0)
     flops = dict.fromkeys(("experts", "tokens", "pairs", "positions"), 0.0)
     share, kernels, collectives = 0.0, 0, 0
-    for count, term in _terms(model, phases):
+    for counted in stage:
+        count, term = counted.count, counted.term
         if isinstance(term, CommTerm):
             collectives += count
             total["network"] += count * term.unit_s * load.tokens
@@ -180,37 +185,37 @@ def _sums(model: StepModel, phases: frozenset[Phase], load: Load) -> StepSums:
     )
 
 
-def _terms(
-    model: StepModel, phases: frozenset[Phase]
-) -> Iterator[tuple[int, MatmulTerm | CommTerm]]:
-    return ((c.count, c.term) for stage in model.stages[phases] for c in stage)
-
-
 def generate_parts(model: StepModel, context: float, *, drafted: int = 0) -> GenerateParts:
-    """Of a step of sequences of `context` positions."""
-    known = _stated(model) | asdict(generate_sums(model, context)) | {"drafted": drafted}
-    return GenerateParts(*(np.array([float(known[name])]) for name in GenerateParts._fields))
+    """Of a step of sequences of `context` positions, stage by stage."""
+    known = _stated(model) | {"drafted": drafted}
+    return GenerateParts(*map(_column(known, generate_sums(model, context)), GenerateParts._fields))
 
 
 def prompt_parts(model: StepModel, tokens: int, *, cached: int = 0) -> PromptParts:
-    """Of one prompt."""
-    known = _stated(model) | asdict(prompt_sums(model, tokens, cached=cached))
-    return PromptParts(*(np.array([float(known[name])]) for name in PromptParts._fields))
+    """Of one prompt, stage by stage."""
+    found = prompt_sums(model, tokens, cached=cached)
+    return PromptParts(*map(_column(_stated(model), found), PromptParts._fields))
+
+
+def _column(known: Values, sums: Sequence[StepSums]) -> Callable[[str], Floats]:
+    rows = [{**known, **asdict(one)} for one in sums]
+    return lambda name: np.array([float(row[name]) for row in rows])
 
 
 def calibrated_generate_s(
     model: StepModel, values: Values, *, rows: float, context: float, drafted: int = 0
 ) -> float:
     """Seconds for each token of `rows` sequences of `context` positions, under a calibration."""
-    parts = generate_parts(model, context, drafted=drafted)
-    return float(generate_s(parts, values, np.array([rows], dtype=np.float64))[0])
+    parts, stages = generate_parts(model, context, drafted=drafted), model.layout.pp
+    dealt = np.full(stages, rows if stages == 1 else math.ceil(rows / stages), dtype=np.float64)
+    return stages * float(generate_s(parts, values, dealt).max())
 
 
 def calibrated_prefill_s(
     model: StepModel, values: Values, *, tokens: int, cached: int = 0
 ) -> float:
-    """Seconds to compute one prompt under a calibration."""
-    return float(prompt_s(prompt_parts(model, tokens, cached=cached), values)[0])
+    """Seconds to compute one prompt under a calibration, through every stage in turn."""
+    return float(prompt_s(prompt_parts(model, tokens, cached=cached), values).sum())
 
 
 def _stated(model: StepModel) -> dict[str, float]:

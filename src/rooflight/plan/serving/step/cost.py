@@ -18,3 +18,10 @@ class StepCost(Protocol):
         `prefill_kv_tokens` the positions attended, summed over the tokens of the chunk.
         """
         ...
+
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        """From the end of the step that completes a prompt to its first token.
+
+        Steps keep all stages of a pipeline at work; a chunk passes them one after another.
+        """
+        ...

@@ -175,6 +175,21 @@ class StepCurve:
         slowest = max(stage.seconds(rows, seen, chunk) for stage in stages)
         return parts * (slowest + self.overhead_s)
 
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        """What all stages but one add to a chunk that is a single microbatch (see `StepCost`)."""
+        n, parts = prefill_tokens, self.num_stages
+        if parts == 1:
+            return 0.0
+        last = prefill_kv_tokens / n + (n - 1) / 2
+        one = _Chunk(n, float(n), 1.0, prefill_kv_tokens, last)
+        chain_s = parts * max(
+            stage.seconds(0, 0.0, one) + self.overhead_s for stage in self.prefill
+        )
+        step_s = self.seconds(
+            decode_rows=0, kv_tokens=0, prefill_tokens=n, prefill_kv_tokens=prefill_kv_tokens
+        )
+        return max(0.0, chain_s - step_s)
+
 
 def step_curve(model: StepModel) -> StepCurve:
     """Boils a model down."""

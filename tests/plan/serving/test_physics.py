@@ -1,0 +1,144 @@
+"""What no layout may do: beat the chain of its own stages, or slow down on a faster chip."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from rooflight.hardware.catalog import load_chip
+from rooflight.hardware.chip import Chip
+from rooflight.hardware.serving_calibration import shipped_serving
+from rooflight.hardware.slice import Slice
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.fleet.cost import calibrated_cost, calibration_of
+from rooflight.plan.serving.simulate.replay import slice_name
+from rooflight.plan.serving.step.calibrated import (
+    calibrated_generate_s,
+    calibrated_prefill_s,
+    generate_parts,
+    generate_s,
+    prompt_parts,
+    prompt_s,
+)
+from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.curve import step_curve
+from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.model import StepModel
+from rooflight.plan.serving.step.precision import parse_precision
+
+MODELS = ("llama3.1-8b", "llama3.1-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3")
+CHIPS = ("h100", "h200", "b200", "gb200", "v5e", "v6e", "tpu7x")
+CONTEXT = 2048
+PROMPT = 1024
+
+
+@lru_cache(maxsize=256)
+def steps(model: str, chip: str, layout: ServingLayout) -> StepModel:
+    on = slice_name(chip, layout.num_chips).partition(":")[2]
+    shape = tuple(int(n) for n in on.split("x"))
+    return on_chip(model, load_chip(chip), shape, layout)
+
+
+def on_chip(model: str, chip: Chip, shape: tuple[int, ...], layout: ServingLayout) -> StepModel:
+    precision = parse_precision("int8" if chip.kind == "tpu" else "fp8")
+    return serving_model(load_model(model), Slice(chip, shape), layout, precision)
+
+
+def step_s(cost: StepCost, rows: int) -> float:
+    return cost.seconds(
+        decode_rows=rows, kv_tokens=rows * CONTEXT, prefill_tokens=0, prefill_kv_tokens=0
+    )
+
+
+def first_s(cost: StepCost) -> float:
+    """A prompt alone."""
+    pairs = PROMPT * (PROMPT + 1) // 2
+    chunk = {"prefill_tokens": PROMPT, "prefill_kv_tokens": pairs}
+    return cost.seconds(decode_rows=0, kv_tokens=0, **chunk) + cost.late_s(**chunk)
+
+
+def costs(model: StepModel) -> list[StepCost]:
+    """By the roofs, and under every calibration of the chip."""
+    found: list[StepCost] = [step_curve(model)]
+    chip = model.mesh.slice.chip
+    for engine in ("any", *sorted({e for c, e, _ in shipped_serving() if c == chip.name})):
+        known = calibration_of(model.model, chip, engine)
+        if known:
+            sizes = {"input_tokens": PROMPT, "context": CONTEXT, "max_rows": 64}
+            found.append(calibrated_cost(model, known.values, **sizes))
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_stages_never_make_one_sequence_faster(name: str, chip: str) -> None:
+    """At batch 1 only one stage works at a time: PP=n is PP=1 with hand-overs."""
+    for tp in (1, 2):
+        alone = costs(steps(name, chip, ServingLayout(tp=tp)))
+        for pp in (2, 4):
+            staged = costs(steps(name, chip, ServingLayout(tp=tp, pp=pp)))
+            assert len(staged) == len(alone) > 1
+            for one, other in zip(staged, alone, strict=True):
+                assert step_s(one, 1) >= step_s(other, 1)
+                assert first_s(one) >= first_s(other) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_chain_of_stages_is_never_faster_than_their_sum(name: str) -> None:
+    model = steps(name, "h100", ServingLayout(tp=2, pp=4))
+    known = calibration_of(model.model, model.mesh.slice.chip, "vllm")
+    assert known
+    parts, prompt = generate_parts(model, CONTEXT), prompt_parts(model, PROMPT)
+    for rows in (1, 3, 4, 5, 64):
+        each = np.full(4, float(-(-rows // 4)))
+        chain_s = float(generate_s(parts, known.values, each).sum())
+        said_s = calibrated_generate_s(model, known.values, rows=rows, context=CONTEXT)
+        assert said_s >= chain_s > 0
+    chain_s = float(prompt_s(prompt, known.values).sum())
+    sizes = {"input_tokens": PROMPT, "context": CONTEXT, "max_rows": 64}
+    assert first_s(calibrated_cost(model, known.values, **sizes)) >= chain_s * (1 - 1e-9)
+    assert calibrated_prefill_s(model, known.values, tokens=PROMPT) == pytest.approx(chain_s)
+
+
+def test_more_sequences_never_shorten_a_step_of_stages() -> None:
+    for cost in costs(steps("gpt-oss-120b", "b200", ServingLayout(pp=4))):
+        times = [step_s(cost, rows) for rows in range(1, 33)]
+        assert times == sorted(times)
+        assert times[0] == times[3] < times[4]  # four microbatches, then two sequences in one
+
+
+def faster(chip: Chip, part: str) -> Chip:
+    if part == "flops":
+        return replace(chip, flops={name: 1.5 * rate for name, rate in chip.flops.items()})
+    if part == "hbm":
+        assert chip.hbm_bytes_per_s
+        return replace(chip, hbm_bytes_per_s=1.5 * chip.hbm_bytes_per_s)
+    if chip.torus:
+        return replace(
+            chip, torus=replace(chip.torus, link_bytes_per_s=1.5 * chip.torus.link_bytes_per_s)
+        )
+    assert chip.switched
+    own = chip.switched
+    egress, nic = own.chip_egress_bytes_per_s, own.nic_bytes_per_s
+    links = replace(own, chip_egress_bytes_per_s=1.5 * egress, nic_bytes_per_s=1.5 * nic)
+    return replace(chip, switched=links)
+
+
+@pytest.mark.parametrize("part", ["flops", "hbm", "links"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("chip", ["h200", "gb200", "v6e"])
+def test_a_faster_chip_slows_no_layout(name: str, chip: str, part: str) -> None:
+    own = load_chip(chip)
+    better = faster(own, part)
+    shape = (2, 4) if own.torus else (8,)
+    layouts = [ServingLayout(tp=8), ServingLayout(tp=4, pp=2), ServingLayout(tp=2, pp=4)]
+    if load_model(name).name in ("qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"):
+        layouts += [ServingLayout(tp=8, ep=8), ServingLayout(dp=8, ep=8)]
+    for layout in layouts:
+        slow, fast = (costs(on_chip(name, c, shape, layout)) for c in (own, better))
+        for one, other in zip(slow, fast, strict=True):
+            for rows in (1, 8, 64):
+                assert step_s(other, rows) <= step_s(one, rows) * (1 + 1e-9)
+            assert first_s(other) <= first_s(one) * (1 + 1e-9)
