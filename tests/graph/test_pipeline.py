@@ -13,10 +13,11 @@ from rooflight.models.layout.slots import (
     Schedule,
     Slot,
     SlotKind,
-    check_schedule,
     groups,
     run_order,
 )
+
+from .schedule_check import check_schedule
 
 ONE_BACKWARD: tuple[SlotKind, ...] = ("F", "BW")
 ONE_WAY = tuple(name for name in SCHEDULES if name != "dualpipe")
