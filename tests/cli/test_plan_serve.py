@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from rooflight.api.serving import plan_serving
 from rooflight.cli.completion import candidates
 from rooflight.cli.verbs import load_verb, verb_parser
+from rooflight.errors import UsageError
 
 from .command import run
 
@@ -101,6 +103,24 @@ def test_a_promise_that_nobody_keeps_is_a_finding() -> None:
 def test_what_cannot_be_is_said(flags: str, words: str) -> None:
     outcome = run(shlex.split(f"{TINY} {flags}"))
     assert outcome.code == 2 and words in outcome.err and not outcome.out
+
+
+def test_a_missing_price_is_said_before_any_work() -> None:
+    def never(*_: int) -> None:
+        raise AssertionError("searched before the price was asked for")
+
+    for on in ("v5e:1x1,v6e:1x1", "v5e,v6e"):
+        with pytest.raises(UsageError, match="nobody has said what an hour of TPU v6e"):
+            plan_serving("llama3.2-1b", rate=2, isl=512, osl=64, on=on, watch=never)
+
+
+def test_layouts_that_nobody_measured_are_told() -> None:
+    asked = f"{TRAFFIC} --on h100:2 --dtypes fp8 --price h100=3 --requests 400 --ttft 2s"
+    page = run(shlex.split(f"{asked} --layout pp=2")).out
+    assert "extrapolates: fewer than two measured rows have pp=2; the interval is wider" in page
+    assert "TTFT: " in page and "keeps an SLO of 2 s" in page
+    found = json.loads(run(shlex.split(f"{asked} --json")).out)["fleet"]
+    assert found["unseen"] == [] and "pp" not in found["layout"] and found["ttft_spread"] > 0
 
 
 @pytest.mark.parametrize("flags", ["--osl 1", "--isl 1", "--hit-rate 0.9"])

@@ -1,25 +1,40 @@
-"""The shipped errors of serving rows that do not ship, worked out again: minutes.
+"""Calibrations, errors and evidence of serving rows that do not ship, worked out again: minutes.
 
 Run it: `python tests/reconcile/serving_accuracy.py FILE.csv [--write]`, with measured serving in
 aiconfigurator's columns; the serving rows that ship are added. It prints each group beside what
-ships, and `--write` makes that `serving_accuracy.json`.
+ships, and `--write` makes it what ships: `serving_accuracy.json`, the files of both folders of
+calibrations, and the index of layouts that were measured.
 """
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 
-from rooflight.measure.published.cross_validate import HELD_OUT, cross_validate
-from rooflight.measure.published.hierarchy import fit_hierarchy, roof_seconds
+import numpy as np
+
+from rooflight.hardware.calibration import DENSE, EXPERTS
+from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, SERVING_FOLDER
+from rooflight.measure.published.calibrate import calibration_files
+from rooflight.measure.published.cross_validate import COVERS
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
+from rooflight.measure.published.serving_calibrate import fit_serving
 from rooflight.measure.published.serving_loop import ServingTable, serving_table
-from rooflight.measure.published.serving_replay import ask_served, ask_silicon
-from rooflight.measure.published.serving_validation import ACCURACY_FILE, shipped_serving_accuracy
-from rooflight.measure.published.validation import Accuracy, Replay, accuracy
+from rooflight.measure.published.serving_replay import ask_served, ask_silicon, first_token_cases
+from rooflight.measure.published.serving_validation import (
+    ACCURACY_FILE,
+    FIRST_TOKEN,
+    PER_TOKEN,
+    shipped_serving_accuracy,
+)
+from rooflight.measure.published.validation import Accuracy, Replay, accuracy, validate_shipped
+from rooflight.plan.serving.fleet.evidence import EVIDENCE_FILE
 
 
 def main() -> int:
@@ -27,23 +42,37 @@ def main() -> int:
     parser.add_argument("csv", type=Path)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    shipped = ask_served(read_rows(FOLDER / "serving_runs.json"))
-    found = held_out_accuracy(joined(ask_silicon(options.csv), shipped))
-    before = {one.group: one for one in shipped_serving_accuracy()}
-    differ = 0
-    for now in found:
-        then = before.pop(now.group, None)
-        same = then is not None and (now.rows, round(now.mape, 3)) == (
-            then.rows,
-            round(then.mape, 3),
-        )
-        differ += not same
-        told = f"{then.rows} rows, {then.mape:.1%}" if then else "nothing"
-        print(f"{now.group}: {now.rows} rows, {now.mape:.1%}; ships: {told}")
-    print(f"{differ + len(before)} of {len(found)} groups differ from what ships")
+    asked = joined(ask_silicon(options.csv), ask_served(read_rows(FOLDER / "serving_runs.json")))
+    replays = validate_shipped(asked).replays
+    first = first_token_cases(asked, np.array([r.predicted_s for r in replays]))
+    found = {
+        PER_TOKEN: grouped_accuracy(replays),
+        FIRST_TOKEN: grouped_accuracy(validate_shipped(first).replays),
+    }
+    compare(found)
     if options.write:
         ACCURACY_FILE.write_text(accuracy_text(found), encoding="utf-8")
+        EVIDENCE_FILE.write_text(evidence_text(asked, replays), encoding="utf-8")
+        # a dozen rows of one source on TPUs answer each other off by half: nothing to plan with
+        on_gpus = first.take([case.chip_kind == "gpu" for case in first.cases])
+        for folder, rows in ((SERVING_FOLDER, asked), (FIRST_TOKEN_FOLDER, on_gpus)):
+            for name, text in calibration_files(fit_serving(rows, made=str(date.today()))).items():
+                (folder / name).write_text(text, encoding="utf-8")
     return 0
+
+
+def compare(found: Mapping[str, Sequence[Accuracy]]) -> None:
+    """Each group beside what ships."""
+    differ = 0
+    for what, before in shipped_serving_accuracy().items():
+        known = {one.group: one for one in before}
+        for now in found[what]:
+            then = known.pop(now.group, None)
+            told = f"{then.rows} rows, {then.mape:.1%}" if then else "nothing"
+            differ += told != f"{now.rows} rows, {now.mape:.1%}"
+            print(f"{what}, {now.group}: {now.rows} rows, {now.mape:.1%}; ships: {told}")
+        differ += len(known)
+    print(f"{differ} groups differ from what ships")
 
 
 def joined(one: CaseSet, other: CaseSet) -> CaseSet:
@@ -54,33 +83,6 @@ def joined(one: CaseSet, other: CaseSet) -> CaseSet:
         raise TypeError("only serving rows join")
     table = serving_table([one.table, more.table])
     return CaseSet((*one.cases, *more.cases), (*one.refusals, *other.refusals), table)
-
-
-def held_out_accuracy(asked: CaseSet) -> tuple[Accuracy, ...]:
-    """Errors on rows held out by configuration, by model and by source, of every group."""
-    roofs = roof_seconds(asked)
-    start = fit_hierarchy(asked)
-    out = {by: cross_validate(asked, by, start=start) for by in HELD_OUT}
-    own = out["configuration"]
-    replays = [
-        Replay(
-            case.id,
-            case.kind,
-            case.source,
-            case.chip,
-            case.family,
-            case.engine,
-            case.blocks,
-            case.measured_s,
-            float(own.seconds[i]),
-            float(own.spread[i]),
-            float(roofs[i]),
-            float(out["model"].seconds[i]),
-            float(out["source"].seconds[i]),
-        )
-        for i, case in enumerate(asked.cases)
-    ]
-    return grouped_accuracy(replays)
 
 
 def grouped_accuracy(replays: Sequence[Replay]) -> tuple[Accuracy, ...]:
@@ -98,10 +100,42 @@ def grouped_accuracy(replays: Sequence[Replay]) -> tuple[Accuracy, ...]:
     return tuple(accuracy(name, groups[name]) for name in sorted(groups))
 
 
-def accuracy_text(found: Sequence[Accuracy]) -> str:
+def accuracy_text(found: Mapping[str, Sequence[Accuracy]]) -> str:
     """One group a line."""
-    lines = [json.dumps({k: _short(v) for k, v in asdict(one).items()}) for one in found]
-    return '{"schema": 1,\n"groups": [\n' + ",\n".join(lines) + "\n]}\n"
+    parts = [
+        f"{json.dumps(what)}: [\n{_lines(map(asdict, every))}\n]" for what, every in found.items()
+    ]
+    return '{"schema": 2,\n' + ",\n".join(parts) + "}\n"
+
+
+def evidence_text(asked: CaseSet, replays: Sequence[Replay]) -> str:
+    """How each chip and engine was split, in how many rows, and how far off a new source is."""
+    counts = Counter(
+        (c.chip_kind, c.chip, c.engine, c.blocks, *c.degrees.items(), ("kv", *c.reach))
+        for c in asked.cases
+    )
+    rows = [
+        dict(zip(("kind", "chip", "engine", "blocks"), key[:4], strict=True))
+        | {name: ways for name, ways in key[4:] if ways != 1}
+        | {"rows": count}
+        for key, count in sorted(counts.items(), key=str)
+    ]
+    off = {
+        blocks: sorted(
+            abs(math.log(r.measured_s / (r.source_out_s or 1.0)))
+            for r in replays
+            if r.blocks == blocks
+        )
+        for blocks in (DENSE, EXPERTS)
+    }
+    most = {blocks: round(sizes[int(COVERS * len(sizes))], 4) for blocks, sizes in off.items()}
+    return f'{{"schema": 1,\n"extrapolated": {json.dumps(most)},\n"rows": [\n{_lines(rows)}\n]}}\n'
+
+
+def _lines(records: Iterable[Mapping[str, object]]) -> str:
+
+    lines = [json.dumps({k: _short(v) for k, v in one.items()}) for one in records]
+    return ",\n".join(lines)
 
 
 def _short(value: object) -> object:

@@ -7,16 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.hardware.serving_calibration import serving_constants
-from rooflight.measure.published.serving_loop import ServingTable, serving_table
+from rooflight.hardware.calibration import calibration_constants
+from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, serving_constants
+from rooflight.measure.published.replay import CaseSet
+from rooflight.measure.published.serving_loop import FirstTokenTable, ServingTable, serving_table
 from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
+from rooflight.measure.published.serving_replay import first_token_cases, serving_case
 from rooflight.measure.published.serving_rows import ServingRow
 from rooflight.plan.serving.simulate.replay import replayed_model
 from rooflight.plan.serving.step.calibrated import (
     GenerateParts,
     calibrated_generate_s,
     calibrated_prefill_s,
+    first_prompt_s,
 )
 
 
@@ -82,14 +86,19 @@ def test_no_constants_beat_the_roofs(data: st.DataObject) -> None:
     # Interference at its least: the roof hides prompts as far as any value does.
     roof = dict(table.roof) | {"interference": values["interference"]}
     said, least = table.seconds(values), table.seconds(roof)
-    assert np.all(said.tpot_s >= least.tpot_s * 0.97)  # slower prompts leave fewer that generate
-    assert np.all(said.ttft_s > 0)
+    assert np.all(said.total >= least.total * 0.97)  # slower prompts leave fewer that generate
+    first = FirstTokenTable(table, said.total)
+    slow = {
+        c.name: data.draw(st.floats(c.low, c.high), label=c.name) for c in first.constants.values()
+    }
+    assert np.all(first.seconds(slow).total >= first.seconds(first.roof).total)
+    assert np.all(first.seconds(first.roof).total > said.total)
 
 
 def test_more_clients_slow_every_token_down() -> None:
     table = serving_table([_loaded(parts_of(_QUESTIONS[0]), batch=b) for b in (1, 4, 16, 64, 256)])
     times = table.seconds(_typical())
-    assert np.all(np.diff(times.tpot_s) > 0)
+    assert np.all(np.diff(times.total) > 0)
     assert np.all(np.diff(times.rows) > 0)
 
 
@@ -97,14 +106,15 @@ def test_clients_beyond_the_memory_wait_for_their_first_token() -> None:
     parts = _loaded(parts_of(_QUESTIONS[0]), room=64.0)
     table = serving_table([_loaded(parts, batch=b) for b in (64.0, 128.0)])
     times = table.seconds(_typical())
-    assert times.tpot_s[1] == pytest.approx(times.tpot_s[0])
-    assert times.ttft_s[1] > times.ttft_s[0] + parts.loads.output[0] * times.tpot_s[0] * 0.9
+    assert times.total[1] == pytest.approx(times.total[0])
+    first_s = FirstTokenTable(table, times.total).seconds(_typical_first()).total
+    assert first_s[1] == pytest.approx(first_s[0] + parts.loads.output[0] * times.total[0])
 
 
 def test_workers_that_only_generate_have_no_prompts_in_their_way() -> None:
     parts = parts_of(_QUESTIONS[0])
     table = serving_table([parts, _loaded(parts, is_disaggregated=1.0)])
-    together, apart = table.seconds(_typical()).tpot_s
+    together, apart = table.seconds(_typical()).total
     assert apart < together
 
 
@@ -112,7 +122,7 @@ def test_drafted_tokens_that_are_accepted_shorten_the_time_a_token() -> None:
     parts = _loaded(parts_of(_QUESTIONS[2]), batch=4.0, is_disaggregated=1.0)
     ahead = [parts.step._replace(drafted=np.array([float(d)])) for d in (0, 1, 3)]
     table = serving_table([replace(parts, step=step) for step in ahead])
-    plain, one, three = table.seconds(_typical()).tpot_s
+    plain, one, three = table.seconds(_typical()).total
     assert three < one < plain
 
 
@@ -130,7 +140,7 @@ def test_the_planner_and_the_fit_price_a_step_alike(question: ServingQuestion) -
     alone = _loaded(parts_of(question), batch=32.0, is_disaggregated=1.0)
     context = question.prompt + question.output / 2
     step_s = calibrated_generate_s(model, values, rows=32, context=context)
-    assert step_s == pytest.approx(float(serving_table([alone]).seconds(values).tpot_s[0]))
+    assert step_s == pytest.approx(float(serving_table([alone]).seconds(values).total[0]))
     assert step_s > model.generate([round(context)] * 32).lower_s
     prompt_s = calibrated_prefill_s(model, values, tokens=question.prompt)
     assert prompt_s > model.prefill([question.prompt]).flops_s
@@ -150,6 +160,33 @@ def _loaded(parts: ServingTable, **changed: float) -> ServingTable:
     """The same engine under another load."""
     columns = {name: np.array([float(value)]) for name, value in changed.items()}
     return replace(parts, loads=parts.loads._replace(**columns))
+
+
+def test_a_burst_of_clients_waits_for_each_others_prompts() -> None:
+    table = serving_table([_loaded(parts_of(_QUESTIONS[0]), batch=b) for b in (1, 11, 21)])
+    first = FirstTokenTable(table, np.full(3, 0.01))
+    alone, some, more = first.seconds(_typical_first()).total
+    own_s = float(first_prompt_s(table.prompt, _typical_first())[0])
+    assert some - alone == pytest.approx(10 * 0.05 * own_s)
+    assert more - some == pytest.approx(some - alone)
+
+
+def test_first_tokens_are_not_asked_of_rows_that_cannot_say() -> None:
+    parts = parts_of(_QUESTIONS[0])
+    rows = [
+        parts,
+        replace(parts, first_s=np.zeros(1)),
+        _loaded(parts, is_disaggregated=1.0),
+        _loaded(parts, room=1.0),
+    ]
+    case = serving_case(_QUESTIONS[0])
+    asked = CaseSet(tuple(replace(case, id=str(i)) for i in range(4)), (), serving_table(rows))
+    found = first_token_cases(asked, np.full(4, 0.01))
+    assert [c.id for c in found.cases] == ["0"] and found.cases[0].measured_s == 0.01
+
+
+def _typical_first() -> dict[str, float]:
+    return {c.name: c.typical for c in calibration_constants(FIRST_TOKEN_FOLDER).values()}
 
 
 def _typical() -> dict[str, float]:

@@ -18,7 +18,7 @@ from rooflight.plan.serving.fleet.cost import fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.plan import Watch as SearchWatch
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
-from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_slices
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_price, chip_slices
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
@@ -119,7 +119,7 @@ def _slices(
     precision: Precision,
     prices: Mapping[str, float],
 ) -> dict[str, list[Slice]]:
-    """By chip: the slices that were named, or several sizes of a chip that was."""
+    """By chip: the slices that were named, or several sizes of a chip; each has a price."""
     found: dict[str, list[Slice]] = {}
     if on is None:
         on = (n for n in chip_names() if n in prices or load_chip(n).dollars_per_hour is not None)
@@ -131,6 +131,7 @@ def _slices(
             slices = list(chip_slices(chip, model, precision))
             found.setdefault(chip.name, [])
         for one in slices:
+            chip_price(one.chip, prices)
             found.setdefault(one.chip.name, []).append(one)
     return found
 

@@ -89,6 +89,8 @@ def _fleet(fleet: Fleet) -> dict[str, object]:
         "paid": fleet.paid,
         "calibration": f"{calibration.engine} on {calibration.chip}" if calibration else None,
         "spread": calibration.spread if calibration else None,
+        "ttft_spread": way.first_token.spread if way.first_token else None,
+        "unseen": list(way.unseen),
         "simulated": {
             "replicas": found.replicas,
             "rate": fleet.simulated_rate,

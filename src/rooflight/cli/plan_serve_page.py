@@ -1,6 +1,7 @@
 """What `rooflight plan serve` shows: the fleet, its latencies and cost, other chips beside it."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rooflight.cli.serving_flags import trust
@@ -40,6 +41,8 @@ def text(page: FleetPage) -> str:
                 _physics(best),
                 _simulated(best),
                 trust(best.way.calibration),
+                *_first_token(best),
+                *_evidence(page),
             ]
         ),
     ]
@@ -101,6 +104,32 @@ def _simulated(fleet: Fleet) -> str:
         f" {_many(found.replicas, 'replica')}{part}{broken}; {found.busy_share:.0%} busy,"
         f" {found.mean_rows:.0f} rows per step"
     )
+
+
+def _first_token(fleet: Fleet) -> Iterator[str]:
+    """What times to the first token rest on, and what the SLO is held to for it."""
+    known, ttft_s = fleet.way.first_token, fleet.demand.slo.ttft_s
+    if fleet.way.calibration and not known:
+        yield "TTFT: too few measured it on such chips; prompts are priced as they slow tokens"
+    elif known:
+        held = format_seconds(fleet.way.held(fleet.demand.slo).ttft_s)
+        slo = f": {held} predicted keeps an SLO of {format_seconds(ttft_s)}"
+        yield trust(known, "TTFT") + (slo if ttft_s < math.inf else "")
+
+
+def _evidence(page: FleetPage) -> Iterator[str]:
+    """What of the layout nobody measured, or which such layout could be cheaper."""
+    best = page.plan.best
+    if best and best.way.unseen:
+        what = ", ".join(best.way.unseen)
+        yield f"extrapolates: fewer than two measured rows have {what}; the interval is wider"
+    new = best and page.plan.found[best.way.setup.on.chip.name].untried
+    if best and new:
+        dollars = (new.least_replicas + best.spare) * new.dollars
+        yield (
+            f"worth measuring: {new.setup.on} {new.setup.layout} could cost ${dollars:,.2f} an hour"
+            f" at least, but fewer than two measured rows have {', '.join(new.unseen)}"
+        )
 
 
 def _chips(page: FleetPage) -> str:

@@ -19,7 +19,8 @@ def add_dtypes(parser: Parser) -> None:
         "--dtypes",
         default="bf16",
         metavar="W[/KV[/COMPUTE]]",
-        help="of weights, cache and matmuls: bf16 (default), int8, int8/bf16/bf16",
+        help="of weights, cache and matmuls: bf16 (default), int8, int8/bf16/bf16; the cache of"
+        " 4-bit floats is fp8 unless said",
     )
 
 
@@ -34,11 +35,11 @@ def add_engine(parser: Parser) -> None:
     )
 
 
-def trust(known: Calibration | None) -> str:
+def trust(known: Calibration | None, what: str = "calibrated") -> str:
     """What the seconds of a step rest on, and how far they are off."""
     if known is None:
         return "uncalibrated: the roofline bound; measured engines take 1.5-3x as long"
     return (
-        f"calibrated: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
+        f"{what}: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
         f" median error {known.median_error:.0%}, 80% within x{math.exp(known.spread):.2f}"
     )

@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("validate", _document(found, args.by))
         return 0
-    served = () if file else shipped_serving_accuracy()
+    served = {} if file else shipped_serving_accuracy()
     show(validation_page(found, by=args.by, rows=file, served=served, verbose=args.verbose))
     if not file and not args.html:
         suggest("rooflight validate --html accuracy.html")

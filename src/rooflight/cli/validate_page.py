@@ -1,7 +1,7 @@
 """A validation as a person reads it, and as an HTML page that stands alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rooflight.measure.published.validation import (
     GROUPS,
@@ -26,18 +26,18 @@ def validation_page(
     *,
     by: str,
     rows: str | None,
-    served: Sequence[Accuracy] = (),
+    served: Mapping[str, Sequence[Accuracy]],
     verbose: bool = False,
 ) -> str:
-    """The answer, the table of each kind, the refusals; `served` are rows that do not ship."""
+    """The answer, the table of each kind, the refusals; `served` are of rows that do not ship."""
     blocks = [_answer(found, rows)]
     for kind in _kinds(found):
         replays = found.of(kind)
         groups = (*accuracies(replays, by), accuracy("all", replays))
         blocks.append(f"{_TITLES.get(kind, kind)}, by {by}\n{_table(groups)}")
-    if served:
-        groups = [group for group in served if by == "engine" or ":" not in group.group]
-        blocks.append(f"serving, seconds per token; these rows do not ship\n{_table(groups)}")
+    for what, every in served.items():
+        groups = [group for group in every if by == "engine" or ":" not in group.group]
+        blocks.append(f"serving, seconds {what}; these rows do not ship\n{_table(groups)}")
     if found.refusals:
         blocks.append(_refused(found))
     if verbose:

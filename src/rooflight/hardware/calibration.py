@@ -81,10 +81,10 @@ class Calibration:
         return seconds * math.exp(-self.spread), seconds * math.exp(self.spread)
 
 
-@lru_cache(maxsize=1)
-def calibration_constants() -> Mapping[str, Constant]:
+@lru_cache(maxsize=4)
+def calibration_constants(folder: Path = _FOLDER) -> Mapping[str, Constant]:
     """Every constant by name, in the order of the file."""
-    tables = tomllib.loads((_FOLDER / "constants.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((folder / "constants.toml").read_text(encoding="utf-8"))
     return {name: Constant(name, **table) for name, table in tables.items()}
 
 
@@ -128,24 +128,28 @@ def host_calibration(chip: Chip) -> Calibration | None:
     )
 
 
-def load_calibration(chip: str, kind: str, engine: str, blocks: str) -> Calibration | None:
+def load_calibration(
+    chip: str, kind: str, engine: str, blocks: str, *, folder: Path = _FOLDER
+) -> Calibration | None:
     """The nearest shipped calibration: the chip's own, else its kind's; None where there is none.
 
     `kind` is tpu or gpu. `megatron@26.06` is a version of an engine; the engine comes after it, and
     after every engine the one of any.
     """
-    shipped, base = shipped_calibrations(), engine.partition("@")[0]
+    shipped, base = shipped_calibrations(folder), engine.partition("@")[0]
     for key in ((chip, engine), (chip, base), (kind, engine), (kind, base), (kind, ANY)):
         if (*key, blocks) in shipped:
             return shipped[*key, blocks]
     return None
 
 
-@lru_cache(maxsize=1)
-def shipped_calibrations() -> Mapping[tuple[str, str, str], Calibration]:
+@lru_cache(maxsize=4)
+def shipped_calibrations(
+    folder: Path = _FOLDER,
+) -> Mapping[tuple[str, str, str], Calibration]:
     """By chip, engine and blocks."""
     found: dict[tuple[str, str, str], Calibration] = {}
-    for path in sorted(_FOLDER.glob("*.toml")):
+    for path in sorted(folder.glob("*.toml")):
         if path.stem != "constants":
             for table in tomllib.loads(path.read_text(encoding="utf-8"))["calibration"]:
                 one = _read(path.stem, table)
@@ -183,18 +187,8 @@ def _read_file(path: Path) -> list[Calibration]:
 
 
 def _read(chip: str, table: Mapping[str, Any]) -> Calibration:
-    return Calibration(
-        chip,
-        table["engine"],
-        table["blocks"],
-        _renamed(chip, **table["values"]),
-        table["rows"],
-        tuple(table["sources"]),
-        table["made"],
-        table["median_error"],
-        table["mean_error"],
-        table["spread"],
-    )
+    read = {"values": _renamed(chip, **table["values"]), "sources": tuple(table["sources"])}
+    return Calibration(chip, **(dict(table) | read))
 
 
 @lru_cache(maxsize=256)  # so that it is noted once

@@ -10,9 +10,10 @@ from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.serving_calibration import serving_constants
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.cost import calibrated_cost, fleet_cost
+from rooflight.plan.serving.fleet.cost import CalibratedCost, calibrated_cost, fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import disaggregate_or_not
+from rooflight.plan.serving.fleet.evidence import unseen_of
 from rooflight.plan.serving.fleet.plan import Fleet, Trials, cheapest_fleet, fewest_replicas
 from rooflight.plan.serving.fleet.questions import hourly_fleets, saving
 from rooflight.plan.serving.fleet.way import Way, chip_slices, ways_to_serve
@@ -54,7 +55,7 @@ def random_demand(seed: int) -> Demand:
         rate=draw.choice([10.0, 150.0, 400.0]),
         input=Lengths("lognormal", draw.choice([128.0, 1024.0]), variation=0.5),
         output=fixed(draw.choice([8, 48])),
-        slo=Slo(draw.choice([0.1, 0.5]), draw.choice([0.004, 0.02])),
+        slo=Slo(draw.choice([0.4, 1.0]), draw.choice([0.004, 0.02])),
         hit_rate=draw.choice([0.0, 0.5]),
         seed=seed,
         num_requests=None,
@@ -209,6 +210,62 @@ def test_without_an_engine_the_roofs_are_the_cost() -> None:
     step = {"decode_rows": 8, "kv_tokens": 2048, "prefill_tokens": 0, "prefill_kv_tokens": 0}
     slower, _, known = fleet_cost(setup, input_tokens=256, context=256, engine="any")
     assert known and slower.seconds(**step) > roofs.seconds(**step)
+
+
+def test_what_no_two_rows_had_is_unseen() -> None:
+    def unseen(text: str, kind: str, blocks: str) -> tuple[str, ...]:
+        return unseen_of(parse_serving_layout(text), kind, blocks)
+
+    assert unseen("tp=8", "gpu", "dense") == unseen("dp=8,ep=8", "gpu", "experts") == ()
+    assert unseen("tp=4,pp=2", "gpu", "experts") == ("pp=2",)
+    assert unseen("tp=64,ws=2", "gpu", "dense")[1:] == ("ws=2",)
+    assert "measured)" in unseen("tp=64", "gpu", "dense")[0]
+    assert unseen("tp=8,kv=sequence", "gpu", "dense") == ("kv=sequence",)
+    assert unseen("tp=16,kv=batch", "tpu", "dense") == ()
+    assert unseen("pp=9", "cpu", "dense") == ()  # nobody measured any
+
+
+def test_a_layout_that_nobody_measured_has_to_win_by_more() -> None:
+    """The same way twice, once with evidence: a little cheaper is not enough, much is."""
+    asked = demand(slo=Slo(1.0, 0.05))
+    plain = ways(asked, on="h100:1")[0]
+    assert plain.unseen == () and plain.doubt == 1.0
+    for share, chosen in ((0.97, False), (0.5, True)):
+        new = replace(plain, dollars=plain.dollars * share, unseen=("pp=2",))
+        assert 1.05 < new.doubt < 2
+        found = cheapest_fleet([plain, new], asked)
+        assert found.best and (found.best.way is new) == chosen
+        assert found.untried is (None if chosen else new)
+    assert all(w.unseen == () for w in ways(asked, on="h100:1", engine=None))
+
+
+def test_the_slo_of_first_tokens_is_held_at_the_end_of_their_interval() -> None:
+    asked = demand()
+    (way, *_) = ways(asked, on="h100:1")
+    first = way.first_token
+    assert first and first.spread > 0.1
+    held = way.held(asked.slo)
+    assert held.ttft_s == pytest.approx(asked.slo.ttft_s / math.exp(first.spread))
+    assert held.tpot_s == asked.slo.tpot_s
+    assert ways(asked, on="h100:1", engine=None)[0].held(asked.slo) == asked.slo
+    fleet = Trials(asked).fleet(way, 8, 0)
+    assert fleet is None or fleet.simulation.good_share >= asked.share
+
+
+def test_first_tokens_wait_for_their_request_and_tokens_do_not() -> None:
+    setup = Setup(TINY, parse_slice("h100:1"), parse_serving_layout("tp=1"), INT8)
+    cost, _, known = fleet_cost(setup, input_tokens=512, context=600, engine="vllm")
+    assert isinstance(cost, CalibratedCost) and cost.first_token and known
+    chunk = {"prefill_tokens": 512, "prefill_kv_tokens": 512 * 513 // 2}
+    assert cost.late_s(**chunk) == cost.request_s == cost.first_token.values["request"]
+    model = serving_model(TINY, setup.on, setup.layout, INT8)
+    own_s = calibrated_prefill_s(model, cost.first_token.values, tokens=512)
+    alone_s = cost.seconds(decode_rows=0, kv_tokens=0, **chunk) + cost.late_s(**chunk)
+    assert alone_s == pytest.approx(own_s)
+    rows_s = cost.seconds(decode_rows=8, kv_tokens=4800, prefill_tokens=0, prefill_kv_tokens=0)
+    both_s = cost.seconds(decode_rows=8, kv_tokens=4800, **chunk)
+    added_s = known.values["interference"] * calibrated_prefill_s(model, known.values, tokens=512)
+    assert both_s == pytest.approx(max(own_s - cost.request_s, rows_s + added_s))
 
 
 def test_the_sizes_of_a_chip_begin_with_the_smallest_that_holds_the_model() -> None:

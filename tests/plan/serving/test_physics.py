@@ -6,12 +6,13 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.chip import Chip
-from rooflight.hardware.serving_calibration import shipped_serving
+from rooflight.hardware.serving_calibration import load_first_token, shipped_serving
 from rooflight.hardware.slice import Slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.cost import calibrated_cost, calibration_of
+from rooflight.plan.serving.fleet.cost import CalibratedCost, calibrated_cost, calibration_of
 from rooflight.plan.serving.simulate.replay import slice_name
 from rooflight.plan.serving.step.calibrated import (
     calibrated_generate_s,
@@ -66,9 +67,17 @@ def costs(model: StepModel) -> list[StepCost]:
     for engine in ("any", *sorted({e for c, e, _ in shipped_serving() if c == chip.name})):
         known = calibration_of(model.model, chip, engine)
         if known:
-            sizes = {"input_tokens": PROMPT, "context": CONTEXT, "max_rows": 64}
-            found.append(calibrated_cost(model, known.values, **sizes))
+            first = calibration_of(model.model, chip, engine, load_first_token)
+            found += [priced(model, known), priced(model, known, first)]
     return found
+
+
+def priced(
+    model: StepModel, known: Calibration, first: Calibration | None = None
+) -> CalibratedCost:
+    return calibrated_cost(
+        model, known.values, input_tokens=PROMPT, context=CONTEXT, max_rows=64, first=first
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -97,8 +106,7 @@ def test_a_chain_of_stages_is_never_faster_than_their_sum(name: str) -> None:
         said_s = calibrated_generate_s(model, known.values, rows=rows, context=CONTEXT)
         assert said_s >= chain_s > 0
     chain_s = float(prompt_s(prompt, known.values).sum())
-    sizes = {"input_tokens": PROMPT, "context": CONTEXT, "max_rows": 64}
-    assert first_s(calibrated_cost(model, known.values, **sizes)) >= chain_s * (1 - 1e-9)
+    assert first_s(priced(model, known)) >= chain_s * (1 - 1e-9)
     assert calibrated_prefill_s(model, known.values, tokens=PROMPT) == pytest.approx(chain_s)
 
 

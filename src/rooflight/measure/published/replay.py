@@ -45,7 +45,7 @@ class Case:
     chips: int = 1
     seq: int = 1
     degrees: Mapping[str, int] = field(default_factory=dict[str, int])  # by scheme
-    reach: frozenset[str] = frozenset()  # how far each scheme goes: tp@node
+    reach: frozenset[str] = frozenset()  # how far each scheme goes: tp@node; how a cache is split
 
 
 @dataclass(frozen=True, slots=True)

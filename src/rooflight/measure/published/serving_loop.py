@@ -4,10 +4,11 @@ In: parts of many rows as arrays, and constants. Out: the time a token takes and
 first one. With the step of n sequences of `plan.serving.step.calibrated`:
 
     token = step + interference * n / output * prompt      where prompts share the engine
-    n     = batch * (output * token) / (first + output * token)    those that are not in prefill
+    n     = batch * (output * token) / (prompt + output * token)    those that are not in prefill
+    first = request + prompt * (1 + burst * (n - 1)) + token + (batch / n - 1) * output * token
 
-and n is at most what the memory holds. It stops holding where requests do not come at once: then
-queues decide (`plan.serving.simulate.run`).
+and n is at most what the memory holds: a client without a place waits for another to finish. It
+stops holding where requests do not come at once: then queues decide (`plan.serving.simulate.run`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,18 +18,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.hardware.calibration import Constant
-from rooflight.hardware.serving_calibration import serving_constants
+from rooflight.hardware.calibration import Constant, calibration_constants
+from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, serving_constants
 from rooflight.plan.serving.step.calibrated import (
     Floats,
     GenerateParts,
     PromptParts,
     Values,
+    first_prompt_s,
     generate_s,
     prompt_s,
 )
 
-_WAVES = 10  # requests of a client in a run; the first of all come at once
 _ROUNDS = 4  # of the fixed point; the third changes less than 0.1 %
 
 
@@ -43,16 +44,10 @@ class Loads(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
-    """What a benchmark of each row would report."""
+    """What a benchmark of each row would report: of a token, or to the first one."""
 
-    tpot_s: Floats
-    ttft_s: Floats
+    total: Floats
     rows: Floats  # sequences that generate at a time
-
-    @property
-    def total(self) -> Floats:
-        """What constants are fitted to."""
-        return self.tpot_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +57,7 @@ class ServingTable:
     step: GenerateParts
     prompt: PromptParts
     loads: Loads
+    first_s: Floats  # measured, to the first token; 0 where nobody says
 
     @property
     def constants(self) -> Mapping[str, Constant]:
@@ -80,6 +76,7 @@ class ServingTable:
             GenerateParts(*(column[chosen] for column in self.step)),
             PromptParts(*(column[chosen] for column in self.prompt)),
             Loads(*(column[chosen] for column in self.loads)),
+            self.first_s[chosen],
         )
 
     def seconds(self, values: Values) -> LoopTimes:
@@ -93,6 +90,7 @@ def serving_table(parts: Sequence[ServingTable]) -> ServingTable:
         GenerateParts(*map(np.concatenate, zip(*(p.step for p in parts), strict=True))),
         PromptParts(*map(np.concatenate, zip(*(p.prompt for p in parts), strict=True))),
         Loads(*map(np.concatenate, zip(*(p.loads for p in parts), strict=True))),
+        np.concatenate([p.first_s for p in parts]),
     )
 
 
@@ -110,17 +108,31 @@ def loop_times(table: ServingTable, values: Values) -> LoopTimes:
         token_s = step_s + shared * own_s
         busy = columns.output * token_s
         rows = held * busy / (together * (own_s + step_s) + busy)
-    return LoopTimes(token_s, _first_s(columns, held, own_s, token_s), rows)
+    return LoopTimes(token_s, rows)
 
 
-def _first_s(columns: Loads, held: Floats, own_s: Floats, token_s: Floats) -> Floats:
-    """Its own prompt, the queue of prompts before it, and a place in memory.
+@dataclass(frozen=True, slots=True)
+class FirstTokenTable:
+    """Rows whose time per token is known, priced for their first token."""
 
-    Prompts queue as in M/D/1 at the load they make; of each client's requests the first meets the
-    prompts of all others. Where the batch has no room, a request waits for another to finish.
-    """
-    turn_s = columns.output * token_s
-    load = np.minimum(held * own_s / (turn_s + own_s), 0.9)
-    queue = load / (2 * (1 - load)) + held / 2 / _WAVES
-    waits = np.maximum(columns.batch / held - 1, 0.0) * turn_s
-    return own_s * (1 + queue) + token_s + waits
+    rows: ServingTable
+    token_s: Floats
+
+    @property
+    def constants(self) -> Mapping[str, Constant]:
+        return calibration_constants(FIRST_TOKEN_FOLDER)
+
+    @property
+    def roof(self) -> Values:
+        return {"prefill": 1.0, "request": 0.0, "burst": 0.0}
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> "FirstTokenTable":
+        return FirstTokenTable(self.rows.take(chosen), self.token_s[chosen])
+
+    def seconds(self, values: Values) -> LoopTimes:
+        """Its own prompt after those of a burst, and where the batch has no room, for a place."""
+        loads = self.rows.loads
+        held = np.minimum(loads.batch, loads.room)
+        own_s = first_prompt_s(self.rows.prompt, values) * (1 + values["burst"] * (held - 1))
+        waits_s = (loads.batch / held - 1) * loads.output * self.token_s
+        return LoopTimes(values["request"] + own_s + self.token_s + waits_s, held)

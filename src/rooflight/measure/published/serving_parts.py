@@ -43,6 +43,7 @@ def parts_of(question: ServingQuestion) -> ServingTable:
         ),
         prompt._replace(kernels=prompt.kernels + question.kernels),
         Loads(*(np.array([float(value)]) for value in load)),
+        np.array([question.row.ttft_s]),
     )
 
 

@@ -14,6 +14,7 @@ from rooflight.measure.published.serving_replay import ask_served, ask_silicon
 from rooflight.measure.published.validation import Accuracy, Validation, validate_rows
 
 ACCURACY_FILE = FOLDER / "serving_accuracy.json"
+MEASURED = PER_TOKEN, FIRST_TOKEN = "per token", "to the first token"
 
 
 def validate_silicon(path: Path, *, watch: Watch | None = None) -> Validation:
@@ -26,7 +27,7 @@ def validate_served(rows: PublishedFile, *, watch: Watch | None = None) -> Valid
     return validate_rows(ask_served(rows, watch=watch), load_serving_calibration)
 
 
-def shipped_serving_accuracy() -> tuple[Accuracy, ...]:
-    """The held-out errors of the rows that the shipped calibrations were fitted to."""
+def shipped_serving_accuracy() -> dict[str, tuple[Accuracy, ...]]:
+    """The held-out errors of the rows that calibrations were fitted to, by what was measured."""
     document = json.loads(ACCURACY_FILE.read_text(encoding="utf-8"))
-    return tuple(Accuracy(**group) for group in document["groups"])
+    return {what: tuple(Accuracy(**one) for one in document[what]) for what in MEASURED}

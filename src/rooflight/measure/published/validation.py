@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any  # of fields by name
 
 import numpy as np
 
@@ -139,11 +140,11 @@ def validate_shipped(asked: CaseSet) -> Validation:
         tuple(
             _replay(
                 case,
-                own.seconds[i],
-                own.spread[i],
-                roofs[i],
-                out["model"].seconds[i],
-                out["source"].seconds[i],
+                predicted_s=own.seconds[i],
+                spread=own.spread[i],
+                roof_s=roofs[i],
+                model_out_s=out["model"].seconds[i],
+                source_out_s=out["source"].seconds[i],
             )
             for i, case in enumerate(asked.cases)
         ),
@@ -169,9 +170,9 @@ def validate_rows(asked: CaseSet, find: Find = load_calibration) -> Validation:
         tuple(
             _replay(
                 case,
-                seconds[i],
-                one.spread if one else uncalibrated_spread(),
-                roofs[i],
+                predicted_s=seconds[i],
+                spread=one.spread if one else uncalibrated_spread(),
+                roof_s=roofs[i],
                 is_calibrated=one is not None,
             )
             for i, (case, one) in enumerate(zip(asked.cases, used, strict=True))
@@ -187,33 +188,14 @@ def uncalibrated_spread() -> float:
     return sizes[int(0.8 * len(sizes))]
 
 
-def _replay(
-    case: Case,
-    predicted_s: float,
-    spread: float,
-    roof_s: float,
-    model_out_s: float | None = None,
-    source_out_s: float | None = None,
-    *,
-    is_calibrated: bool = True,
-) -> Replay:
-    return Replay(
-        case.id,
-        case.kind,
-        case.source,
-        case.chip,
-        case.family,
-        case.engine,
-        case.blocks,
-        case.measured_s,
-        float(predicted_s),
-        float(spread),
-        float(roof_s),
-        None if model_out_s is None else float(model_out_s),
-        None if source_out_s is None else float(source_out_s),
-        is_calibrated,
-        case.assumed,
-    )
+_OF_CASE = ("id", "kind", "source", "chip", "family", "engine", "blocks", "measured_s", "assumed")
+
+
+def _replay(case: Case, *, is_calibrated: bool = True, **seconds: float) -> Replay:
+    """A row beside what was said of it."""
+    fields: dict[str, Any] = {name: getattr(case, name) for name in _OF_CASE}
+    fields |= {name: float(value) for name, value in seconds.items()}
+    return Replay(**fields, is_calibrated=is_calibrated)
 
 
 @lru_cache(maxsize=1)

@@ -4,9 +4,11 @@ import math
 
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import ANY
+from rooflight.hardware.slice import Slice
 from rooflight.plan.serving.fleet.demand import Demand
-from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, cheapest_fleet
-from rooflight.plan.serving.fleet.way import FLEET_POLICIES, ways_to_serve
+from rooflight.plan.serving.fleet.plan import Fleet
+from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
@@ -28,6 +30,7 @@ def more(question: ViewQuery) -> Answer:
     asked, demand = ask(question), _demand(question)
     found = _search(question, asked, demand)
     command = _command(question)
+    searches = found.found.values()
     if found.best is None:
         words = f"No fleet of these slices serves it so: {demand}."
         return Answer((words,), command=command)
@@ -36,7 +39,8 @@ def more(question: ViewQuery) -> Answer:
         sentences=(
             f"{fleet}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} per hour",
             f"{demand}. {_needs(fleet)}",
-            f"{found.num_ways} ways to serve, {found.num_simulations} simulations of"
+            f"{sum(s.num_ways for s in searches)} ways to serve,"
+            f" {sum(s.num_simulations for s in searches)} simulations of"
             f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} met the SLO.",
         ),
         facts=(
@@ -80,27 +84,24 @@ def _demand(question: ViewQuery) -> Demand:
     )
 
 
-def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetSearch:
-    layout = question.text("layout")
-    prices = {} if asked.price is None else {on.chip.name: asked.price for on in asked.slices}
-    ways = ways_to_serve(
-        asked.model,
-        asked.slices,
-        demand,
-        precisions=[parse_precision(question.text("dtypes"))],
-        prices=prices,
-        policies=FLEET_POLICIES,
-        layouts=[parse_serving_layout(layout)] if layout else (),
-        engine=ANY,
-        sizes=SchedulerLimits(),
-    )
-    if not ways:
-        raise UsageError(
-            f"nothing holds {asked.model.title} and a request of {demand.work().longest:,}"
-            " positions",
-            hint="give larger slices or smaller dtypes, or leave out the layout",
+def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPlan:
+    layout, slices = question.text("layout"), dict[str, list[Slice]]()
+    for on in asked.slices:
+        slices.setdefault(on.chip.name, []).append(on)
+    return plan_fleet(
+        FleetQuestion(
+            asked.model,
+            demand,
+            slices,
+            parse_precision(question.text("dtypes")),
+            {} if asked.price is None else dict.fromkeys(slices, asked.price),
+            FLEET_POLICIES,
+            [parse_serving_layout(layout)] if layout else (),
+            ANY,
+            SchedulerLimits(),
+            _SPARE,
         )
-    return cheapest_fleet(ways, demand, spare=_SPARE)
+    )
 
 
 def _needs(fleet: Fleet) -> str:

@@ -13,19 +13,22 @@ read off the step model at the mean lengths; it stops being exact away from them
 windows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from rooflight.hardware.calibration import DENSE, EXPERTS, Calibration
 from rooflight.hardware.chip import Chip
-from rooflight.hardware.serving_calibration import load_serving_calibration
+from rooflight.hardware.serving_calibration import load_first_token, load_serving_calibration
 from rooflight.models.spec import ModelSpec, Moe
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.step.calibrated import (
     LAUNCH_S,
     GenerateParts,
     Values,
+    first_prompt_s,
     generate_parts,
     generate_s,
     prompt_parts,
@@ -35,6 +38,8 @@ from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.model import StepModel
+
+Find = Callable[[str, str, str, str], Calibration | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,10 @@ class CalibratedCost:
     launches_s: float
     token_s: float
     pair_s: float
-    interference: float
+    interference: float  # of a chunk's time, that it adds to a step of rows
     stages: int
+    request_s: float = 0.0
+    first_token: Calibration | None = None  # that chunks and requests are priced with
 
     def seconds(
         self, *, decode_rows: int, kv_tokens: int, prefill_tokens: int, prefill_kv_tokens: int
@@ -60,11 +67,11 @@ class CalibratedCost:
         if prefill_tokens:
             work_s = prefill_tokens * self.token_s + prefill_kv_tokens * self.pair_s
             prompt_s = self.launches_s + work_s
-        return max(prompt_s, rows_s + self.interference * prompt_s)
+        return max(prompt_s, rows_s + self.interference * prompt_s) if decode_rows else prompt_s
 
     def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
         work_s = prefill_tokens * self.token_s + prefill_kv_tokens * self.pair_s
-        return (self.stages - 1) * work_s
+        return self.request_s + (self.stages - 1) * work_s
 
 
 def is_mixture(model: ModelSpec) -> bool:
@@ -72,16 +79,32 @@ def is_mixture(model: ModelSpec) -> bool:
     return any(isinstance(block.mlp, Moe) for block in model.blocks)
 
 
-def calibration_of(model: ModelSpec, chip: Chip, engine: str) -> Calibration | None:
-    """The nearest that is shipped for the chip, or its kind."""
-    blocks = EXPERTS if is_mixture(model) else DENSE
-    return load_serving_calibration(chip.name, chip.kind, engine, blocks)
+def blocks_of(model: ModelSpec) -> str:
+    """The kind of model that calibrations and evidence are kept by."""
+    return EXPERTS if is_mixture(model) else DENSE
+
+
+def calibration_of(
+    model: ModelSpec, chip: Chip, engine: str, load: Find = load_serving_calibration
+) -> Calibration | None:
+    """The nearest that is shipped for the chip, or its kind: of tokens, or of first ones."""
+    return load(chip.name, chip.kind, engine, blocks_of(model))
 
 
 def calibrated_cost(
-    model: StepModel, values: Values, *, input_tokens: int, context: int, max_rows: int
+    model: StepModel,
+    values: Values,
+    *,
+    input_tokens: int,
+    context: int,
+    max_rows: int,
+    first: Calibration | None = None,
 ) -> CalibratedCost:
-    """Boils a step model and a calibration down, at prompts and contexts of these lengths."""
+    """Boils a step model and a calibration down, at prompts and contexts of these lengths.
+
+    Chunks are priced by the calibration of first tokens where there is one; what they add to the
+    steps of others stays what rows of times per token say.
+    """
     stages = model.layout.pp
     parts, prompt = generate_parts(model, context), prompt_parts(model, input_tokens)
     bare = parts._replace(kv_s=0 * parts.kv_s, attention_s=0 * parts.attention_s)
@@ -89,7 +112,10 @@ def calibrated_cost(
     by_rows = GenerateParts(*(column[:, None] for column in bare))
     fixed = generate_s(by_rows, values, np.ceil(np.arange(1, max_rows + 1) / stages)[None, :])
     launches = LAUNCH_S * prompt.kernels
-    plain = prompt_s(prompt._replace(attention_s=0 * prompt.attention_s), values)
+    chunk_s = (
+        partial(first_prompt_s, values=first.values) if first else partial(prompt_s, values=values)
+    )
+    plain, whole = chunk_s(prompt._replace(attention_s=0 * prompt.attention_s)), chunk_s(prompt)
     pairs = input_tokens * (input_tokens + 1) / 2
     return CalibratedCost(
         fixed_s=(0.0, *(stages * fixed.max(axis=0)).tolist()),
@@ -97,9 +123,11 @@ def calibrated_cost(
         ranks=float(parts.ranks[0]) * stages,
         launches_s=stages * float(launches.max()),
         token_s=float((plain - launches).max()) / input_tokens,
-        pair_s=float((prompt_s(prompt, values) - plain).max()) / pairs,
-        interference=values["interference"],
+        pair_s=float((whole - plain).max()) / pairs,
+        interference=values["interference"] * float(prompt_s(prompt, values).sum() / whole.sum()),
         stages=stages,
+        request_s=first.values["request"] if first else 0.0,
+        first_token=first,
     )
 
 
@@ -113,7 +141,7 @@ def fleet_cost(
     model = serving_model(setup.model, setup.on, setup.layout, setup.precision)
     roofs = step_curve(model)
     found = calibration_of(setup.model, setup.on.chip, engine) if engine else None
-    if found is None:
+    if engine is None or found is None:
         return roofs, roofs, None
     cost = calibrated_cost(
         model,
@@ -121,5 +149,6 @@ def fleet_cost(
         input_tokens=input_tokens,
         context=context,
         max_rows=setup.sizes.max_rows,
+        first=calibration_of(setup.model, setup.on.chip, engine, load_first_token),
     )
     return cost, roofs, found

@@ -12,6 +12,7 @@ from typing import Literal
 
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import Calibration
+from rooflight.hardware.serving_calibration import load_first_token
 from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.candidates import candidate_layouts
@@ -164,7 +165,8 @@ def _point(
 def _first_token_s(steps: StepModel, context: int, known: Calibration | None) -> float:
     if known is None:
         return steps.prefill([context]).expected_s
-    return calibrated_prefill_s(steps, known.values, tokens=context)
+    first = calibration_of(steps.model, steps.mesh.slice.chip, known.engine, load_first_token)
+    return calibrated_prefill_s(steps, (first or known).values, tokens=context)
 
 
 def _batches(largest: int) -> list[int]:

@@ -57,6 +57,11 @@ class Fleet:
         return self.paid_replicas * self.way.dollars
 
     @property
+    def doubted_dollars(self) -> float:
+        """An hour, times what a layout that nobody measured has to win by."""
+        return self.dollars_per_hour * self.way.doubt
+
+    @property
     def latencies(self) -> list[tuple[str, float | None, float, Quantiles]]:
         """Each with the target, if any, and the floor."""
         found, targets = self.simulation, dict(self.demand.slo.targets)
@@ -117,22 +122,29 @@ class FleetSearch:
     best: Fleet | None
     num_ways: int
     num_simulations: int
+    untried: Way | None  # could be cheaper by its bound, by a layout that nobody measured
 
 
 def cheapest_fleet(
     ways: Sequence[Way], demand: Demand, *, spare: int = 0, watch: Watch | None = None
 ) -> FleetSearch:
-    """Searches ways in the order of their least dollars."""
+    """Searches ways in the order of their least dollars; what nobody measured counts dearer."""
     best: Fleet | None = None
     trials = Trials(demand)
-    for i, way in enumerate(sorted(ways, key=lambda way: _dollars(way, way.least_replicas, spare))):
-        below = best.dollars_per_hour if best else math.inf
-        if _dollars(way, way.least_replicas, spare) >= below:
+    for i, way in enumerate(sorted(ways, key=lambda way: way.doubt * _least_dollars(way, spare))):
+        below = best.doubted_dollars / way.doubt if best else math.inf
+        if _least_dollars(way, spare) >= below:
             break
         best = _cheapest_of(way, trials, spare, below) or best
         if watch:
             watch(i + 1, len(ways), trials.count)
-    return FleetSearch(best, len(ways), trials.count)
+    return FleetSearch(best, len(ways), trials.count, _untried(ways, best, spare))
+
+
+def _untried(ways: Sequence[Way], best: Fleet | None, spare: int) -> Way | None:
+    below = best.dollars_per_hour if best and not best.way.unseen else 0.0
+    new = [w for w in ways if w.unseen and _least_dollars(w, spare) < below]
+    return min(new, key=lambda way: _least_dollars(way, spare), default=None)
 
 
 def fewest_replicas(way: Way, demand: Demand, *, spare: int = 0) -> Fleet | None:
@@ -140,8 +152,8 @@ def fewest_replicas(way: Way, demand: Demand, *, spare: int = 0) -> Fleet | None
     return _cheapest_of(replace(way, rate=demand.rate), Trials(demand), spare, math.inf)
 
 
-def _dollars(way: Way, replicas: int, spare: int) -> float:
-    return (replicas + spare) * way.dollars
+def _least_dollars(way: Way, spare: int) -> float:
+    return (way.least_replicas + spare) * way.dollars
 
 
 def _cheapest_of(way: Way, trials: "Trials", spare: int, below: float) -> Fleet | None:
@@ -205,7 +217,7 @@ class Trials:
             cost=way.cost,
             limits=way.limits,
             replicas=fleet,
-            slo=demand.slo,
+            slo=way.held(demand.slo),
         )
 
 

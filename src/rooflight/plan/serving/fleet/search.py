@@ -109,5 +109,5 @@ def plan_fleet(question: FleetQuestion, watch: Watch | None = None) -> FleetPlan
             hint="give larger slices or smaller dtypes, fewer --rows, or leave out --layout",
         )
     fleets = [search.best for search in found.values() if search.best]
-    best = min(fleets, key=lambda fleet: fleet.dollars_per_hour, default=None)
+    best = min(fleets, key=lambda fleet: fleet.doubted_dollars, default=None)
     return FleetPlan(question, found, best)

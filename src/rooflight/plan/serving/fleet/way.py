@@ -7,7 +7,7 @@ disaggregated ones that prefill or generate.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rooflight.batching.request import Limits
@@ -18,10 +18,12 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.bound import Bound, least_seconds
 from rooflight.plan.serving.fleet.candidates import candidate_layouts
-from rooflight.plan.serving.fleet.cost import fleet_cost, is_mixture
+from rooflight.plan.serving.fleet.cost import CalibratedCost, blocks_of, fleet_cost, is_mixture
 from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.evidence import extrapolated, unseen_of
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
@@ -48,6 +50,22 @@ class Way:
     rate: float
     bound: Bound
     physics: Bound  # at catalog rates and without an SLO
+    unseen: tuple[str, ...] = ()  # of the layout, that no two measured rows had
+
+    @property
+    def doubt(self) -> float:
+        """By how many times a layout without evidence has to be cheaper than one with it."""
+        return math.exp(extrapolated(blocks_of(self.setup.model))) if self.unseen else 1.0
+
+    @property
+    def first_token(self) -> Calibration | None:
+        """What times to the first token rest on."""
+        return self.cost.first_token if isinstance(self.cost, CalibratedCost) else None
+
+    def held(self, slo: Slo) -> Slo:
+        """The SLO that simulated times are held to: TTFT at the upper end of its interval."""
+        first = self.first_token
+        return replace(slo, ttft_s=slo.ttft_s / math.exp(first.spread)) if first else slo
 
     @property
     def least(self) -> tuple[int, int]:
@@ -120,7 +138,7 @@ def ways_to_serve(
     """Every way that can hold the longest request, the least dollars first."""
     found: list[Way] = []
     for on in slices:
-        price = _price(on.chip, prices)
+        price = chip_price(on.chip, prices)
         for layout in layouts or _layouts(model, on):
             for precision in precisions:
                 setup = Setup(model, on, layout, precision, sizes or SchedulerLimits())
@@ -165,26 +183,22 @@ def _ways(
             interference=added,
         )
         for one, tpot_s, added in (
-            (cost, demand.slo.tpot_s, calibration.values["interference"] if calibration else 0.0),
+            (
+                cost,
+                demand.slo.tpot_s,
+                min(1.0, cost.interference) if isinstance(cost, CalibratedCost) else 0.0,
+            ),
             (roofs, math.inf, 0.0),
         )
     )
+    kind = setup.on.chip.kind, blocks_of(setup.model)
+    unseen = unseen_of(setup.layout, *kind) if calibration else ()
+    transfer = transfer_of(setup) if "disaggregated" in policies else None
     for policy in policies:
-        transfer = transfer_of(setup) if policy == "disaggregated" else None
-        if policy == "disaggregated" and transfer is None:
-            continue
-        yield Way(
-            setup,
-            policy,
-            cost,
-            limits,
-            transfer,
-            calibration,
-            dollars,
-            demand.rate,
-            bound,
-            physics,
-        )
+        moved = transfer if policy == "disaggregated" else None
+        if moved or policy == "continuous":
+            known = (cost, limits, moved, calibration, dollars, demand.rate, bound, physics)
+            yield Way(setup, policy, *known, unseen)
 
 
 def transfer_of(setup: Setup) -> Transfer | None:
@@ -195,7 +209,8 @@ def transfer_of(setup: Setup) -> Transfer | None:
         return None
 
 
-def _price(chip: Chip, prices: Mapping[str, float]) -> float:
+def chip_price(chip: Chip, prices: Mapping[str, float]) -> float:
+    """Dollars of a chip-hour: as given, else by the catalog, which says from where and when."""
     price = prices.get(chip.name, chip.dollars_per_hour)
     if price is None:
         raise UsageError(

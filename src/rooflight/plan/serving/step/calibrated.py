@@ -13,8 +13,8 @@ each has a microbatch of at least one sequence, and all wait for the slowest.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,10 @@ Values = Mapping[str, float]
 
 ACCEPTED = 0.65  # of draft tokens; DeepSeek's own report says 0.85 for the first, fewer later
 LAUNCH_S = 1.5e-5  # of a kernel outside a graph: prompts, and engines that use no graphs
+# Beside the matmuls of a layer with experts, however it is split: top-k and its softmax, counts,
+# offsets and sort of tokens by expert, gather, two quantisations, activation, weighted sum. Of 0,
+# 6, 10 and 16, ten fits the rows best; without them collectives stood for it, and TP cost too much.
+ROUTING_KERNELS = 10
 _GENERATE: frozenset[Phase] = frozenset(("generate",))
 _PREFILL: frozenset[Phase] = frozenset(("prefill",))
 
@@ -111,6 +115,12 @@ def prompt_s(parts: PromptParts, values: Values) -> Floats:
     )
 
 
+def first_prompt_s(parts: PromptParts, values: Values) -> Floats:
+    """Seconds to compute one prompt alone, as its first token shows them: one part of all roofs."""
+    roofs_s = parts.matmul_s + parts.expert_matmul_s + parts.attention_s + parts.network_s
+    return roofs_s / values["prefill"] + LAUNCH_S * parts.kernels
+
+
 def _kept(bits: Floats, values: Values) -> Floats:
     """What quantised weights leave of an efficiency."""
     return values["quantised"] ** np.log2(16 / bits)
@@ -121,85 +131,47 @@ def _smooth_max(one: Floats, other: Floats) -> Floats:
     return np.sqrt(np.hypot(one * one, other * other))
 
 
-@dataclass(frozen=True, slots=True)
-class StepSums:
-    """The terms of a step model added up by what they are spent on, for one sequence or prompt."""
-
-    weights_s: float
-    experts_s: float
-    expert_share: float
-    kv_s: float
-    attention_s: float
-    matmul_s: float
-    expert_matmul_s: float
-    activations_s: float
-    network_s: float
-    kernels: int
-    collectives: int
-
-
-def generate_sums(model: StepModel, context: float) -> list[StepSums]:
-    """Of one sequence of `context` positions, stage by stage."""
-    load = even_load(1, context, model.windows)
-    return [_sums(stage, load) for stage in model.stages[_GENERATE]]
-
-
-def prompt_sums(model: StepModel, tokens: int, *, cached: int = 0) -> list[StepSums]:
-    """Of one prompt, of which the first `cached` positions are there already, stage by stage."""
-    load = prefill_load([tokens], model.windows, cached=cached)
-    return [_sums(stage, load) for stage in model.stages[_PREFILL]]
-
-
-def _sums(stage: Stage, load: Load) -> StepSums:
-    load = replace(load, rows=0)  # dealt out evenly; `generate_s` deals out whole sequences
-    total = dict.fromkeys(("weights", "experts", "kv", "activations", "network"), 0.0)
-    flops = dict.fromkeys(("experts", "tokens", "pairs", "positions"), 0.0)
-    share, kernels, collectives = 0.0, 0, 0
-    for counted in stage:
-        count, term = counted.count, counted.term
-        if isinstance(term, CommTerm):
-            collectives += count
-            total["network"] += count * term.unit_s * load.tokens
-            continue
-        flops_s, _, kv_s, activations_s = term_s(term, [load])
-        kernels += count
-        total["weights"] += count * term.weights_s
-        total["kv"] += count * kv_s
-        total["activations"] += count * activations_s
-        if term.experts:
-            share = term.experts.share
-            total["experts"] += count * term.experts.read_s
-        flops["experts" if term.experts else term.work] += count * flops_s
-    return StepSums(
-        weights_s=total["weights"],
-        experts_s=total["experts"],
-        expert_share=share,
-        kv_s=total["kv"],
-        attention_s=flops["pairs"] + flops["positions"],
-        matmul_s=flops["tokens"],
-        expert_matmul_s=flops["experts"],
-        activations_s=total["activations"],
-        network_s=total["network"],
-        kernels=kernels,
-        collectives=collectives,
-    )
-
-
 def generate_parts(model: StepModel, context: float, *, drafted: int = 0) -> GenerateParts:
     """Of a step of sequences of `context` positions, stage by stage."""
-    known = _stated(model) | {"drafted": drafted}
-    return GenerateParts(*map(_column(known, generate_sums(model, context)), GenerateParts._fields))
+    load = even_load(1, context, model.windows)
+    rows = [_sums(model, stage, load) | {"drafted": drafted} for stage in model.stages[_GENERATE]]
+    return GenerateParts(*(np.array([float(r[n]) for r in rows]) for n in GenerateParts._fields))
 
 
 def prompt_parts(model: StepModel, tokens: int, *, cached: int = 0) -> PromptParts:
-    """Of one prompt, stage by stage."""
-    found = prompt_sums(model, tokens, cached=cached)
-    return PromptParts(*map(_column(_stated(model), found), PromptParts._fields))
+    """Of one prompt, of which the first `cached` positions are there already, stage by stage."""
+    load = prefill_load([tokens], model.windows, cached=cached)
+    rows = [_sums(model, stage, load) for stage in model.stages[_PREFILL]]
+    return PromptParts(*(np.array([float(r[n]) for r in rows]) for n in PromptParts._fields))
 
 
-def _column(known: Values, sums: Sequence[StepSums]) -> Callable[[str], Floats]:
-    rows = [{**known, **asdict(one)} for one in sums]
-    return lambda name: np.array([float(row[name]) for row in rows])
+def _sums(model: StepModel, stage: Stage, load: Load) -> dict[str, float]:
+    """The terms of a stage added up by what they are spent on, for one sequence or prompt."""
+    load = replace(load, rows=0)  # dealt out evenly; `generate_s` deals out whole sequences
+    total = dict.fromkeys((*GenerateParts._fields, "tokens", "pairs", "positions"), 0.0)
+    for counted in stage:
+        count, term = counted.count, counted.term
+        if isinstance(term, CommTerm):
+            total["collectives"] += count
+            total["network_s"] += count * term.unit_s * load.tokens
+            continue
+        flops_s, _, kv_s, activations_s = term_s(term, [load])
+        total["kernels"] += count * (1 + ROUTING_KERNELS if term.part == "router" else 1)
+        total["weights_s"] += count * term.weights_s
+        total["kv_s"] += count * kv_s
+        total["activations_s"] += count * activations_s
+        if term.experts:
+            total["expert_share"] = term.experts.share
+            total["experts_s"] += count * term.experts.read_s
+        total["expert_matmul_s" if term.experts else term.work] += count * flops_s
+    return total | {
+        "matmul_s": total["tokens"],
+        "attention_s": total["pairs"] + total["positions"],
+        "weight_bits": model.precision.of_part("attention").bits,
+        "expert_bits": model.precision.of_part("experts").bits,
+        "ranks": model.layout.dp,
+        "layers": model.model.num_layers,
+    }
 
 
 def calibrated_generate_s(
@@ -214,16 +186,11 @@ def calibrated_generate_s(
 def calibrated_prefill_s(
     model: StepModel, values: Values, *, tokens: int, cached: int = 0
 ) -> float:
-    """Seconds to compute one prompt under a calibration, through every stage in turn."""
-    return float(prompt_s(prompt_parts(model, tokens, cached=cached), values).sum())
+    """Seconds to compute one prompt under a calibration, through every stage in turn.
 
-
-def _stated(model: StepModel) -> dict[str, float]:
-    """What a step model says of itself."""
-    return {
-        "weight_bits": model.precision.of_part("attention").bits,
-        "expert_bits": model.precision.of_part("experts").bits,
-        "ranks": model.layout.dp,
-        "is_eager": 0,
-        "layers": model.model.num_layers,
-    }
+    Those of a first token are for its request too.
+    """
+    parts = prompt_parts(model, tokens, cached=cached)
+    if "request" in values:
+        return float(first_prompt_s(parts, values).sum()) + values["request"]
+    return float(prompt_s(parts, values).sum())

@@ -177,14 +177,11 @@ class StepCurve:
 
     def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
         """What all stages but one add to a chunk that is a single microbatch (see `StepCost`)."""
-        n, parts = prefill_tokens, self.num_stages
-        if parts == 1:
-            return 0.0
+        n = prefill_tokens
         last = prefill_kv_tokens / n + (n - 1) / 2
         one = _Chunk(n, float(n), 1.0, prefill_kv_tokens, last)
-        chain_s = parts * max(
-            stage.seconds(0, 0.0, one) + self.overhead_s for stage in self.prefill
-        )
+        slowest = max(stage.seconds(0, 0.0, one) for stage in self.prefill)
+        chain_s = self.num_stages * (slowest + self.overhead_s)
         step_s = self.seconds(
             decode_rows=0, kv_tokens=0, prefill_tokens=n, prefill_kv_tokens=prefill_kv_tokens
         )

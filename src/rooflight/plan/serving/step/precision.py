@@ -37,10 +37,19 @@ class Precision:
 
 
 def parse_precision(text: str) -> Precision:
-    """Reads WEIGHTS[/KV[/COMPUTE]]; what is left out is as the weights."""
+    """Reads WEIGHTS[/KV[/COMPUTE]]; what is left out is as the weights, caches of 8 bits or more.
+
+    Engines keep the cache of 4-bit floats in fp8; int4 is of weights alone, and leaves it in bf16.
+
+    >>> [str(parse_precision(text)) for text in ("nvfp4", "int4", "fp8")]
+    ['nvfp4/fp8/nvfp4', 'int4/bf16/int4', 'fp8/fp8/fp8']
+    """
     parts = text.split("/")
     if len(parts) > 3:
         raise ParseError(f"{text!r} names {len(parts)} dtypes", hint="write int8 or int8/bf16/bf16")
     names = [parse_dtype(p.strip()).name for p in parts]
-    weights, kv, compute = (*names, *[names[0]] * (3 - len(names)))
+    kept = names[0]
+    if DTYPES[kept].bits < 8:
+        kept = "bf16" if kept.startswith("int") else "fp8"
+    weights, kv, compute = (*names, *[kept, names[0]][len(names) - 1 :])
     return Precision(DTYPES[weights], DTYPES[kv], compute)
