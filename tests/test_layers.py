@@ -12,17 +12,17 @@ _ROW = re.compile(r"^\| `(\w+)` \|[^|]*\|[^|]*\|([^|]*)\|([^|]*)\|$", re.MULTILI
 LINES_A_FILE = 400
 LARGE_FOLDERS = {
     "book": 30,
-    "cli": 88,
+    "cli": 86,
     "compile/hlo": 17,
     "interop": 18,
     "measure/published": 22,
     "measure/trace": 21,
     "serve/http": 33,
     "train": 19,
-    "ui/browser": 29,
+    "ui/browser": 28,
     "ui/svg": 20,
 }
-LINES_IN_ALL = 85_823  # goes down, not up
+LINES_IN_ALL = 85_768  # goes down, not up
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:

@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qsl
 
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.view import Files, View, ViewQuery
 from rooflight.ui.browser.views import VIEWS
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.cli.plan_page import plan_text
 from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError
 from rooflight.hardware.slice import parse_slice
@@ -18,6 +17,8 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.training.search.constraint import parse_constraint
 from rooflight.plan.training.search.plan import plan_training, train_question
+from rooflight.ui.answers.training import plan_answer
+from rooflight.ui.text.answer import answer_text
 
 from .command import run
 
@@ -141,7 +142,7 @@ def test_rows_that_extrapolate_alike_are_a_tie_and_no_more() -> None:
     found = plan_training(question)
     alike = [replace(c, unseen=("cp@far",)) for c in found.candidates]
     slow_first = replace(found, candidates=tuple(alike[::-1]))
-    text = plan_text("Llama", question, slow_first)
+    text = answer_text(plan_answer("Llama", question, slow_first))
     assert "forecast faster than a row before" not in text
     assert "extrapolates: fewer than two measured runs have cp@far" in text
 

@@ -9,7 +9,7 @@ from rooflight.book.read import chapters, entries, find
 from rooflight.book.solve import solve
 from rooflight.book.words import show
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.book import VIEW
 from rooflight.ui.browser.server import ExploreServer
 from rooflight.ui.browser.view import Files

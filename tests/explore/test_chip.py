@@ -11,7 +11,7 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.hardware.catalog import chip_names, load_chip
 from rooflight.hardware.chip import MatrixUnit
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.chip import VIEW
 from rooflight.ui.browser.server import ExploreServer
 from rooflight.ui.browser.view import Files

@@ -13,7 +13,7 @@ from rooflight.costs.ragged import ragged_share
 from rooflight.hardware.axes import mesh_of
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.hardware.slice import parse_slice
-from rooflight.ui.browser.answer import Answer, Film
+from rooflight.ui.answer import Answer, Film
 from rooflight.ui.browser.collectives import VIEW
 from rooflight.ui.browser.server import ExploreServer
 from rooflight.ui.browser.view import Files

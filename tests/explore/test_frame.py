@@ -16,7 +16,7 @@ import pytest
 
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.server import ExploreServer, check_key
 from rooflight.ui.browser.site import Response, Site
 from rooflight.ui.browser.view import Field, Files, View, ViewQuery

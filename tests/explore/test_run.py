@@ -9,7 +9,7 @@ import pytest
 from rooflight.errors import UsageError
 from rooflight.train.events import EventLog, goodput
 from rooflight.train.run import FILE, Run, run_to_json
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.run import VIEW
 from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds

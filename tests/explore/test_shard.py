@@ -13,7 +13,7 @@ from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import parse_mesh
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.server import ExploreServer
 from rooflight.ui.browser.shard import VIEW
 from rooflight.ui.browser.view import Files

@@ -12,7 +12,7 @@ from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.time.step import compiled_time
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import parse_mesh
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.ui.browser.timeline_chart import binned
 from rooflight.ui.browser.verdict import VIEW
 from rooflight.ui.browser.view import Files

@@ -41,8 +41,8 @@ def verify_function(
     """Compiles any function for a slice, no chip attached, and says what it could do without.
 
     Arguments are arrays or `jax.ShapeDtypeStruct`; `shardings` has a `PartitionSpec` for each, over
-    the axes of `mesh`: text such as `X=4,Y=2`, whose axes may be `explicit`, or a mesh of jax, which
-    says so itself. Text such as `steps.py:build` names a function that returns both.
+    the axes of `mesh`: text such as `X=4,Y=2`, whose axes may be `explicit`, or a mesh of jax,
+    which says so itself. Text such as `steps.py:build` names a function that returns both.
 
     >>> from jax import ShapeDtypeStruct
     >>> from jax.sharding import PartitionSpec as P

@@ -9,7 +9,6 @@ from rooflight.cli.candidate_page import candidate_document, compare, short_text
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan import add_question, read_question
-from rooflight.cli.plan_page import extrapolates, rests_on
 from rooflight.cli.plan_questions import PlanCommand
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
@@ -28,6 +27,7 @@ from rooflight.plan.training.questions.why_not import WhyNot, verdict_on
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
 from rooflight.plan.training.search.constraint import LayoutConstraint, degrees_text
 from rooflight.plan.training.search.plan import train_question
+from rooflight.ui.answers.training import extrapolates, rests_on
 from rooflight.units import format_count, format_seconds, format_si, parse_part
 
 HELP = "seconds of a training step of your own layout, with interval, beside the planner's best"

@@ -8,7 +8,6 @@ from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_flags import require_flags, swept
-from rooflight.cli.plan_page import plan_text
 from rooflight.cli.plan_questions import PlanCommand, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
 from rooflight.cli.plan_verify import Shortlist, require_verify, verify_search
@@ -20,6 +19,8 @@ from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
 from rooflight.plan.training.search.plan import better_batch
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.time.stage_time import OVERLAPS
+from rooflight.ui.answers.training import plan_answer
+from rooflight.ui.text.answer import answer_text
 from rooflight.units import whole
 
 _SHOWN = 8  # layouts
@@ -154,7 +155,8 @@ def _show(asked: PlanCommand, found: Search, verified: Shortlist | None) -> int:
         print(to_json(plan), end="")
         return code
     column = verified.column if verified else []
-    show(plan_text(asked.title, training.question, found, training.choices, column))
+    shown = plan_answer(asked.title, training.question, found, training.choices, column)
+    show(answer_text(shown))
     for words in (verified.words if verified else "", options):
         if words:
             show(words)

@@ -7,7 +7,6 @@ from rooflight.api.training import TrainingQuestion
 from rooflight.cli.flags import one_of
 from rooflight.cli.output import write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.plan_page import plan_text
 from rooflight.cli.progress import progress
 from rooflight.cli.run_page import run_cost_document, run_cost_text
 from rooflight.cli.scaling_page import (
@@ -33,7 +32,9 @@ from rooflight.plan.training.questions.what_if import KNOBS, parse_changes, sens
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.search.slices import largest_slice
+from rooflight.ui.answers.training import plan_answer
 from rooflight.ui.browser.plan_pictures import scaling_picture
+from rooflight.ui.text.answer import answer_text
 from rooflight.units import format_count, parse_count, parse_seconds
 
 _MOST_TOKENS = 10**18
@@ -222,7 +223,7 @@ def _tokens(asked: PlanCommand) -> Printout:
         write_s=None if write is None else parse_seconds(write, what="--checkpoint-s"),
         restart_s=None if restart is None else parse_seconds(restart, what="--restart-s"),
     )
-    page = plan_text(asked.title, asked.question, found, asked.training.choices)
+    page = answer_text(plan_answer(asked.title, asked.question, found, asked.training.choices))
     return Printout(f"{page}\n\n{run_cost_text(cost)}", run_cost_document(cost))
 
 

@@ -13,7 +13,7 @@ from rooflight.book.solve import BookAnswer, Solution, solve
 from rooflight.book.words import agreement, correction, show
 from rooflight.errors import UsageError
 from rooflight.models.presets import model_names
-from rooflight.ui.browser.answer import Answer, Column, Fact, Table, Value, ViewLink, show_count
+from rooflight.ui.answer import Answer, Column, Fact, Table, Value, ViewLink, show_count
 from rooflight.ui.browser.figures import FIGURES, MODEL, ON
 from rooflight.ui.browser.view import Field, View, ViewQuery
 

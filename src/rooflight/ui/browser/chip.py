@@ -8,7 +8,7 @@ from dataclasses import replace
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.catalog import chip_names
 from rooflight.hardware.chip import Chip
-from rooflight.ui.browser.answer import Answer, Column, Fact, Picture, Table, ViewLink
+from rooflight.ui.answer import Answer, Column, Fact, Picture, Table, ViewLink
 from rooflight.ui.browser.chip_stream import stream_answer
 from rooflight.ui.browser.chip_systolic import systolic_answer
 from rooflight.ui.browser.view import Field, View, ViewQuery

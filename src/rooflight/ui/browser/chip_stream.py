@@ -7,7 +7,7 @@ from rooflight.costs.roofline import OpTime, matmul_time, vector_time
 from rooflight.costs.streaming import ChunkSpan, ChunkTime, stream
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Fact,
     Film,

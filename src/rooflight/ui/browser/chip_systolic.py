@@ -4,7 +4,7 @@ from rooflight.costs.systolic import Cycles, systolic_cycles
 from rooflight.costs.systolic_steps import Cycle, Matrix, systolic_steps
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip, MatrixUnit
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

@@ -12,7 +12,7 @@ from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.hardware.axes import axes_of, mesh_of
 from rooflight.hardware.mesh import Mesh
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

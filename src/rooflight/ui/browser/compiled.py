@@ -12,7 +12,7 @@ from rooflight.compile.hlo.dump import Dump, choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import CompiledTime, compiled_time
 from rooflight.hardware.mesh import Mesh, parse_mesh
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
-from rooflight.ui.browser.answer import ViewLink
+from rooflight.ui.answer import ViewLink
 
 MODEL, ON = "llama3-70b", "v5p:4x4x4"
 

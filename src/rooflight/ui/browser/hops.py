@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rooflight.costs.netsim.watch import Moment, Watched, watch
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.hardware.mesh import Mesh
-from rooflight.ui.browser.answer import Film, Frame, ViewLink, show_seconds
+from rooflight.ui.answer import Film, Frame, ViewLink, show_seconds
 from rooflight.ui.svg.hops import Arrow, HopsStill, hops_svg
 from rooflight.ui.svg.network import network_layout
 from rooflight.units import format_si

@@ -9,7 +9,7 @@ from html import escape
 from urllib.parse import urlencode
 
 from rooflight.errors import RooflightError
-from rooflight.ui.browser.answer import Answer, Fact, Film, Picture, Table, ViewLink
+from rooflight.ui.answer import Answer, Fact, Film, Picture, Table, ViewLink
 from rooflight.ui.browser.view import Field, View
 from rooflight.ui.html.page import scrolling
 from rooflight.units import parse_count
@@ -133,6 +133,7 @@ def answer_markup(view: View, answer: Answer, query: str, *, part: str = "answer
             *head,
             *_facts(answer.facts),
             *(_table(view, table, query, part) for table in answer.tables if table.is_first),
+            *(f'<p class="note">{escape(words)}</p>' for words in answer.notes if words),
             *(_film(view, film, query, part) for film in answer.films),
             *(_picture(view, picture, query, part) for picture in answer.pictures),
             *(_table(view, table, query, part) for table in answer.tables if not table.is_first),
@@ -242,9 +243,7 @@ def _row(table: Table, index: int) -> str:
 def _side(table: Table, index: int) -> str:
     if table.columns[index].is_wide:
         return ' class="words"'
-    values = [row[index] for row in table.rows if row[index] is not None]
-    is_number = bool(values) and all(isinstance(v, int | float) for v in values)
-    return ' class="number"' if is_number else ""
+    return ' class="number"' if table.is_number(index) else ""
 
 
 def _links(links: Sequence[ViewLink]) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from rooflight.plan.training.questions.curves import SchemeCurve
 from rooflight.plan.training.questions.scaling import BENDS, Scaling, ScalingPoint
 from rooflight.plan.training.search.candidate import Candidate, Question
+from rooflight.plan.training.search.constraint import placed_text
 from rooflight.plan.training.time.candidate_pipeline import run_pipeline
 from rooflight.plan.training.time.pipeline import PipelineRun
 from rooflight.ui.browser.pipeline_chart import chart_of
@@ -48,7 +49,7 @@ def memory_stacks(candidates: Sequence[Candidate]) -> MemoryStacks:
     held = shown[0].memory
     stacks = tuple(
         Stack(
-            f"{i}. {c.layout.text}, {c.mesh}, remat {c.remat.name}",
+            f"{i}. {placed_text(c)}, remat {c.remat.name}",
             tuple(p.nbytes for p in c.memory.parts),
         )
         for i, c in enumerate(shown, 1)

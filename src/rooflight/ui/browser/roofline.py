@@ -25,7 +25,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes, elements, op_flops
 from rooflight.models.graph.ops import HAS_FLOPS, Graph, Op
 from rooflight.models.presets import model_names
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

@@ -19,7 +19,7 @@ from rooflight.train.events import FILE as EVENTS
 from rooflight.train.events import Event, Goodput, goodput, read_events
 from rooflight.train.run import FILE as RUN
 from rooflight.train.run import Run, read_run
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

@@ -16,7 +16,7 @@ from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

@@ -14,7 +14,7 @@ from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.ui.browser.answer import Answer, Column, Fact, Table, show_dollars, show_seconds
+from rooflight.ui.answer import Answer, Column, Fact, Table, show_dollars, show_seconds
 from rooflight.ui.browser.serve import FIELDS, ServeInputs, answer, ask
 from rooflight.ui.browser.view import Field, View, ViewQuery
 

@@ -16,7 +16,7 @@ from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.axes import mesh_of
 from rooflight.hardware.mesh import Mesh
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

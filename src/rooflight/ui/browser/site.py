@@ -21,7 +21,7 @@ from threading import Lock
 from urllib.parse import parse_qsl
 
 from rooflight.errors import ModelError, RooflightError, UnknownNameError, UsageError
-from rooflight.ui.browser.answer import Answer, Table, Value
+from rooflight.ui.answer import Answer, Table, Value
 from rooflight.ui.browser.openapi import openapi
 from rooflight.ui.browser.page import answer_markup, error_markup, home_page, view_page
 from rooflight.ui.browser.view import Files, View, ViewQuery
@@ -43,7 +43,7 @@ def answer_document(view: View, question: ViewQuery, answer: Answer) -> dict[str
             film.key: [{"words": f.words, "picture": f.svg} for f in film.frames]
             for film in answer.films
         },
-        "sentences": list(answer.sentences),
+        "sentences": [*answer.sentences, *filter(None, answer.notes)],
         "command": answer.command,
     }
 

@@ -3,6 +3,7 @@
 The ranked table is what a moving slider waits for; `train_more` has what takes longer.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
@@ -14,27 +15,14 @@ from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidat
 from rooflight.plan.training.search.plan import (
     plan_training,
     rounded_batch,
-    schedule_text,
     train_question,
 )
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.time.stage_time import OVERLAPS
-from rooflight.ui.browser.answer import (
-    Answer,
-    Column,
-    Fact,
-    Picture,
-    Table,
-    Value,
-    show_bytes,
-    show_count,
-    show_seconds,
-    show_share,
-)
-from rooflight.ui.browser.plan_pictures import memory_stacks
+from rooflight.ui.answer import Answer, joined
+from rooflight.ui.answers.training import facts_of, memory_answer, plan_answer
 from rooflight.ui.browser.view import Field, ViewQuery
-from rooflight.ui.svg.memory import memory_svg
-from rooflight.units import format_count, format_seconds, format_si
+from rooflight.units import format_count
 
 SHOWN = 8  # layouts, as on the command line
 _MOST_CHIPS = 20_000
@@ -48,20 +36,6 @@ _BATCHES = tuple(
         ("M", [*_ROUND, *(10 * n for n in _ROUND), 100]),
     )
     for size in sizes
-)
-
-COLUMNS = (
-    Column("rank", "#"),
-    Column("step_s", "step", show_seconds),
-    Column("mfu", "MFU", show_share),
-    Column("hbm_bytes", "HBM per chip", show_bytes),
-    Column("layout", "layout"),
-    Column("mesh", "mesh"),
-    Column("schedule", "schedule"),
-    Column("remat", "remat"),
-    Column("binds", "bound by"),
-    Column("collectives_s", "collectives", show_seconds),
-    Column("bubble_s", "bubble", show_seconds),
 )
 
 FIELDS = (
@@ -108,7 +82,7 @@ FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class TrainAnswer:
+class PlannedTraining:
     """A question of the page, understood, with its answer."""
 
     model: ModelSpec
@@ -121,7 +95,7 @@ class TrainAnswer:
         return self.found.candidates[0]
 
 
-def ask(question: ViewQuery, *, count: int = SHOWN) -> TrainAnswer:
+def ask(question: ViewQuery, *, count: int = SHOWN) -> PlannedTraining:
     """Plans; a batch of broken sequences becomes the nearest one that suits the slice."""
     model, on = question.model("model"), question.slice("on")
     graph = model_graph(model)
@@ -150,47 +124,18 @@ def ask(question: ViewQuery, *, count: int = SHOWN) -> TrainAnswer:
     )
     is_moved = asked.batch * seq != tokens
     asked = replace(asked, batch=rounded_batch(asked, tokens)) if is_moved else asked
-    return TrainAnswer(model, asked, is_moved, plan_training(asked, count=count))
+    return PlannedTraining(model, asked, is_moved, plan_training(asked, count=count))
 
 
 def answer(question: ViewQuery) -> Answer:
     """The ranked layouts, and what a chip of them holds."""
     planned = ask(question)
-    found, best, asked = planned.found, planned.best, planned.asked
-    stacks = memory_stacks(found.candidates)
-    held = best.memory
-    return Answer(
-        sentences=tuple(filter(None, _sentences(question, planned))),
-        facts=_facts(planned),
-        tables=(
-            Table(
-                "candidates",
-                "The fastest layouts that fit, best first",
-                COLUMNS,
-                tuple(candidate_row(i, c, asked) for i, c in enumerate(found.candidates, 1)),
-                marked=0,
-                is_first=True,
-            ),
-            Table(
-                "memory",
-                "What a chip of the first one holds, part by part",
-                (
-                    Column("part", "part"),
-                    Column("bytes", "a chip", show_bytes),
-                    Column("because", "why", is_wide=True),
-                ),
-                tuple((p.name, p.nbytes, p.because) for p in held.parts),
-                is_folded=True,
-            ),
-        ),
-        pictures=(
-            Picture(
-                "memory",
-                memory_svg(stacks),
-                "What a chip holds at its fullest, against what a program may use (dashed). The"
-                f" first: {format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')}.",
-            ),
-        ),
+    found, asked = planned.found, planned.asked
+    whole = joined((plan_answer(planned.model.title, asked, found), memory_answer(found)))
+    return replace(
+        whole,
+        sentences=(*whole.sentences, *_moved(question, planned)),
+        facts=facts_of(asked, planned.best),
         figures=(
             ("batch", asked.batch),
             ("num_priced", found.num_priced),
@@ -200,75 +145,16 @@ def answer(question: ViewQuery) -> Answer:
     )
 
 
-def _sentences(question: ViewQuery, planned: TrainAnswer) -> tuple[str, ...]:
-    asked, best = planned.asked, planned.best
-    schedule = schedule_text(best)
-    gaps = "; ".join(planned.model.not_understood)
-    return (
-        f"{planned.model.title} on {asked.on}, {format_count(asked.batch * asked.seq)} tokens a"
-        f" step: {best.layout.text} with {best.mesh}, {schedule + ', ' if schedule else ''}"
-        f"{format_seconds(best.step_s)}, MFU {best.mfu:.1%}, bound by {best.binds}",
-        f"Why: {_why(best)}."
-        f" {format_count(planned.found.num_priced)} layouts that divide were priced,"
-        f" {format_count(planned.found.num_too_large)} of them cannot fit.",
-        f"{format_count(asked.batch)} sequences: whole ones that suit the slice, within 2 % of"
-        f" {question.text('batch')} tokens."
-        if planned.is_moved
-        else "",
-        f"Not understood in the config, and left out: {gaps}." if gaps else "",
-    )
-
-
-def _why(best: Candidate) -> str:
-    time, overlap = best.time, best.overlap
-    if best.rank == "forecast":
-        parts = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
-        return ", ".join(f"{format_seconds(s)} of {name}" for name, s in parts.items())
-    extra = f" ({format_seconds(time.recompute_s)} recomputed)" if time.recompute_s else ""
-    bubble = f", then {format_seconds(time.bubble_s)} of bubble" if time.bubble_s else ""
-    return (
-        f"{format_seconds(time.matmuls_s)} of matmuls{extra} against"
-        f" {format_seconds(time.collectives_s(overlap))} of collectives, which overlap{bubble};"
-        f" nothing overlapped it takes {format_seconds(time.upper_s)}"
-    )
-
-
-def _facts(planned: TrainAnswer) -> tuple[Fact, ...]:
-    asked, best = planned.asked, planned.best
-    held, said = best.memory, best.forecast
-    expected = "the roofline bound"
-    if best.rank == "forecast":
-        expected = (
-            f"forecast by {said.basis.text}, 80 % between {format_seconds(said.low_s)} and"
-            f" {format_seconds(said.high_s)}"
+def _moved(question: ViewQuery, planned: PlannedTraining) -> Iterator[str]:
+    """What the answer is not quite the answer to."""
+    if planned.is_moved:
+        yield (
+            f"{format_count(planned.asked.batch)} sequences: whole ones that suit the slice, within"
+            f" 2 % of {question.text('batch')} tokens."
         )
-    rate = asked.batch * asked.seq / best.step_s
-    used = f"{held.total_bytes / held.hbm_bytes:.0%} of {format_si(held.hbm_bytes, 'B')}"
-    return (
-        Fact("step_s", "step", best.step_s, show_seconds, expected),
-        Fact("tokens_per_s", "throughput", rate, lambda r: f"{r:,.0f} tokens/s", "all chips"),
-        Fact("mfu", "MFU", best.mfu, show_share, "model FLOPs, causal attention"),
-        Fact("hbm_bytes", "HBM per chip", held.total_bytes, show_bytes, used),
-        Fact("tokens", "batch", asked.batch * asked.seq, show_count, "tokens per step"),
-    )
-
-
-def candidate_row(rank: int, candidate: Candidate, asked: Question) -> tuple[Value, ...]:
-    """A layout as a row of the table."""
-    time, overlap = candidate.time, asked.overlap
-    return (
-        rank,
-        candidate.step_s,
-        candidate.mfu,
-        candidate.memory.total_bytes,
-        candidate.layout.text,
-        str(candidate.mesh),
-        schedule_text(candidate) or None,
-        candidate.remat.name,
-        candidate.binds,
-        time.collectives_s(overlap),
-        time.bubble_s or None,
-    )
+    if planned.model.not_understood:
+        gaps = "; ".join(planned.model.not_understood)
+        yield f"Not understood in the config, and left out: {gaps}."
 
 
 def command(question: ViewQuery) -> str:

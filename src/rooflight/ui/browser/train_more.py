@@ -1,35 +1,29 @@
 """Train, what takes longer: one further look at the plan, and why not another layout."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
-from rooflight.costs.roofline import memory_bytes_per_s
-from rooflight.plan.training.derive.matmuls import matmuls_of
-from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.questions.flips import Flip, Side, flips
 from rooflight.plan.training.questions.scaling import Scaling, scale
 from rooflight.plan.training.questions.why_not import WhyNot, why_not
 from rooflight.plan.training.search.constraint import degrees_text, parse_constraint
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Picture,
     Table,
+    joined,
     show_bytes,
     show_count,
     show_seconds,
 )
+from rooflight.ui.answers.training_pictures import pipeline_answer, roofline_answer, time_answer
 from rooflight.ui.browser.plan_pictures import (
-    drawn_pipeline,
     lost,
-    pipeline_chart,
     scaling_picture,
-    time_plot,
 )
-from rooflight.ui.browser.train import FIELDS, TrainAnswer, answer, ask, command
+from rooflight.ui.browser.train import FIELDS, PlannedTraining, answer, ask, command
 from rooflight.ui.browser.view import Field, View, ViewQuery
-from rooflight.ui.svg.gantt import gantt_svg
-from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg
-from rooflight.ui.svg.time import time_svg
 from rooflight.units import format_count, format_si
 
 _MOST_MATMULS = 6
@@ -39,96 +33,26 @@ _MOST_DRAWN = 64  # devices of a pipeline
 def more(question: ViewQuery) -> Answer:
     """The look that was chosen, the pipeline if there is one, and the layout that was asked for."""
     planned = ask(question, count=1)
-    parts = [_LOOKS[question.text("look")](question, planned), *_pipeline(planned)]
+    parts = [
+        _LOOKS[question.text("look")](question, planned),
+        *pipeline_answer(planned.asked, planned.best),
+    ]
     if question.text("why_not"):
         parts.append(_why_not(question, planned))
-    return Answer(
-        sentences=tuple(s for part in parts for s in part.sentences),
-        pictures=tuple(p for part in parts for p in part.pictures),
-        tables=tuple(t for part in parts for t in part.tables),
-        command=parts[-1].command,
-    )
+    return replace(joined(parts), command=parts[-1].command)
 
 
-def _time(question: ViewQuery, planned: TrainAnswer) -> Answer:
-    asked = planned.asked
-    curves = time_by_batch(asked, planned.best)
-    plot = time_plot(asked, curves)
-    missing = [line.label for line in plot.lines if not line.points]
-    none = f" No batch here divides: {', '.join(missing)}." if missing else ""
-    rows = tuple(
-        (tokens, *(dict(line.points).get(tokens) for line in plot.lines))
-        for tokens, _ in plot.lines[0].points
-    )
-    columns = (
-        Column("tokens", "tokens per step", show_count),
-        *(Column(f"{line.label}_s", line.label, show_seconds) for line in plot.lines),
-    )
-    return Answer(
-        sentences=(f"{_binding(planned, curves[-1])}{none}",),
-        pictures=(
-            Picture(
-                "time",
-                time_svg(plot),
-                "Where a scheme's line is below the matmuls, its collectives hide behind them."
-                " Each scheme has the best of its meshes that divide, in one microbatch; memory is"
-                " not asked.",
-            ),
-        ),
-        tables=(
-            Table(
-                *("time", "Seconds of matmuls, and of the collectives of each scheme", columns),
-                rows,
-                is_folded=True,
-            ),
-        ),
-        command=f"{command(question)} --html plan.html",
-    )
+def _time(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    found = time_answer(planned.asked, planned.best)
+    return replace(found, command=f"{command(question)} --html plan.html")
 
 
-def _binding(planned: TrainAnswer, own: SchemeCurve) -> str:
-    bind = own.matmuls_bind_from(planned.asked.overlap)
-    if bind is None:
-        return "At no batch here do the collectives of this plan hide behind its matmuls."
-    return f"The collectives of this plan hide behind its matmuls from {format_count(bind)} tokens."
+def _roofline(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    found = roofline_answer(planned.asked, planned.best)
+    return replace(found, command=f"{command(question)} --html plan.html")
 
 
-def _roofline(question: ViewQuery, planned: TrainAnswer) -> Answer:
-    chip = planned.asked.on.chip
-    compute = chip.matmul_dtype(planned.asked.dtype.name)
-    matmuls = matmuls_of(planned.asked, planned.best)
-    roof = RoofLine(f"{chip.title} {compute}", chip.peak_flops(compute), memory_bytes_per_s(chip))
-    shown = sorted(enumerate(matmuls[:_MOST_MATMULS], 1), key=lambda p: -p[1].intensity)
-    points = [PlotPoint(str(i), p.intensity, p.flops_per_s) for i, p in shown]
-    columns = (
-        Column("number", "#"),
-        Column("ops", "matmul"),
-        Column("seconds", "time", show_seconds),
-        Column("flops", "FLOPs", lambda v: format_si(v, "FLOP")),
-        Column("bytes", "HBM traffic", show_bytes),
-        Column("intensity_flops_per_byte", "intensity", lambda v: format_si(v, "FLOP/B")),
-        Column("binds", "bound by"),
-    )
-    rows = tuple(
-        (i, ", ".join(p.ops), p.seconds, p.flops, p.nbytes, p.intensity, p.binds)
-        for i, p in enumerate(matmuls, 1)
-    )
-    first = matmuls[0]
-    return Answer(
-        sentences=(f"{', '.join(first.ops)} take longest, bound by {first.binds}.",),
-        pictures=(
-            Picture(
-                "matmuls",
-                roofline_svg([roof], points, title=f"Matmuls of one chip, {compute}"),
-                "The matmuls of a step under the roof of the chip, numbered as in the table.",
-            ),
-        ),
-        tables=(Table("matmuls", "The matmuls of a step on one chip", columns, rows),),
-        command=f"{command(question)} --html plan.html",
-    )
-
-
-def _scaling(question: ViewQuery, planned: TrainAnswer) -> Answer:
+def _scaling(question: ViewQuery, planned: PlannedTraining) -> Answer:
     curve = scale(planned.asked, "strong")
     rows = tuple(
         (
@@ -169,7 +93,7 @@ def _bend(curve: Scaling) -> str:
     return f"Strong scaling bends at {bend.on}: {part} of its best, bound by {bend.binds}."
 
 
-def _flips(question: ViewQuery, planned: TrainAnswer) -> Answer:
+def _flips(question: ViewQuery, planned: PlannedTraining) -> Answer:
     found = flips(planned.asked, planned.best)
     columns = (
         Column("tokens", "tokens per step", show_count),
@@ -202,18 +126,7 @@ def _why(flip: Flip) -> str:
     return "the old one is slower" if flip.ratio is not None else f"the old one {flip.verdict}"
 
 
-def _pipeline(planned: TrainAnswer) -> Iterator[Answer]:
-    run = drawn_pipeline(planned.asked, planned.best)
-    if run is None or run.schedule.stages > _MOST_DRAWN:
-        return
-    drawn, count = run.schedule.microbatches, planned.best.micro.count
-    fewer = f" Drawn with {drawn} of its {count} microbatches." if drawn < count else ""
-    chart = pipeline_chart(run)
-    caption = f"{chart.caption}. All stages run in step.{fewer}"
-    yield Answer((), pictures=(Picture("pipeline", gantt_svg(chart), caption, least=900),))
-
-
-def _why_not(question: ViewQuery, planned: TrainAnswer) -> Answer:
+def _why_not(question: ViewQuery, planned: PlannedTraining) -> Answer:
     wanted = parse_constraint(question.text("why_not"), planned.asked.graph)
     found = why_not(planned.asked, wanted, planned.best)
     columns = (
@@ -245,7 +158,7 @@ _VERDICTS = {
     "does not fit": "does not fit",
     "does not divide": "does not divide",
 }
-_LOOKS: Mapping[str, Callable[[ViewQuery, TrainAnswer], Answer]] = {
+_LOOKS: Mapping[str, Callable[[ViewQuery, PlannedTraining], Answer]] = {
     "time against batch": _time,
     "matmuls under the roof": _roofline,
     "strong scaling": _scaling,

@@ -14,7 +14,7 @@ from rooflight.compile.expected.train import expected_collectives
 from rooflight.compile.hlo.dump import EXAMPLE
 from rooflight.errors import ParseError, UsageError
 from rooflight.plan.file.record import from_json
-from rooflight.ui.browser.answer import (
+from rooflight.ui.answer import (
     Answer,
     Column,
     Fact,

@@ -16,7 +16,7 @@ from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
-from rooflight.ui.browser.answer import Answer
+from rooflight.ui.answer import Answer
 from rooflight.units import parse_count, parse_length, parse_seconds
 
 Kind = Literal["choice", "count", "length", "number", "time", "text", "switch"]

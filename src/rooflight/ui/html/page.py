@@ -130,9 +130,11 @@ def _link(link: Link) -> str:
     return f'<a href="{escape(link.url)}" rel="noreferrer">{words}</a>'
 
 
-def figure(picture: str, *, caption: str, describe: str, least: int = 700) -> str:
+def figure(picture: str, *, caption: str, describe: str = "", least: int = 700) -> str:
     """An SVG with a description for those who cannot see it, at least so many pixels wide."""
-    described = picture.replace("</title>", f"</title>\n<desc>{escape(describe)}</desc>", 1)
+    described = picture.replace(
+        "</title>", f"</title>\n<desc>{escape(describe or caption)}</desc>", 1
+    )
     sized = described.replace("<svg ", f'<svg style="min-width:{least}px" ', 1)
     words = f"<figcaption>{escape(caption)}</figcaption>"
     return f"<figure>\n{scrolling(caption, sized)}\n{words}\n</figure>"

@@ -4,7 +4,7 @@ Numbers are those of the library, unrounded; a column or a fact says how a perso
 `Answer` makes the page, the JSON, the CSV and the files of pictures, so they cannot differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -101,12 +101,19 @@ class Table:
     marked: int | None = None  # the row to point out
     is_folded: bool = False  # behind its caption until it is asked for
     is_first: bool = False  # above the pictures
+    keep: tuple[str, ...] = ()  # labels in the order in which a narrow terminal keeps columns
     links: tuple[ViewLink, ...] = ()  # where the name of each row leads, if anywhere
 
     def __post_init__(self) -> None:
         widths = {len(self.columns), *map(len, self.rows)}
         assert len(widths) == 1, f"table {self.key} has rows of {widths} cells"
         assert len(self.links) in (0, len(self.rows)), f"table {self.key} lacks links"
+
+    def is_number(self, index: int) -> bool:
+        """Whether a column has numbers only, which are set flush right."""
+        values = [row[index] for row in self.rows if row[index] is not None]
+        shown = self.columns[index].show is not None
+        return shown or (bool(values) and all(isinstance(v, int | float) for v in values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,19 @@ class Answer:
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
     films: tuple[Film, ...] = ()
+    notes: tuple[str, ...] = ()  # what to know of the first table; "" begins a paragraph
     links: tuple[ViewLink, ...] = ()
     figures: tuple[tuple[str, object], ...] = ()  # JSON beyond facts and tables
     command: str = ""  # prints the same numbers in a terminal
+
+
+def joined(parts: Iterable[Answer]) -> Answer:
+    """Several answers as one, in order."""
+    every = tuple(parts)
+    return Answer(
+        sentences=tuple(s for one in every for s in one.sentences),
+        facts=tuple(f for one in every for f in one.facts),
+        tables=tuple(t for one in every for t in one.tables),
+        pictures=tuple(p for one in every for p in one.pictures),
+        notes=tuple(n for one in every for n in one.notes),
+    )

@@ -1,4 +1,7 @@
-"""A plan as a person reads it: the answer, the runners-up, the reasons."""
+"""A training plan as an `Answer`: the ranked layouts, why, and what a chip of the first holds.
+
+In: a question and what its search found. Out: what terminal, page and browser show of it.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,34 +13,44 @@ from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.search.candidate import (
     Candidate,
     Question,
-    Rank,
     counted_seconds,
     extrapolation_of,
 )
 from rooflight.plan.training.search.constraint import placed_text
 from rooflight.plan.training.search.plan import is_close, schedule_text
 from rooflight.plan.training.search.run import Search
-from rooflight.ui.text.table import table
+from rooflight.ui.answer import (
+    Answer,
+    Column,
+    Fact,
+    Picture,
+    Table,
+    Value,
+    show_bytes,
+    show_count,
+    show_seconds,
+    show_share,
+)
 from rooflight.units import format_count, format_seconds, format_si
 
 
-def plan_text(
+def plan_answer(
     title: str,
     question: Question,
     found: Search,
     choices: Sequence[Decision] = (),
     compiled: Sequence[str] = (),
-) -> str:
-    """The whole page; `compiled` is a word of the compiler for each layout, if it was asked."""
-    notes = [f"{c.what} {c.value}: {c.because}" for c in choices]
+) -> Answer:
+    """The ranked layouts; `compiled` is a word of the compiler for each, if it was asked."""
     best = found.candidates[0]
-    return "\n".join(
-        [
-            _answer(title, question, best),
-            *notes,
+    return Answer(
+        sentences=(
+            headline(title, question, best),
+            *(f"{c.what} {c.value}: {c.because}" for c in choices),
             _counts(found),
-            "",
-            _table(question, found, compiled),
+        ),
+        tables=(_candidates(question, found, compiled),),
+        notes=(
             *_order(question, found),
             "",
             _why(question, best),
@@ -45,7 +58,54 @@ def plan_text(
             *extrapolates(best),
             *_worth(found, best),
             _room(question, best),
-        ]
+        ),
+    )
+
+
+def _candidates(question: Question, found: Search, compiled: Sequence[str]) -> Table:
+    is_forecast = question.rank == "forecast"
+    columns = (
+        Column("rank", ""),
+        Column("layout", "layout"),
+        Column("microbatches", "microbatches"),
+        Column("step_s", "step", show_seconds),
+        Column("mfu", "MFU", show_share),
+        Column("matmuls_s", "matmuls", show_seconds),
+        *([Column("exposed_s", "exposed", show_seconds)] if is_forecast else []),
+        *([] if is_forecast else [Column("collectives_s", "collectives", show_seconds)]),
+        Column("bubble_s", "bubble", show_seconds),
+        *([Column("roofline_s", "roofline", show_seconds)] if is_forecast else []),
+        Column("remat", "remat"),
+        Column("hbm_bytes", "HBM", show_bytes),
+        *([Column("compiled", "compiled")] if compiled else []),
+    )
+    rows = [(i, *_row(c)) for i, c in enumerate(found.candidates, 1)]
+    words = compiled or [""] * len(rows)
+    return Table(
+        "candidates",
+        "The fastest layouts that fit, best first",
+        columns,
+        tuple((*row, word)[: len(columns)] for row, word in zip(rows, words, strict=True)),
+        marked=0,
+        is_first=True,
+        keep=("step", "layout", "MFU", "HBM", "compiled", "microbatches", "remat"),
+    )
+
+
+def _row(candidate: Candidate) -> tuple[Value, ...]:
+    time, said = candidate.time, candidate.forecast.breakdown
+    parts = (time.matmuls_s, time.collectives_s(candidate.overlap), time.bubble_s)
+    if candidate.rank == "forecast":
+        roofline_s = time.expected_s(candidate.overlap)
+        parts = (said.matmuls_s, said.exposed_s, said.bubble_s, roofline_s)
+    return (
+        placed_text(candidate),
+        candidate.micro.count,
+        candidate.step_s,
+        candidate.mfu,
+        *(s or None for s in parts),
+        candidate.remat.name,
+        candidate.memory.total_bytes,
     )
 
 
@@ -145,7 +205,8 @@ def extrapolates(best: Candidate) -> Iterator[str]:
         yield f"extrapolates: fewer than two measured runs have {what}; the interval is wider"
 
 
-def _answer(title: str, question: Question, best: Candidate) -> str:
+def headline(title: str, question: Question, best: Candidate) -> str:
+    """The answer in a sentence."""
     tokens = format_count(question.batch * question.seq)
     schedule = schedule_text(best)
     return (
@@ -165,49 +226,6 @@ def _counts(found: Search) -> str:
     )
 
 
-def _table(question: Question, found: Search, compiled: Sequence[str]) -> str:
-    header = (
-        "",
-        "layout",
-        "microbatches",
-        "step",
-        "MFU",
-        *_PARTS[question.rank],
-        "remat",
-        "HBM",
-    )
-    rows = [[str(i), *_row(c)] for i, c in enumerate(found.candidates, 1)]
-    if compiled:
-        header += ("compiled",)
-        rows = [[*row, word] for row, word in zip(rows, compiled, strict=True)]
-    align = f"rlrrr{'r' * len(_PARTS[question.rank])}lrl"
-    keep = ("step", "layout", "MFU", "HBM", "compiled", "microbatches", "remat")
-    return table(header, rows, align=align[: len(header)], keep=keep)
-
-
-_PARTS: dict[Rank, tuple[str, ...]] = {
-    "forecast": ("matmuls", "exposed", "bubble", "roofline"),
-    "roofline": ("matmuls", "collectives", "bubble"),
-}
-
-
-def _row(candidate: Candidate) -> list[str]:
-    time, said = candidate.time, candidate.forecast.breakdown
-    parts = (time.matmuls_s, time.collectives_s(candidate.overlap), time.bubble_s)
-    if candidate.rank == "forecast":
-        roofline_s = time.expected_s(candidate.overlap)
-        parts = (said.matmuls_s, said.exposed_s, said.bubble_s, roofline_s)
-    return [
-        placed_text(candidate),
-        str(candidate.micro.count),
-        format_seconds(candidate.step_s),
-        f"{candidate.mfu:.1%}",
-        *(format_seconds(s) if s else "-" for s in parts),
-        candidate.remat.name,
-        format_si(candidate.memory.total_bytes, "B"),
-    ]
-
-
 def _why(question: Question, best: Candidate) -> str:
     if best.rank == "forecast":
         shown = {k: s for k, s in best.forecast.breakdown.named.items() if s >= 1e-3 * best.step_s}
@@ -220,4 +238,54 @@ def _why(question: Question, best: Candidate) -> str:
     return (
         f"why: {matmuls} of matmuls{extra} against {collectives} of collectives,"
         f" which overlap{bubble}; nothing overlapped it takes {format_seconds(time.upper_s)}"
+    )
+
+
+def facts_of(asked: Question, best: Candidate) -> tuple[Fact, ...]:
+    """The numbers at the head of the page."""
+    held, said = best.memory, best.forecast
+    expected = "the roofline bound"
+    if best.rank == "forecast":
+        expected = (
+            f"forecast by {said.basis.text}, 80 % between {format_seconds(said.low_s)} and"
+            f" {format_seconds(said.high_s)}"
+        )
+    rate = asked.batch * asked.seq / best.step_s
+    used = f"{held.total_bytes / held.hbm_bytes:.0%} of {format_si(held.hbm_bytes, 'B')}"
+    return (
+        Fact("step_s", "step", best.step_s, show_seconds, expected),
+        Fact("tokens_per_s", "throughput", rate, lambda r: f"{r:,.0f} tokens/s", "all chips"),
+        Fact("mfu", "MFU", best.mfu, show_share, "model FLOPs, causal attention"),
+        Fact("hbm_bytes", "HBM per chip", held.total_bytes, show_bytes, used),
+        Fact("tokens", "batch", asked.batch * asked.seq, show_count, "tokens per step"),
+    )
+
+
+def memory_answer(found: Search) -> Answer:
+    """What a chip holds: the best layouts as bars, every part of the first as a table."""
+    from rooflight.ui.browser.plan_pictures import memory_stacks  # a terminal draws none
+    from rooflight.ui.svg.memory import memory_svg
+
+    held = found.candidates[0].memory
+    used = f"{format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')}"
+    caption = "What a chip holds at its fullest, against what a program may use (dashed). The first"
+    columns = (
+        Column("part", "part"),
+        Column("bytes", "a chip", show_bytes),
+        Column("because", "why", is_wide=True),
+    )
+    return Answer(
+        (),
+        tables=(
+            Table(
+                "memory",
+                "What a chip of the first one holds, part by part",
+                columns,
+                tuple((p.name, p.nbytes, p.because) for p in held.parts),
+                is_folded=True,
+            ),
+        ),
+        pictures=(
+            Picture("memory", memory_svg(memory_stacks(found.candidates)), f"{caption}: {used}."),
+        ),
     )

@@ -1,28 +1,20 @@
-"""The page of a plan: well formed, alone in the world, readable without eyes or pointer."""
+"""The page of an answer: well formed, alone in the world, readable without eyes or pointer."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 import pytest
 
-from rooflight.plan.file.record import Decision
-from rooflight.ui.html.page import Grid, Link
-from rooflight.ui.html.plan import (
-    MemoryView,
-    PipelineView,
-    PlanFact,
-    PlanPage,
-    RoofView,
-    TimeView,
-    plan_html,
-)
+from rooflight.ui.answer import Answer, Column, Fact, Picture, Table, show_seconds
+from rooflight.ui.html.answer import lead, section
+from rooflight.ui.html.page import Grid, Link, Section, bullets, code, folded, grid, page
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow
-from rooflight.ui.svg.memory import MemoryStacks, Stack
-from rooflight.ui.svg.roofline import PlotPoint, RoofLine
-from rooflight.ui.svg.time import TimeLine, TimePlot
+from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow, gantt_svg
+from rooflight.ui.svg.memory import MemoryStacks, Stack, memory_svg
+from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg
+from rooflight.ui.svg.time import TimeLine, TimePlot, time_svg
 
 HOSTILE = """</title><script>alert("1")</script><img src=x onerror='a&b'>"""
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -92,65 +84,56 @@ def read(markup: str) -> Read:
     return reader.done()
 
 
-def page(words: Callable[[str], str] = str) -> PlanPage:
+def whole(words: Callable[[str], str] = str) -> str:
     """A page of every part; `words` may change each text in it."""
     w = words
-    table = Grid(
-        w("caption"), (w("a"), w("b")), ((w("first"), w("1 s")), (w("second"), w("2 s"))), "lr"
+    columns = (Column("a", w("a")), Column("b", w("b"), show_seconds), Column("c", w("c")))
+    rows = ((w("first"), 1.0, w("x")), (w("second"), 2.0, None))
+    tables = (
+        Table("t", w("caption"), columns, rows, marked=0, is_first=True),
+        Table("u", w("more"), columns, rows, is_folded=True),
     )
     bars = (Bar("F", "F0", 0, 1), Bar("F", "F1", 1, 2, shade=1))
+    chart = Gantt(w("1f1b"), w("bubble"), (GanttRow(w("0"), bars),), {"F": w("forward")}, w("n"))
     lines = (
         TimeLine(w("matmuls"), ((1000, 0.1), (4000, 0.4)), "matmuls"),
         TimeLine(w("fsdp"), ((2000, 0.2), (4000, 0.2))),
         TimeLine(w("tensor"), ()),
         TimeLine(w("this plan"), ((1000, 0.05), (4000, 0.2)), "chosen"),
     )
-    return PlanPage(
-        title=w("Llama on v5e:4x4"),
-        kicker=w("a plan"),
-        answer=w("Train with fsdp=X."),
-        why=w("because"),
-        facts=(PlanFact(w("Step time"), w("1.23 s"), w("source: spec, uncalibrated")),),
-        candidates=table,
-        candidates_note=w("note"),
-        times=TimeView(TimePlot(w("times"), lines, 4000), table, table, w("how to read it")),
-        roof=RoofView(
-            w("roof"),
-            RoofLine(w("v5e"), 2e14, 8e11),
-            (PlotPoint(w("1"), 500, 2e14),),
-            table,
-            w("note"),
-        ),
-        memory=MemoryView(
-            MemoryStacks(w("held"), (w("weights"), w("none")), (Stack(w("1."), (5, 0)),), 9),
-            table,
-            w("note"),
-        ),
-        pipeline=PipelineView(
-            Gantt(
-                w("1f1b"),
-                w("bubble"),
-                (GanttRow(w("0"), bars),),
-                {"F": w("forward")},
-                number=w("n"),
-            ),
-            w("note"),
-        ),
-        reasons=(Decision(w("remat"), w("block"), w("the rest does not fit")),),
-        losers=table,
-        assumptions=(w("matmuls and collectives overlap"),),
-        sources=table,
-        source_links=(
-            Link(w("vendor"), "https://example.com/a?b=1&c=2"),
-            Link(w("own"), w("chips/own.toml")),
-        ),
-        plan_json=w('{"layout": "fsdp=X"}'),
+    stacks = MemoryStacks(w("held"), (w("weights"), w("none")), (Stack(w("1."), (5, 0)),), 9)
+    roof, point = RoofLine(w("v5e"), 2e14, 8e11), PlotPoint(w("1"), 500, 2e14)
+    pictures = (
+        Picture("times", time_svg(TimePlot(w("times"), lines, 4000)), w("how to read it")),
+        Picture("roof", roofline_svg([roof], (point,), title=w("roof")), w("note")),
+        Picture("held", memory_svg(stacks), w("note")),
+        Picture("pipeline", gantt_svg(chart), w("note"), least=800),
+    )
+    head = Answer(
+        (w("Train with fsdp=X."), w("because")),
+        (Fact("s", w("Step"), w("1.23 s"), note=w("calibrated")),),
+    )
+    body = Answer(
+        (w("so"),), tables=tables, pictures=pictures, notes=(w("mind this"), "", w("and this"))
+    )
+    links = (
+        Link(w("vendor"), "https://example.com/a?b=1&c=2"),
+        Link(w("own"), w("chips/own.toml")),
+    )
+    table = Grid(w("caption"), (w("a"), w("b")), ((w("x"), w("1")), (w("y"), w("2"))), "lr")
+    sections = (
+        section("first", "First", body),
+        Section("sources", "Sources", (grid(table, links=links), bullets((w("item"),)))),
+        Section("file", "File", (folded(w("all"), code(w("{}"))),)),
+    )
+    return page(
+        title=w("Llama on v5e:4x4"), kicker=w("a plan"), lead=tuple(lead(head)), sections=sections
     )
 
 
 @pytest.fixture(scope="module")
 def shown() -> Read:
-    return read(plan_html(page()))
+    return read(whole())
 
 
 def test_every_tag_is_closed_where_it_should_be(shown: Read) -> None:
@@ -164,23 +147,7 @@ def test_the_reader_of_these_tests_sees_a_missing_end() -> None:
 
 def test_headings_make_the_outline_of_the_page(shown: Read) -> None:
     assert [e.text for e in shown.all("h1")] == ["Llama on v5e:4x4"]
-    assert [e.text for e in shown.all("h2")] == [
-        "Candidates",
-        "Time against batch",
-        "Roofline of the matmuls",
-        "Memory of a chip",
-        "Pipeline",
-        "Choices and reasons",
-        "Assumptions",
-        "Sources",
-        "Plan file",
-    ]
-
-
-def test_without_stages_there_is_no_pipeline_section() -> None:
-    found = read(plan_html(replace(page(), pipeline=None, losers=None)))
-    assert "Pipeline" not in [e.text for e in found.all("h2")]
-    assert found.wrong == []
+    assert [e.text for e in shown.all("h2")] == ["First", "Sources", "File"]
 
 
 def test_each_link_and_label_within_the_page_leads_somewhere(shown: Read) -> None:
@@ -204,7 +171,7 @@ def test_the_page_loads_nothing(shown: Read) -> None:
 
 @pytest.mark.parametrize("before", ["", "words "])
 def test_no_text_becomes_markup(before: str, shown: Read) -> None:
-    hostile = read(plan_html(page(lambda text: before + HOSTILE)))
+    hostile = read(whole(lambda text: before + HOSTILE))
     assert hostile.wrong == []
     assert [e.tag for e in hostile.elements if e.tag in {"script", "img"}] == []
     assert {e.tag for e in hostile.elements} == {e.tag for e in shown.elements}
@@ -213,13 +180,13 @@ def test_no_text_becomes_markup(before: str, shown: Read) -> None:
 
 def test_only_web_addresses_become_links() -> None:
     links = (Link("one", "javascript:alert(1)"), Link("two", "HTTPS.example"))
-    found = read(plan_html(replace(page(), source_links=links)))
+    found = read(grid(Grid("t", ("a",), (("x",), ("y",)), "l"), links=links))
     assert not [e for e in found.all("a") if not e.attributes["href"].startswith("#")]
 
 
 def test_each_table_has_a_caption_and_headers_for_rows_and_columns(shown: Read) -> None:
     tables = shown.all("table")
-    assert len(shown.all("caption")) == len(tables) == 7
+    assert len(shown.all("caption")) == len(tables) == 3
     assert {e.attributes["scope"] for e in shown.all("th")} == {"col", "row"}
     assert all("table" not in e.inside for e in tables)
 
@@ -244,11 +211,14 @@ def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(shown: Read) -> 
 
 def test_a_number_stands_with_its_source(shown: Read) -> None:
     (value,) = [e for e in shown.all("dd") if "1.23 s" in e.text]
-    assert value.text == "1.23 ssource: spec, uncalibrated"
+    assert value.text == "1.23 scalibrated"
 
 
-def test_schemes_that_divide_nothing_are_named(shown: Read) -> None:
-    assert any("No batch here divides: tensor." in e.text for e in shown.all("p"))
+def test_notes_follow_the_first_table_and_a_folded_one_stays_so(shown: Read) -> None:
+    said = [e.text for e in shown.all("p") if e.attributes.get("class") == "note"]
+    assert said == ["because", "mind this", "and this"]
+    assert [e.text for e in shown.all("summary")] == ["more", "all"]
+    assert "details" in shown.all("table")[1].inside
 
 
 def test_every_colour_of_a_line_or_word_has_one_for_the_dark(shown: Read) -> None:

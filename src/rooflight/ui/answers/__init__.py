@@ -1,0 +1,1 @@
+"""Answers as data, one builder for every medium."""

@@ -1,0 +1,57 @@
+"""An `Answer` as parts of a page that stands alone."""
+
+from collections.abc import Iterator
+from html import escape
+
+from rooflight.ui.answer import Answer, Fact, Table
+from rooflight.ui.html.page import Grid, Section, figure, folded, grid, paragraph
+
+
+def lead(answer: Answer) -> Iterator[str]:
+    """The sentences and facts of an answer, which come before everything else."""
+    for number, words in enumerate(answer.sentences):
+        yield paragraph(words, style="note" if number else "answer")
+    if answer.facts:
+        cards = "\n".join(map(_card, answer.facts))
+        yield f'<dl class="facts">\n{cards}\n</dl>'
+
+
+def section(key: str, heading: str, answer: Answer) -> Section:
+    """Sentences, tables, notes and pictures under a heading; a folded table stays so."""
+    first = [t for t in answer.tables if t.is_first]
+    rest = [t for t in answer.tables if not t.is_first]
+    body = [
+        *(paragraph(words) for words in answer.sentences),
+        *map(_table, first),
+        *(paragraph(words, style="note") for words in answer.notes if words),
+        *(figure(p.svg, caption=p.caption, least=p.least or 700) for p in answer.pictures),
+        *map(_table, rest),
+    ]
+    return Section(key, heading, tuple(body))
+
+
+def _card(fact: Fact) -> str:
+    note = f"<small>{escape(fact.note)}</small>" if fact.note else ""
+    return f"<div><dt>{escape(fact.label)}</dt><dd>{escape(fact.text)}{note}</dd></div>"
+
+
+def _table(table: Table) -> str:
+    drawn = grid(
+        Grid(
+            table.caption,
+            tuple(c.label or "#" for c in table.columns),
+            tuple(
+                tuple(c.text(v) for c, v in zip(table.columns, row, strict=True))
+                for row in table.rows
+            ),
+            "".join(_side(table, i) for i in range(len(table.columns))),
+            table.marked,
+        )
+    )
+    return folded(table.caption, drawn) if table.is_folded else drawn
+
+
+def _side(table: Table, index: int) -> str:
+    if table.columns[index].is_wide:
+        return "w"
+    return "r" if table.is_number(index) else "l"
