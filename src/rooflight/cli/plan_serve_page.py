@@ -122,7 +122,10 @@ def _evidence(page: FleetPage) -> Iterator[str]:
     best = page.plan.best
     if best and best.way.unseen:
         what = ", ".join(best.way.unseen)
-        yield f"extrapolates: fewer than two measured rows have {what}; the interval is wider"
+        yield (
+            f"extrapolates: fewer than two measured rows have {what}, so it had to be"
+            f" x{best.way.doubt:.2f} cheaper than others to come first"
+        )
     new = best and page.plan.found[best.way.setup.on.chip.name].untried
     if best and new:
         dollars = (new.least_replicas + best.spare) * new.dollars
