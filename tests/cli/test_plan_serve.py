@@ -117,7 +117,7 @@ def test_a_missing_price_is_said_before_any_work() -> None:
 def test_layouts_that_nobody_measured_are_told() -> None:
     asked = f"{TRAFFIC} --on h100:2 --dtypes fp8 --price h100=3 --requests 400 --ttft 2s"
     page = run(shlex.split(f"{asked} --layout pp=2")).out
-    assert "extrapolates: fewer than two measured rows have pp=2; the interval is wider" in page
+    assert "extrapolates: fewer than two measured rows have pp=2, so it had to be x" in page
     assert "TTFT: " in page and "keeps an SLO of 2 s" in page
     found = json.loads(run(shlex.split(f"{asked} --json")).out)["fleet"]
     assert found["unseen"] == [] and "pp" not in found["layout"] and found["ttft_spread"] > 0
