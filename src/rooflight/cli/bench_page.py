@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from rooflight import __version__
-from rooflight.cli.serving_flags import trust
 from rooflight.cli.simulate_page import GOOD_SHARE, answer, quantiles
 from rooflight.measure.load.machine import HIGH
 from rooflight.measure.load.predict import Predicted
@@ -11,6 +10,7 @@ from rooflight.measure.load.tally import Measured
 from rooflight.measure.load.target import Dialect, Target
 from rooflight.plan.serving.simulate.quantiles import Quantiles
 from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si

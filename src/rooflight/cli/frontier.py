@@ -7,13 +7,14 @@ from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, trust
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si, parse_count, parse_length

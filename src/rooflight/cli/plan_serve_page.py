@@ -1,14 +1,14 @@
 """What `rooflight plan serve` shows: the fleet, its latencies and cost, other chips beside it."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rooflight.cli.serving_flags import trust
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNotFleet, saving
 from rooflight.plan.serving.fleet.search import FleetPlan
+from rooflight.ui.answers.serving import fleet_answer, searched
+from rooflight.ui.text.answer import answer_text
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
@@ -29,23 +29,9 @@ def text(page: FleetPage) -> str:
     """The fleet in a line, then why it can be believed, then the others."""
     best = page.plan.best
     if best is None:
-        return f"no fleet serves {page.model} so: {page.plan.question.demand}\n{_searched(page)}"
-    parts = [
-        f"{best}: {_many(best.num_chips, 'chip')}, ${best.dollars_per_hour:,.2f} an hour\n"
-        f"{page.model}, {best.way.setup.precision}; {page.plan.question.demand}",
-        _latencies(best),
-        "\n".join(
-            [
-                _cost(best),
-                _needs(best),
-                _physics(best),
-                _simulated(best),
-                trust(best.way.calibration),
-                *_first_token(best),
-                *_evidence(page),
-            ]
-        ),
-    ]
+        none = answer_text(fleet_answer(page.model, page.plan))
+        return f"{none}\n{searched(page.plan)}"
+    parts = [answer_text(fleet_answer(page.model, page.plan))]
     if len(page.plan.found) > 1:
         parts.append(_chips(page))
     if page.verdict:
@@ -56,83 +42,7 @@ def text(page: FleetPage) -> str:
         parts.append(_why_not(page.why_not, best))
     if page.hours:
         parts.append(_hours(page.hours))
-    return "\n\n".join([*parts, _searched(page)])
-
-
-def _latencies(fleet: Fleet) -> str:
-    rows = [
-        [name, format_seconds(s) if s else "-", *map(format_seconds, (least, q.p50, q.p95, q.p99))]
-        for name, s, least, q in fleet.latencies
-    ]
-    return table(("", "SLO", "floor", "p50", "p95", "p99"), rows, align="lrrrrr")
-
-
-def _cost(fleet: Fleet) -> str:
-    cached = fleet.dollars_per_million_cached
-    rest = "" if cached is None else f", ${cached:.3f} cached"
-    return (
-        f"cost: ${fleet.dollars_per_million_in:.3f} a million tokens in{rest},"
-        f" ${fleet.dollars_per_million_out:.3f} out; ${fleet.dollars_per_million:.3f} of all"
-    )
-
-
-def _needs(fleet: Fleet) -> str:
-    way, rate = fleet.way, fleet.demand.rate
-    bound = way.bound
-    first = "prompts" if bound.prefill_s > bound.generate_s else "tokens"
-    return (
-        f"binds: {first}; prompts need {rate * bound.prefill_s:.2f} replicas, tokens"
-        f" {rate * bound.generate_s:.2f}, in all at least {way.least_replicas};"
-        f" at most {bound.rows:.0f} rows each, by the {bound.rows_by}"
-    )
-
-
-def _physics(fleet: Fleet) -> str:
-    return (
-        f"floor: {fleet.physics_replicas:.2f} replicas if every step were full and at its roof:"
-        f" you pay {fleet.paid:.2f}x the physics"
-    )
-
-
-def _simulated(fleet: Fleet) -> str:
-    found, broken = fleet.simulation, ", spares broken" if fleet.spare else ""
-    part = ""
-    if found.replicas < fleet.replicas:
-        part = f" (a part of the fleet at its share, {fleet.simulated_rate:.4g} requests/s)"
-    return (
-        f"simulated: {found.good_share:.1%} of {found.num_requests:,} requests within the SLO on"
-        f" {_many(found.replicas, 'replica')}{part}{broken}; {found.busy_share:.0%} busy,"
-        f" {found.mean_rows:.0f} rows per step"
-    )
-
-
-def _first_token(fleet: Fleet) -> Iterator[str]:
-    """What times to the first token rest on, and what the SLO is held to for it."""
-    known, ttft_s = fleet.way.first_token, fleet.demand.slo.ttft_s
-    if fleet.way.calibration and not known:
-        yield "TTFT: too few measured it on such chips; prompts are priced as they slow tokens"
-    elif known:
-        held = format_seconds(fleet.way.held(fleet.demand.slo).ttft_s)
-        slo = f": {held} predicted keeps an SLO of {format_seconds(ttft_s)}"
-        yield trust(known, "TTFT") + (slo if ttft_s < math.inf else "")
-
-
-def _evidence(page: FleetPage) -> Iterator[str]:
-    """What of the layout nobody measured, or which such layout could be cheaper."""
-    best = page.plan.best
-    if best and best.way.unseen:
-        what = ", ".join(best.way.unseen)
-        yield (
-            f"extrapolates: fewer than two measured rows have {what}, so it had to be"
-            f" x{best.way.doubt:.2f} cheaper than others to come first"
-        )
-    new = best and page.plan.found[best.way.setup.on.chip.name].untried
-    if best and new:
-        dollars = (new.least_replicas + best.spare) * new.dollars
-        yield (
-            f"worth measuring: {new.setup.on} {new.setup.layout} could cost ${dollars:,.2f} an hour"
-            f" at least, but fewer than two measured rows have {', '.join(new.unseen)}"
-        )
+    return "\n\n".join([*parts, searched(page.plan)])
 
 
 def _chips(page: FleetPage) -> str:
@@ -214,14 +124,3 @@ def _hours(hours: tuple[Hour, ...]) -> str:
         f"{listed}\nfollowing the rate: ${total:,.2f} in {len(hours)} hours, {saving(hours):.0%}"
         " less than the peak's fleet all the time"
     )
-
-
-def _searched(page: FleetPage) -> str:
-    ways = sum(search.num_ways for search in page.plan.found.values())
-    simulations = sum(search.num_simulations for search in page.plan.found.values())
-    tried = f"{ways:,} ways to serve on {_many(len(page.plan.found), 'kind')} of chip"
-    return f"{tried}, {simulations:,} simulations"
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"

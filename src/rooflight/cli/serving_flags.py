@@ -1,10 +1,8 @@
 """The flags that verbs about serving share: the layout in ways, dtypes, and whose calibration."""
 
-import math
-
 from rooflight.cli.flags import add_choice
 from rooflight.cli.parser import Parser
-from rooflight.hardware.calibration import ANY, ROOFS, Calibration
+from rooflight.hardware.calibration import ANY, ROOFS
 from rooflight.hardware.serving_calibration import shipped_serving
 
 SERVING_LAYOUT = (
@@ -32,14 +30,4 @@ def add_engine(parser: Parser) -> None:
         what="engine",
         default=ANY,
         help="whose calibration to plan with (default any; none: the roofline bound)",
-    )
-
-
-def trust(known: Calibration | None, what: str = "calibrated") -> str:
-    """What the seconds of a step rest on, and how far they are off."""
-    if known is None:
-        return "uncalibrated: the roofline bound; measured engines take 1.5-3x as long"
-    return (
-        f"{what}: engine {known.engine} on {known.chip}, {known.rows} measured rows; held-out"
-        f" median error {known.median_error:.0%}, 80% within x{math.exp(known.spread):.2f}"
     )

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rooflight.cli.serving_flags import trust
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.quantiles import EXACT_UP_TO, RELATIVE_ERROR, Quantiles
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si

@@ -1,12 +1,12 @@
 """Serve, what takes longer: the cheapest fleet for a traffic, as `rooflight plan serve` has it."""
 
 import math
+from dataclasses import replace
 
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import ANY
 from rooflight.hardware.slice import Slice
 from rooflight.plan.serving.fleet.demand import Demand
-from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
@@ -14,7 +14,8 @@ from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.layout import parse_serving_layout
 from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.ui.answer import Answer, Column, Fact, Table, show_dollars, show_seconds
+from rooflight.ui.answer import Answer
+from rooflight.ui.answers.serving import fleet_answer, searched
 from rooflight.ui.browser.serve import FIELDS, ServeInputs, answer, ask
 from rooflight.ui.browser.view import Field, View, ViewQuery
 
@@ -29,42 +30,8 @@ def more(question: ViewQuery) -> Answer:
         return Answer(("Give a rate of requests to see the cheapest fleet that serves it.",))
     asked, demand = ask(question), _demand(question)
     found = _search(question, asked, demand)
-    command = _command(question)
-    searches = found.found.values()
-    if found.best is None:
-        words = f"No fleet of these slices serves it so: {demand}."
-        return Answer((words,), command=command)
-    fleet = found.best
-    return Answer(
-        sentences=(
-            f"{fleet}: {fleet.num_chips:,} chips, ${fleet.dollars_per_hour:,.2f} per hour",
-            f"{demand}. {_needs(fleet)}",
-            f"{sum(s.num_ways for s in searches)} ways to serve,"
-            f" {sum(s.num_simulations for s in searches)} simulations of"
-            f" {_REQUESTS:,} requests; {fleet.simulation.good_share:.1%} met the SLO.",
-        ),
-        facts=(
-            Fact("dollars_per_hour", "an hour", fleet.dollars_per_hour, show_dollars),
-            Fact("replicas", "replicas", fleet.replicas, None, f"and {fleet.spare} spare"),
-            Fact(
-                "dollars_per_million",
-                "a million tokens",
-                fleet.dollars_per_million,
-                show_dollars,
-                f"{show_dollars(fleet.dollars_per_million_in)} in,"
-                f" {show_dollars(fleet.dollars_per_million_out)} out",
-            ),
-            Fact(
-                "paid",
-                "times the physics",
-                fleet.paid,
-                lambda v: f"{v:.2f}",
-                "replicas paid for, over those that catalog rates would need",
-            ),
-        ),
-        tables=(_latencies(fleet),),
-        command=command,
-    )
+    whole = fleet_answer(question.text("model"), found)
+    return replace(whole, sentences=(*whole.sentences, searched(found)), command=_command(question))
 
 
 def _demand(question: ViewQuery) -> Demand:
@@ -102,24 +69,6 @@ def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPla
             _SPARE,
         )
     )
-
-
-def _needs(fleet: Fleet) -> str:
-    bound, rate = fleet.way.bound, fleet.demand.rate
-    first = "prompts" if bound.prefill_s > bound.generate_s else "tokens"
-    return (
-        f"What binds: {first}; prompts need {rate * bound.prefill_s:.2f} replicas, tokens"
-        f" {rate * bound.generate_s:.2f}."
-    )
-
-
-def _latencies(fleet: Fleet) -> Table:
-    columns = (
-        Column("latency", ""),
-        *(Column(f"{n}_s", n, show_seconds) for n in ("slo", "floor", "p50", "p95", "p99")),
-    )
-    rows = tuple((*known, q.p50, q.p95, q.p99) for *known, q in fleet.latencies)
-    return Table("latencies", "Simulated latencies of requests", columns, rows)
 
 
 def _command(question: ViewQuery) -> str:
