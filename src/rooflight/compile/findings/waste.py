@@ -41,7 +41,7 @@ def find_repeated_work(
         # The forward pass of a line may be repeated over an axis and the backward pass over none.
         each = [
             n * devices / wanted[line][name] for name, n in by_name.items() if wanted[line][name]
-        ]
+        ] or [times]  # a function that was exported has other names when it is compiled
         alike = {_axis_of(each_times, axes) for each_times in each if each_times >= _MORE}
         over = alike.pop() if len(alike) == 1 else ""
         yield Finding(

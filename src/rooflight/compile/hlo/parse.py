@@ -7,6 +7,7 @@ does is hang, or return a module whose names lead nowhere.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from rooflight.compile.hlo.instruction import Computation, Instruction, Module
 from rooflight.errors import ParseError
@@ -18,7 +19,7 @@ _NAME = re.compile(r'(\d{1,9}) "(.*)"')
 _ROW = re.compile(r"(\d{1,9}) \{(.*)\}")
 _FIELD = re.compile(r"(\w+)=(\d{1,9})")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3\.\d+[/\\]|<frozen ")
-_OUR_CALL = re.compile(r"rooflight[/\\]compile[/\\]aot[/\\]\w+\.py")  # what lowers a program
+_OUR_CALL = re.compile(r"rooflight[/\\](?:compile[/\\]aot|api)[/\\]\w+\.py")  # lowers programs
 
 
 def is_installed(path: str) -> bool:
@@ -69,7 +70,8 @@ class FrameTables:
             while at in places and len(calls) < len(places):
                 calls.append(places[at])
                 at = self.parents.get(at, 0)
-            own = [place for place in calls if place and not is_installed(place)]
+            program = takewhile(lambda place: not _OUR_CALL.search(place), calls)
+            own = [place for place in program if place and not is_installed(place)]
             lines[frame], callers[frame] = [*(own or calls), ""][:2]
         return lines, callers
 
