@@ -139,7 +139,12 @@ FRAMEWORKS = {
                 "q+k+v+attended",  # save_dot_except_mlp
                 "q+k+v",  # save_qkv_proj
                 "attended",  # save_out_proj
-                "q+k+v+attended_heads",  # custom, as its recipes for TPU7x
+                "q+k+v+attended_heads",  # custom, as its recipes for TPU7x and v5p; so with `fed`
+                "q+k+v+attended_heads+fed",
+                "attended+fed",
+                "fed@host",
+                "k+v+fed@host",
+                "attended_heads+fed@host",
                 "q+k+v+attended@host",
                 "q+k+v@host",  # qkv_proj_offloaded
                 "block",  # full
