@@ -316,7 +316,7 @@ CONFIGS: dict[str, Config] = {
         "n_layer": 96,
         "n_inner": None,
         "n_positions": 2048,
-        "vocab_size": 50257,
+        "vocab_size": 50304,
     },
     "mt-nlg-530b": {
         "model_type": "gpt2",

@@ -22,6 +22,7 @@ from rooflight.models.spec import (
 
 _REQUIRED = ("num-layers", "hidden-size", "num-attention-heads")
 _VOCABULARIES = {"GPT2BPETokenizer": 50_257}
+_PADDED = 128  # what a vocabulary is rounded up to
 _UNKNOWN = 1  # a vocabulary that nobody said
 
 
@@ -37,7 +38,7 @@ def read_model(values: Mapping[str, object]) -> tuple[ModelSpec, list[Loss]]:
     spec = _by_sizes(values, vocab or _UNKNOWN)
     ours = _preset(spec, any_vocab=vocab is None)
     if vocab is not None:
-        return _padded(values, ours or spec)
+        return _padded(values, replace(ours or spec, vocab=vocab))
     if ours is None:
         raise UsageError(
             "the size of the vocabulary is not there: it is in the files of the tokenizer",
@@ -156,7 +157,7 @@ def shape(model: ModelSpec, *, any_vocab: bool = False) -> tuple[object, ...]:
         )
         for b in model.layer_blocks
     )
-    vocab = None if any_vocab else model.vocab
+    vocab = None if any_vocab else -(-model.vocab // _PADDED)  # some files have it padded
     ends = (model.is_tied, model.head_bias, model.num_positions, model.norm.kind)
     return model.d_model, vocab, ends, blocks
 
