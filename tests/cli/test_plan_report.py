@@ -17,6 +17,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import Plan, from_json
+from rooflight.plan.training.memory.framework import FRAMEWORKS
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.search.candidate import Question, price_one
@@ -64,6 +65,20 @@ def test_the_page_says_what_the_terminal_says(case: Case) -> None:
     ]
     others = cells(page, "Why not the others")
     assert [row[2] for row in others] == [a.because for a in plan.alternatives]
+
+
+def test_what_keeps_tensor_parallelism_out_is_said() -> None:
+    """One kv head where the framework splits no queries; a vocabulary that no node divides."""
+    model = replace(load_model("gemma-2b"), vocab=50257)
+    on, framework = parse_slice("v5e:2x2"), FRAMEWORKS["maxtext"]
+    question = Question(model_graph(model), on, 16, 512, DTYPES["bf16"], framework=framework)
+    said = plan_answer(model.title, question, search_training(question, count=1)).notes
+    assert any("maxtext cannot split the model's one kv head" in note for note in said)
+    assert any("pad it to 50,304" in note for note in said)
+    ours = replace(question, graph=model_graph(load_model("gemma-2b")))
+    ours = replace(ours, framework=FRAMEWORKS["rooflight"])
+    said = plan_answer(model.title, ours, search_training(ours, count=1)).notes
+    assert not any("no tensor parallelism" in note for note in said)
 
 
 def test_a_forecast_is_not_said_to_be_a_roofline(case: Case) -> None:

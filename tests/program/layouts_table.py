@@ -23,7 +23,7 @@ DOC = HERE.parents[1] / "docs" / "layouts-checked.md"
 PARTS = ("whole", "staged")
 HEAD = """# Layouts that were run
 
-Every layout that `search.space.patterns` names, on fake CPU devices in fp32, against the same
+Every layout that `search.space.templates` names, on fake CPU devices in fp32, against the same
 program on one device: *gradient* is the largest difference of any gradient of the first step, over
 the largest element of its tensor; *loss* is the largest difference in six steps of training. Both
 must be at most 1e-5. Written by `python tests/program/layouts_table.py`; models are those of

@@ -56,6 +56,7 @@ MODELS = {
     m.name: m
     for m in (
         _model("dense", Block(Attention(8, 4, 8), Mlp(64))),
+        _model("one_kv_head", Block(Attention(8, 1, 8), Mlp(64))),
         _model(
             "pattern",
             Block(_LOCAL, Mlp(64, activation="gelu_tanh"), SANDWICH),

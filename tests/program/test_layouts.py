@@ -20,6 +20,7 @@ LAYOUTS = (
     "fsdp=X,cp=Y",
     "fsdp=X,ulysses=Y",
     "ws=X,tp=Y",
+    "fsdp=X,qtp=Y",
     "fsdp=X,ulysses=Y,tp=Z",
 )
 

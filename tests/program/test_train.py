@@ -39,7 +39,7 @@ def check(model: str, devices: int, which: str) -> int:
     return len(found["layouts"])
 
 
-@pytest.mark.parametrize(("model", "devices"), [("dense", 8), ("moe", 16)])
+@pytest.mark.parametrize(("model", "devices"), [("dense", 8), ("moe", 16), ("one_kv_head", 8)])
 def test_layouts_that_cover_all_pairs_of_schemes_train_as_one_device_does(
     model: str, devices: int
 ) -> None:

@@ -16,6 +16,7 @@ from rooflight.errors import ParseError, ShardingError, UnknownNameError
 Rule = Mapping[str, Axes]  # dim -> axes, outer first
 
 _INNER = ("F", "Fe", "Fs", "K", "N", "V")  # what tensor parallelism splits
+_QUERIES = ("F", "Fe", "Fs", "G", "N", "V")  # and where keys and values stay whole
 _LOSABLE = ("D", "Q", "R", "L")  # what FSDP splits, the first that a weight has
 _COMMA = re.compile(r",(?![^{}]*\})")  # not those inside {data,model}
 
@@ -103,6 +104,7 @@ SCHEMES = {
     "fsdp": _Scheme(("D",), ("B", "C"), ("B", "C"), "data, and weights along D"),
     "tp": _Scheme(_INNER, ("D",), _INNER, "tensor: heads and widths; the stream along D"),
     "sp": _Scheme(_INNER, ("T",), _INNER, "tensor; the stream along the sequence"),
+    "qtp": _Scheme(_QUERIES, ("D",), _QUERIES, "tp by the queries of a kv head, k and v whole"),
     "mp": _Scheme(_INNER, (), _INNER, "tensor; the stream is replicated"),
     "ws": _Scheme(("D",), ("D",), (), "weight-stationary: weights and the stream along D"),
     "cp": _Scheme((), ("T", "C"), ("T", "C"), "context: positions of a sequence"),

@@ -33,6 +33,8 @@ from rooflight.ui.answer import (
 )
 from rooflight.units import format_count, format_seconds, format_si
 
+_SPLIT, _PADDED = 8, 128  # a vocabulary that a node can split; what it is rounded up to
+
 
 def plan_answer(
     title: str,
@@ -58,8 +60,25 @@ def plan_answer(
             *extrapolates(best),
             *_worth(found, best),
             _room(question, best),
+            *_without_tensors(question),
         ),
     )
+
+
+def _without_tensors(question: Question) -> Iterator[str]:
+    """Why tensor parallelism is not among the layouts, and what would change that."""
+    sizes, framework = question.graph.sizes, question.framework
+    if sizes.get("K") == 1 and not framework.splits_queries:
+        yield (
+            f"no tensor parallelism: {framework.name} cannot split the model's one kv head;"
+            " `--framework rooflight` splits its queries, with keys and values on every chip"
+        )
+    if sizes["V"] % _SPLIT:
+        padded = math.ceil(sizes["V"] / _PADDED) * _PADDED
+        yield (
+            f"no tensor parallelism by {_SPLIT}: the vocabulary of {sizes['V']:,} does not divide;"
+            f" pad it to {padded:,}, as training frameworks do"
+        )
 
 
 def _candidates(question: Question, found: Search, compiled: Sequence[str]) -> Table:

@@ -25,7 +25,7 @@ from rooflight.plan.training.forecast.basis import ENGINES, engine_family
 
 EVIDENCE_FILE = Path(calibration.__file__).parent / "calibrations" / "evidence.json"
 _TWICE = 2  # runs: what was measured once may be chance
-_SAME = {"sp": "tp", "mp": "tp", "ulysses": "cp"}  # split the same tensors
+_SAME = {"sp": "tp", "qtp": "tp", "mp": "tp", "ulysses": "cp"}  # split the same tensors
 
 
 @dataclass(frozen=True, slots=True)

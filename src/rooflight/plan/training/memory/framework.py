@@ -64,6 +64,7 @@ class Framework:
     in_step: bool = False  # the stages of a pipeline run in lock step and run their layers again
     data: tuple[str, ...] = ("fsdp=X", "dp=Z", "dp=Z,fsdp=X")  # how it may split sequences
     model: tuple[str, ...] = ("", "sp=Y", "cp=Y", "cp=W,sp=Y")  # and the rest of a layer
+    splits_queries: bool = False  # tensor parallelism beyond one kv head, which every chip has
     plain_fsdp: bool = False  # fsdp goes with tensor parallelism at most
     folds_experts: bool = False  # over any product of the data, context and tensor axes
     max_virtual: int = 1  # chunks of layers a stage may hold; 1 is no interleaving
@@ -101,6 +102,7 @@ FRAMEWORKS = {
             splits_dims=True,
             in_step=True,
             model=("", "sp=Y", "tp=Y", "cp=Y", "ulysses=Y", "cp=W,sp=Y"),
+            splits_queries=True,
             max_virtual=4,
         ),
         Framework(

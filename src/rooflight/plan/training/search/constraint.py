@@ -24,7 +24,7 @@ from rooflight.plan.training.search.space import templates
 from rooflight.plan.training.time.bubble import IN_STEP
 from rooflight.units import parse_count
 
-_ALSO = {"tp": ("tp", "sp")}  # people say tp for both: they split the same weights
+_ALSO = {"tp": ("tp", "sp", "qtp")}  # people say tp for all: they split the same weights
 _AXES = "XYZWVUT"
 _OTHER = ("remat", "microbatches", "schedule", "vp")
 _TIERS = {"node": False, "torus": False, "far": True, "leaf": True, "spine": True, "dcn": True}

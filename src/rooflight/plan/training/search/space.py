@@ -5,6 +5,7 @@ In: a graph, a slice. Out: templates (`Layout`s), each with its `Meshes`. A temp
     data        fsdp=X | dp=Z | dp=Z,fsdp=X
     model       nothing | sp=Y | cp=Y | ulysses=Y | cp=W,sp=Y (not beside two data axes)
                 | tp=Y (beside one data axis and nothing else: it moves the bytes of sp)
+                | qtp=Y for sp=Y and tp=Y in models of one kv head
     experts     nothing | ep over the inner data axis | ep over the axis of sp
     pipeline    nothing | pp=P
 
@@ -16,6 +17,7 @@ switches, orders in which an axis skips part of a node (ranks are counted node b
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations, product
@@ -51,7 +53,7 @@ def templates(graph: Graph, framework: Framework = FRAMEWORKS["rooflight"]) -> I
     routed = any(op.kind == "route" for op in graph.ops)
     texts = [
         ",".join(filter(None, (text, pipeline)))
-        for data, model, pipeline in product(framework.data, framework.model, ("", "pp=P"))
+        for data, model, pipeline in product(framework.data, _model(graph, framework), ("", "pp=P"))
         if not _is_left_out(data, model, pipeline)
         for is_plain in (framework.plain_fsdp and "fsdp" in data,)
         if not (is_plain and (pipeline or "cp" in model))
@@ -61,6 +63,14 @@ def templates(graph: Graph, framework: Framework = FRAMEWORKS["rooflight"]) -> I
     ]
     unique = sorted(dict.fromkeys(texts), key=lambda t: ("pp=" in t, t.count("=")))
     yield from map(parse_layout, unique)
+
+
+def _model(graph: Graph, framework: Framework) -> tuple[str, ...]:
+    """The framework's; what one kv head cannot be split by is split by its queries, if it may."""
+    if not framework.splits_queries or graph.sizes.get("K") != 1:
+        return framework.model
+    split = (re.sub(r"\b[st]p=", "qtp=", m) for m in framework.model if "ulysses" not in m)
+    return tuple(dict.fromkeys(split))
 
 
 def _is_left_out(data: str, model: str, pipeline: str) -> bool:
