@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from rooflight.algebra.notation import parse_tensor
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ParseError
 from rooflight.hardware.calibration import typical_values
@@ -22,6 +23,7 @@ from rooflight.plan.training.forecast.evidence import (
     degrees_of,
     evidence,
     least_context,
+    most_experts,
     reach_of,
     seen_reaches,
 )
@@ -117,6 +119,25 @@ def test_a_tier_and_chunks_can_be_asked_for() -> None:
     assert mine and mine.memory.fits and not found.outside
     assert mine.step_s <= 1.1 * best.step_s  # what was published is near the best
     assert "tp@node" in reach_of(mine.layout, mine.mesh)
+
+
+def test_the_layout_of_palm_is_among_the_best() -> None:
+    """Its 12 chips of tensors share one kv head: the queries are split, keys and values are not."""
+    question = ask("palm-540b", "v4:16x16x12", 2**21, 2048)
+    best = search_training(question, count=1).candidates[0]
+    wanted = parse_constraint("fsdp=256,tp=12", question.graph)
+    found = why_not(question, wanted, best)
+    assert found.candidate and not found.outside and found.candidate.step_s <= 1.02 * best.step_s
+    placed = str(found.candidate.layout.of_weight(parse_tensor("W_q[D,K,G,H]")))
+    assert placed == "W_q[D_X,K,G_Y,H]" and "tp" in degrees_of(best.layout, best.mesh)
+
+
+def test_gpt3_is_split_as_its_published_runs_are() -> None:
+    """MLPerf's on 512 H100: tp=4 in the node, pp=8."""
+    question = ask("gpt3-175b", "h100:8x64", 2048 * 2048, 2048)
+    best = search_training(question, count=1).candidates[0]
+    assert 1 < degrees_of(best.layout, best.mesh)["tp"] <= 8
+    assert "tp@node" in reach_of(best.layout, best.mesh)
 
 
 def test_what_no_run_had_needs_to_win_by_its_interval() -> None:
@@ -234,6 +255,17 @@ def test_context_that_leaves_fewer_tokens_than_measured_is_an_extrapolation() ->
     wanted = parse_constraint("tp=8,pp=16,cp=8,dp=16", question.graph)
     found = why_not(question, wanted, best).candidate
     assert found and "cp of 1024 tokens per chip (4096 measured)" in found.unseen
+    assert counted_seconds(question, found) > found.step_s
+
+
+def test_experts_over_more_ranks_than_measured_are_an_extrapolation() -> None:
+    key = "gpu", "megatron", "experts"
+    assert most_experts(*key) == 64
+    question = ask("gpt-oss-120b", "h100:8x32", 2**22, 4096)
+    best = search_training(question, count=1).candidates[0]
+    assert degrees_of(best.layout, best.mesh)["ep"] <= 64 and not best.unseen
+    found = why_not(question, parse_constraint("dp=256,ep=128", question.graph), best).candidate
+    assert found and "ep of 128 ranks (64 measured)" in found.unseen
     assert counted_seconds(question, found) > found.step_s
 
 

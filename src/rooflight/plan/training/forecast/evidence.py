@@ -144,6 +144,14 @@ def _runs_of(kind: str, framework: str, blocks: str) -> list[MeasuredRun]:
     ]
 
 
+@lru_cache(maxsize=64)
+def most_experts(kind: str, framework: str, blocks: str) -> float:
+    """The most ranks over which two runs spread the experts of a layer."""
+    runs = _runs_of(kind, framework, blocks)
+    ranks = sorted((run.degrees["ep"] for run in runs if "ep" in run.degrees), reverse=True)
+    return ranks[_TWICE - 1] if len(ranks) >= _TWICE else math.inf  # the reach says it all
+
+
 def unseen_of(layout: Layout, mesh: Mesh, seq: int, key: tuple[str, str, str]) -> tuple[str, ...]:
     """What of a layout no run had; nothing where there are no runs to compare with."""
     seen, least = seen_reaches(*key), least_context(*key)
@@ -153,6 +161,9 @@ def unseen_of(layout: Layout, mesh: Mesh, seq: int, key: tuple[str, str, str]) -
     context = degrees_of(layout, mesh).get("cp", 1)
     if context > 1 and seq / context < least:
         unseen.append(f"cp of {seq / context:g} tokens per chip ({least:g} measured)")
+    experts, most = degrees_of(layout, mesh).get("ep", 1), most_experts(*key)
+    if experts > most:
+        unseen.append(f"ep of {experts} ranks ({most:g} measured)")
     return tuple(unseen)
 
 

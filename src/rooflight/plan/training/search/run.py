@@ -20,9 +20,14 @@ from rooflight.costs.choose import TIE
 from rooflight.costs.mesh_sweep import Bools, Floats, Ints
 from rooflight.errors import ModelError, ShardingError
 from rooflight.models.graph.count import training_flops
-from rooflight.models.layout.rules import Layout
+from rooflight.models.layout.rules import Layout, scheme_axes
 from rooflight.plan.training.forecast.constants import MATMUL_CONSTANTS
-from rooflight.plan.training.forecast.evidence import context_axes, least_context, seen_reaches
+from rooflight.plan.training.forecast.evidence import (
+    context_axes,
+    least_context,
+    most_experts,
+    seen_reaches,
+)
 from rooflight.plan.training.forecast.sweep import Forecasts
 from rooflight.plan.training.forecast.works import ForecastSetting, LeastSeconds
 from rooflight.plan.training.memory.count import Memory
@@ -348,6 +353,7 @@ def _doubt(question: Question, points: Points) -> Floats:
     context = points.split(context_axes(points.layout))
     is_new = points.meshes.reaches_beyond(seen)[points.mesh_of]
     is_new = is_new | (context > 1) & (question.seq / context < least_context(*key))
+    is_new = is_new | (points.split(scheme_axes(points.layout).get("ep", ())) > most_experts(*key))
     return np.where(is_new, math.exp(extrapolation_of(question)), 1.0)
 
 
