@@ -18,7 +18,7 @@ from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.constraint import LayoutConstraint, degrees_text, region_of
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import search_training
-from rooflight.units import format_si
+from rooflight.units import format_seconds, format_si
 
 # The framework whose layouts, memory and schedules are nearest to those of a row's software.
 FRAMEWORK_OF: Mapping[str, str] = {
@@ -31,11 +31,20 @@ FRAMEWORK_OF: Mapping[str, str] = {
     "megatron-2021": "megatron",
     "megatron-simumax": "megatron",
     "nanotron": "nanotron",
+    "t5x": "rooflight",
     "torchtitan": "torchtitan",
 }
 ADAPTERS = "adapters only: the planner trains every weight"
 BF16_GRADIENTS = ("16",)
 _SCHEMES = ("fsdp", "dp", "tp", "cp", "ep", "pp")
+_PARTS = {
+    "matmuls": "matmuls and recomputation",
+    "memory": "memory passes",
+    "exposed": "exposed communication",
+    "bubble": "bubble",
+    "update": "update",
+    "fixed": "fixed",
+}
 _OFFLOADED = "qkv_proj_offloaded"
 
 
@@ -55,6 +64,7 @@ class Decision:
     pick: str
     pick_s: float | None
     nearest: str  # the measured run most like the pick
+    differs: str = ""  # what the pick takes more and less time for
 
     @property
     def ratio(self) -> float | None:
@@ -135,7 +145,23 @@ def decide(question: ReplayQuestion) -> Decision:
         degrees_text(pick) if pick else "",
         pick.step_s if pick else None,
         _nearest(pick, planned) if pick else "",
+        difference(published, pick) if published and pick else "",
     )
+
+
+def difference(published: Candidate, pick: Candidate) -> str:
+    """The parts of a step that a pick makes longer or shorter by more than 1 % of what ran."""
+    if published.degrees == pick.degrees and published.micro == pick.micro:
+        same = published.remat.name == pick.remat.name
+        return "" if same else f"remat {pick.remat.name} for {published.remat.name}"
+    before, after = published.forecast.breakdown, pick.forecast.breakdown
+    changes = {name: getattr(after, f"{name}_s") - getattr(before, f"{name}_s") for name in _PARTS}
+    told = [
+        f"{_PARTS[name]} {'-' if change < 0 else '+'}{format_seconds(abs(change))}"
+        for name, change in sorted(changes.items(), key=lambda item: item[1])
+        if abs(change) > 0.01 * published.step_s
+    ]
+    return ", ".join(told) or "no part by more than 1%"
 
 
 def reached(question: ReplayQuestion) -> tuple[Question, Candidate | None, str]:

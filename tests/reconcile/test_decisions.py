@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any  # JSON
 
 import pytest
 
 from rooflight.errors import RooflightError
+from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.question import ReplayQuestion, ask
 from rooflight.measure.published.replay import ask_rows
 from rooflight.measure.published.rows import (
@@ -21,6 +24,7 @@ from rooflight.measure.published.rows import (
     read_rows,
     shipped_rows,
 )
+from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.search.constraint import region_of
 from rooflight.plan.training.search.run import search_training
 from rooflight.units import format_seconds
@@ -31,6 +35,7 @@ from .decisions import (
     FRAMEWORK_OF,
     Decision,
     decide,
+    difference,
     planned_question,
     published_layout,
     reached,
@@ -40,6 +45,68 @@ from .regret import Regret, Tried, group_key, regrets
 ROOT = Path(__file__).parents[2]
 MLPERF = Path(__file__).with_name("mlperf_runs.json")  # rows that nothing was fitted to
 NO_SLOWER = 1.02
+# Runs that people know, of each the newest release.
+KNOWN = {
+    "Llama 3.1 405B, 16,384 H100": "llama3-405b-16384-cp1",
+    "Llama 3.1 405B, 131k tokens, 16,384 H100": "llama3-405b-16384-cp16",
+    "Llama 3.1 405B, 1,024 H100 (Megatron-Bridge)": (
+        "mbridge-26.06-train-llama3.1-405b-h100_sxm-1024-fp8-gbs1536"
+    ),
+    "DeepSeek-V3, 256 B200": "mbridge-26.04.01-train-deepseek3-671b-b200_sxm-256-mxfp8-gbs4096",
+    "Megatron 175B, 64 A100": "korthikanti-gpt3-175B-full",
+    "Megatron 530B, 280 A100": "korthikanti-turing-530B-seqsel",
+    "Megatron 530B, 2,520 A100": "megatron-sc21-530B",
+    "Megatron 1T, 512 A100": "korthikanti-megatron-1T-seqsel",
+    "Megatron 1T, 3,072 A100": "megatron-sc21-1T",
+    "Llama 2 70B, v6e-256": "tpurecipes-trillium-llama2-70b-maxtext",
+    "Llama 3.1 70B, v6e-256": "tpurecipes-trillium-llama3.1-70b-maxtext-v6e-256",
+    "Llama 3.1 405B, v6e-256": "maxtext-tier-llama3.1-405b-tpu_v6e-256",
+    "Llama 3.1 405B, 512 v5p": "tpurecipes-v5p-llama3.1-405b-maxtext",
+    "MaxText 128B, 128 v5p": "maxtext-v5p-128b-1x128",
+    "DeepSeek-V3, 512 v5p": "tpurecipes-v5p-deepseek3-671b-maxtext",
+    "Qwen3 235B, 256 GB300": "mbridge-26.08-train-qwen3-235b-a22b-gb300-256-mxfp8-gbs8192",
+    "Qwen3 235B, 256 H100": "mbridge-26.04.01-train-qwen3-235b-a22b-h100_sxm-256-fp8-gbs8192",
+    "gpt-oss-120b, 64 GB300": "mbridge-26.08-train-gpt-oss-120b-gb300-64-mxfp8-gbs1280",
+    "gpt-oss-120b, 64 H100": "mbridge-26.04.01-train-gpt-oss-120b-h100_sxm-64-bf16-gbs1280",
+    "gpt-oss-120b, 256 TPU7x": "tpurecipes-ironwood-gpt-oss-120b-256-8k-bf16",
+    "Mixtral 8x7B, v6e-256": "tpurecipes-trillium-mixtral-8x7b-maxtext",
+    "Mixtral 8x7B, 256 v5p": "maxtext-tier-mixtral-8x7b-tpu_v5p-256",
+    "Mixtral 8x22B, v6e-256": "maxtext-tier-mixtral-8x22b-tpu_v6e-256",
+    "Kimi K2, 256 GB300": "mbridge-26.06-train-kimi-k2-1t-gb300-256-mxfp8-gbs4096",
+}
+# Runs that no file of rows has: seconds derived from what a report says of the whole.
+DERIVED: dict[str, dict[str, Any]] = {
+    # 180,000 GPU-hours for 10^12 tokens, 15,360 sequences of 4,096 in a step; FP8, DualPipe.
+    "DeepSeek-V3, 2,048 H800": {
+        "id": "deepseek-v3-report",
+        "kind": "train",
+        "source": "report",
+        "engine": "megatron",
+        "model": "deepseek3-671b",
+        "chip": "h800_sxm",
+        "chips": 2048,
+        "layout": {"tp": 1, "pp": 16, "ep": 64, "dp": 128},
+        "batch": {"global_seqs": 15360, "seq_len": 4096},
+        "dtype": {"compute": "fp8"},
+        "measured": {"step_s": 180e3 * 3600 / 1e12 * 15360 * 4096 / 2048},
+    },
+    # 46.2 % MFU on two pods: two replicas, each 12-way tensor and 256-way fully sharded.
+    "PaLM 540B, 6,144 v4": {
+        "id": "palm-540b",
+        "kind": "train",
+        "source": "report",
+        "engine": "t5x",
+        "model": "palm-540b",
+        "chip": "tpu_v4",
+        "chips": 6144,
+        "slices": 2,
+        "layout": {"dp": 2, "fsdp": 256, "tp": 12},
+        "batch": {"global_seqs": 2048, "seq_len": 2048},
+        "dtype": {"compute": "bf16"},
+        "measured": {"mfu": 0.462},
+        "flops": "full attention",
+    },
+}
 # Missed, with reasons in the table: storage that nobody states, adapters, policies of one's own.
 MOST_MISSED = 45
 
@@ -141,7 +208,61 @@ def test_no_published_layout_beats_the_pick() -> None:
     missed = [d for d in found if d.ratio is None and d.missed != ADAPTERS]
     slower = [d for d in found if d.ratio is not None and d.ratio > NO_SLOWER]
     write_figure("decisions.md", "decisions", decisions_text(list(known.values()), found))
+    write_figure("decisions.md", "known", known_text({d.id: d for d in found}))
     assert len(found) >= 619 + 110 and slower == [] and len(missed) <= MOST_MISSED
+
+
+def derived(fields: dict[str, Any]) -> ReplayQuestion:
+    return replace(ask(PublishedRun(fields), {}), engine=fields["engine"])
+
+
+def known_text(decided: dict[str, Decision]) -> str:
+    """Each beside the pick; forecasts are of constants fitted without its fold of rows."""
+    asked = ask_rows(shipped_rows())
+    held_out = cross_validate(asked, "configuration").seconds
+    forecast = {case.id: float(s) for case, s in zip(asked.cases, held_out, strict=True)}
+    for fields in DERIVED.values():
+        decision = decided[fields["id"]] = decide(derived(fields))
+        forecast[decision.id] = decision.published_s or math.nan
+    runs = KNOWN | {title: fields["id"] for title, fields in DERIVED.items()}
+    off = {name: math.log(forecast[name] / decided[name].measured_s) for name in runs.values()}
+    near = sum(abs(error) <= math.log(1.1) for error in off.values())
+    lines = [
+        f"{near} of {len(runs)} forecasts, of constants fitted without the run, are within 10 % of"
+        f" what was measured. {today()}.",
+        "",
+        "| run | what ran | measured | held out | off | pick | times what ran | it takes |",
+        "| --- | --- | ---: | ---: | ---: | --- | ---: | --- |",
+    ]
+    for title, name in runs.items():
+        d = decided[name]
+        times = f"{d.ratio:.2f}" if d.ratio else f"missed: {d.missed}"
+        lines.append(
+            f"| {title} | {d.published} | {format_seconds(d.measured_s)} |"
+            f" {format_seconds(forecast[name])} | {math.expm1(off[name]):+.0%} | {d.pick} |"
+            f" {times} | {d.differs or 'the same'} |"
+        )
+    return "\n".join(lines)
+
+
+def test_runs_that_people_know_are_rows() -> None:
+    assert set(KNOWN.values()) <= {row.id for row in shipped_rows().of(TRAINING)}
+
+
+def test_the_run_of_palm_is_reached_and_near_the_pick() -> None:
+    found = decide(derived(DERIVED["PaLM 540B, 6,144 v4"]))
+    assert found.missed == "" and found.ratio and 0.9 < found.ratio <= NO_SLOWER
+
+
+def test_a_difference_names_the_parts_that_change() -> None:
+    question = planned_question(next(q for q in questions() if q.row.id == "megatron-h100-177B"))
+    one, other = search_training(question, count=2).candidates
+    assert difference(one, one) == ""
+    again = replace(one, remat=REMATS["block"])
+    assert difference(again, one) == f"remat {one.remat.name} for block"
+    bubble = replace(other.forecast.breakdown, bubble_s=other.forecast.breakdown.bubble_s + 99)
+    slower = replace(other, forecast=replace(other.forecast, breakdown=bubble))
+    assert "bubble +" in difference(one, slower)
 
 
 DECIDE = """
