@@ -17,7 +17,9 @@ INFO = f"rooflight-{VERSION}.dist-info"
 METADATA = {f"{INFO}/{n}" for n in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")}
 LICENSE = f"{INFO}/licenses/LICENSE"
 MOST_BYTES = 2_000_000
-KINDS = {".cc", ".css", ".h", ".js", ".json", ".pb", ".svg", ".toml", ".txt", ".txtpb", ".typed"}
+SHELLS = {".bash", ".fish", ".zsh"}
+ASSETS = {".cc", ".css", ".h", ".js", ".json", ".pb", ".svg", ".toml", ".txt", ".txtpb", ".typed"}
+KINDS = ASSETS | SHELLS
 
 
 def package_files() -> dict[str, bytes]:
