@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from device_weights import device_nbytes
 
 from rooflight.models.huggingface.read import model_from_hf
 from rooflight.models.layout.constraints import Constraints
@@ -82,7 +83,7 @@ def main(folder: Path) -> dict[str, int]:
     export_growth, _ = growth(lambda: write(found.params, specs, out))
     return {
         "model": sum(s.nbytes for s in every_spec(specs)),
-        "block": max(s.device_nbytes(constraints) for s in every_spec(specs)),
+        "block": max(device_nbytes(s, constraints) for s in every_spec(specs)),
         "file": FILE_BYTES,
         "files": len(files),
         "import_growth": import_growth,

@@ -17,6 +17,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import optax  # pyright: ignore[reportMissingTypeStubs]
+from device_weights import device_nbytes
 
 from reference_loop import slowness
 from rooflight.dtypes import DTYPES
@@ -70,7 +71,7 @@ def main(
     return {
         "devices": mesh.size,
         "params": sum(s.num_elements for s in every_spec(program.specs)),
-        "device_bytes": sum(s.device_nbytes(constraints) for s in every_spec(program.specs)),
+        "device_bytes": sum(device_nbytes(s, constraints) for s in every_spec(program.specs)),
         "standard_s": 2 * spent / (before + slowness()),
         "peak_bytes": _peak_bytes(),
         "scopes": sorted(

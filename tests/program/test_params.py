@@ -7,6 +7,7 @@ pytest.importorskip("optax")
 
 import jax
 import numpy as np
+from device_weights import device_nbytes
 from program_cases import MODELS, alone, cases
 
 from rooflight.dtypes import DTYPES
@@ -47,7 +48,7 @@ def test_the_parts_of_all_devices_make_up_the_weights(model: str, devices: int) 
         )
         for spec, array in zip(every_spec(specs), arrays, strict=True):
             local = array.sharding.shard_shape(array.shape)
-            assert np.prod(local) * 4 == spec.device_nbytes(constraints), case
+            assert np.prod(local) * 4 == device_nbytes(spec, constraints), case
 
 
 def test_first_values_have_the_spread_that_keeps_matmuls_in_size() -> None:

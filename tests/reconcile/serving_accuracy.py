@@ -26,7 +26,7 @@ from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_calibrate import fit_serving
 from rooflight.measure.published.serving_loop import ServingTable, serving_table
-from rooflight.measure.published.serving_replay import ask_served, ask_silicon, first_token_cases
+from rooflight.measure.published.serving_replay import ask_served, ask_silicon
 from rooflight.measure.published.serving_validation import (
     ACCURACY_FILE,
     FIRST_TOKEN,
@@ -35,6 +35,8 @@ from rooflight.measure.published.serving_validation import (
 )
 from rooflight.measure.published.validation import Accuracy, Replay, accuracy, validate_shipped
 from rooflight.plan.serving.fleet.evidence import EVIDENCE_FILE
+
+from .first_tokens import first_token_cases
 
 
 def main() -> int:

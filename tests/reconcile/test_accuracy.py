@@ -39,6 +39,8 @@ UPDATES = bool(os.environ.get("ROOFLIGHT_UPDATE_GOLDEN"))
 NOISE = 0.005  # of a group's mean error, what rounding and library versions may move
 DIGITS = 5  # of a stored time: far below any error, and the same on every machine
 TRAIN = shipped_validation().of("train")
+NEW = "mlperf-v4.1", "mlperf-v5.0", "mlperf-v5.1", "mbridge-skills", "marin-hero"
+OLD = [r for r in TRAIN if r.source not in NEW]  # rows of `test_mlperf` have bounds of their own
 
 
 @pytest.fixture(scope="module", name="asked")
@@ -69,7 +71,7 @@ def test_at_least_97_percent_of_the_rows_are_answered_and_the_rest_say_why(asked
 
 
 @pytest.mark.parametrize(
-    ("blocks", "median", "mape"), (("dense", 0.05, 0.07), ("experts", 0.10, 0.16))
+    ("blocks", "median", "mape"), (("dense", 0.04, 0.061), ("experts", 0.07, 0.13))
 )
 def test_held_out_errors_of_training(blocks: str, median: float, mape: float) -> None:
     found = accuracy(blocks, [r for r in TRAIN if r.blocks == blocks])
@@ -83,7 +85,7 @@ _ABOVE_7_PERCENT = {"h100_sxm dense": 0.082, "gb300 dense": 0.0702}
 
 @pytest.mark.parametrize(
     "group",
-    [g for g in accuracies(TRAIN, "chip") if g.rows >= 15 and g.group.endswith("dense")],
+    [g for g in accuracies(OLD, "chip") if g.rows >= 15 and g.group.endswith("dense")],
     ids=lambda g: g.group,
 )
 def test_held_out_errors_of_every_chip_with_many_dense_rows(group: Accuracy) -> None:

@@ -23,7 +23,7 @@ from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_calibrate import widened
-from rooflight.measure.published.serving_replay import ask_served, first_token_cases
+from rooflight.measure.published.serving_replay import ask_served
 from rooflight.measure.published.serving_validation import (
     FIRST_TOKEN,
     PER_TOKEN,
@@ -36,6 +36,7 @@ from rooflight.plan.serving.simulate.replay import replayed_model
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s
 from rooflight.plan.serving.step.precision import parse_precision
 
+from .first_tokens import first_token_cases
 from .wrong_rows import shuffled
 
 _ROWS = read_rows(FOLDER / "serving_runs.json")

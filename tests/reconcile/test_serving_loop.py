@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rooflight.hardware.calibration import calibration_constants
 from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, serving_constants
 from rooflight.measure.published.replay import CaseSet
-from rooflight.measure.published.serving_loop import FirstTokenTable, ServingTable, serving_table
+from rooflight.measure.published.serving_loop import ServingTable, serving_table
 from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
-from rooflight.measure.published.serving_replay import first_token_cases, serving_case
+from rooflight.measure.published.serving_replay import serving_case
 from rooflight.measure.published.serving_rows import ServingRow
 from rooflight.plan.serving.simulate.replay import replayed_model
 from rooflight.plan.serving.step.calibrated import (
@@ -22,6 +22,8 @@ from rooflight.plan.serving.step.calibrated import (
     calibrated_prefill_s,
     first_prompt_s,
 )
+
+from .first_tokens import FirstTokenTable, first_token_cases
 
 
 def _question(model: str, *, tp: int, ep: int, isl: int = 1024) -> ServingQuestion:

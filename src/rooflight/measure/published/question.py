@@ -111,8 +111,12 @@ def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
 
 
 def _engine(row: PublishedRun, known: Fields, kind: str) -> str:
-    """The software, and of those releases between which its kernels changed the last before."""
+    """The software, and the release at which its kernels changed; CUDA graphs change them too."""
     engine = str(known.get(f"engine_on_{kind}") or known.get("engine", "unknown"))
+    if own := read_facts("models").get(row.model, {}).get("kernels"):
+        return f"{engine}-{own}"
+    if row.table("flags").get("cuda_graph"):
+        return f"{engine}@graphs"
     release = str(row.fields.get("release") or "")
     versions = [v for v in known.get("versions", ()) if v <= release]
     return f"{engine}@{max(versions)}" if versions else engine

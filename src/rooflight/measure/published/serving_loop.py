@@ -18,14 +18,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rooflight.hardware.calibration import Constant, calibration_constants
-from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, serving_constants
+from rooflight.hardware.calibration import Constant
+from rooflight.hardware.serving_calibration import serving_constants
 from rooflight.plan.serving.step.calibrated import (
     Floats,
     GenerateParts,
     PromptParts,
     Values,
-    first_prompt_s,
     generate_s,
     prompt_s,
 )
@@ -109,30 +108,3 @@ def loop_times(table: ServingTable, values: Values) -> LoopTimes:
         busy = columns.output * token_s
         rows = held * busy / (together * (own_s + step_s) + busy)
     return LoopTimes(token_s, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class FirstTokenTable:
-    """Rows whose time per token is known, priced for their first token."""
-
-    rows: ServingTable
-    token_s: Floats
-
-    @property
-    def constants(self) -> Mapping[str, Constant]:
-        return calibration_constants(FIRST_TOKEN_FOLDER)
-
-    @property
-    def roof(self) -> Values:
-        return {"prefill": 1.0, "request": 0.0, "burst": 0.0}
-
-    def take(self, chosen: npt.NDArray[np.bool_]) -> "FirstTokenTable":
-        return FirstTokenTable(self.rows.take(chosen), self.token_s[chosen])
-
-    def seconds(self, values: Values) -> LoopTimes:
-        """Its own prompt after those of a burst, and where the batch has no room, for a place."""
-        loads = self.rows.loads
-        held = np.minimum(loads.batch, loads.room)
-        own_s = first_prompt_s(self.rows.prompt, values) * (1 + values["burst"] * (held - 1))
-        waits_s = (loads.batch / held - 1) * loads.output * self.token_s
-        return LoopTimes(values["request"] + own_s + self.token_s + waits_s, held)

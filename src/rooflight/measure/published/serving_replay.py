@@ -5,7 +5,6 @@ does not know the one from the other.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -14,12 +13,11 @@ from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.hardware.catalog import load_chip
 from rooflight.measure.published.replay import Case, CaseSet, RefusedRow, Watch
 from rooflight.measure.published.rows import PublishedFile
-from rooflight.measure.published.serving_loop import FirstTokenTable, ServingTable, serving_table
+from rooflight.measure.published.serving_loop import ServingTable, serving_table
 from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_published import ask_published
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
 from rooflight.measure.published.serving_rows import read_serving_rows
-from rooflight.plan.serving.step.calibrated import Floats
 
 KIND = "serve"
 
@@ -32,20 +30,6 @@ def ask_silicon(path: Path, *, watch: Watch | None = None) -> CaseSet:
 def ask_served(rows: PublishedFile, *, watch: Watch | None = None) -> CaseSet:
     """The same for the rows of kind serve of a file of measured runs."""
     return _ask(rows.of((KIND,)), lambda row: ask_published(row, rows.models), watch)
-
-
-def first_token_cases(asked: CaseSet, token_s: Floats) -> CaseSet:
-    """The rows that say their time to the first token, given what is said of a token's.
-
-    Not where prompts are computed by other workers, whose number rows seldom say, nor where the
-    weights leave no room for a second sequence: such a row misstates its GPUs.
-    """
-    table = asked.table
-    assert isinstance(table, ServingTable)
-    chosen = (table.first_s > 0) & (table.loads.is_disaggregated == 0) & (table.loads.room > 1)
-    rows = zip(asked.cases, table.first_s, chosen, strict=True)
-    cases = tuple(replace(case, measured_s=float(s)) for case, s, is_kept in rows if is_kept)
-    return CaseSet(cases, (), FirstTokenTable(table.take(chosen), token_s[chosen]))
 
 
 class _Named(Protocol):

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
-from rooflight.algebra.shapes import device_bytes, ways
 from rooflight.algebra.steps import Step
 from rooflight.dtypes import DTYPES, Dtype, parse_dtype
 from rooflight.models.graph.build import model_graph
@@ -69,17 +68,6 @@ class TensorSpec:
         for step in way:
             value = jax.reshard(value, spec_of(step.output, stacked=stacked))
         return value
-
-    def device_nbytes(self, constraints: Constraints) -> int:
-        """Bytes on one device of the mesh."""
-        stored = constraints.layout.of_weight(self.tensor)
-        sizes = dict(zip(self.tensor.dims, self.shape[-len(self.tensor.dims) :], strict=True))
-        layers = (
-            1
-            if self.times is None
-            else self.times // ways(constraints.layout.stages, constraints.axes)
-        )
-        return layers * device_bytes(stored, sizes, constraints.axes, self.dtype)
 
 
 class Tree(NamedTuple):

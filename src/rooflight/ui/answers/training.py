@@ -69,16 +69,12 @@ def _without_tensors(question: Question) -> Iterator[str]:
     """Why tensor parallelism is not among the layouts, and what would change that."""
     sizes, framework = question.graph.sizes, question.framework
     if sizes.get("K") == 1 and not framework.splits_queries:
-        yield (
-            f"no tensor parallelism: {framework.name} cannot split the model's one kv head;"
-            " `--framework rooflight` splits its queries, with keys and values on every chip"
-        )
+        why = f"{framework.name} cannot split the model's one kv head; `--framework rooflight`"
+        yield f"no tensor parallelism: {why} splits its queries, keys and values on every chip"
     if sizes["V"] % _SPLIT:
         padded = math.ceil(sizes["V"] / _PADDED) * _PADDED
-        yield (
-            f"no tensor parallelism by {_SPLIT}: the vocabulary of {sizes['V']:,} does not divide;"
-            f" pad it to {padded:,}, as training frameworks do"
-        )
+        why = f"the vocabulary of {sizes['V']:,} does not divide; pad it to {padded:,}"
+        yield f"no tensor parallelism by {_SPLIT}: {why}, as training frameworks do"
 
 
 def _candidates(question: Question, found: Search, compiled: Sequence[str]) -> Table:

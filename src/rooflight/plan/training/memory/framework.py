@@ -147,6 +147,7 @@ FRAMEWORKS = {
                 "fed@host",
                 "k+v+fed@host",
                 "attended_heads+fed@host",
+                "attended@host",
                 "q+k+v+attended@host",
                 "q+k+v@host",  # qkv_proj_offloaded
                 "block",  # full
