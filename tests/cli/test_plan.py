@@ -125,14 +125,14 @@ def test_any_degrees_are_understood_or_one_of_our_errors(pairs: list[tuple[str, 
 
 def test_the_page_says_why_a_slower_row_is_first() -> None:
     text = run(shlex.split("plan train llama3-8b --on v5p:2x2x4 --batch 256Ki --seq 4096")).out
-    assert "rows 4-8: forecast faster than a row before, but fewer than two measured runs" in text
+    assert "rows 4, 6-8: forecast faster than a row before, but fewer than two measured" in text
     assert "dp@torus, cp of 2048 tokens per chip (16384 measured)" in text
-    assert "so 22% is added in the ranking" in text
-    text = run(shlex.split("plan train llama3-70b --on h100:8x64 --batch 4Mi --seq 8192")).out
+    assert "so 29% is added in the ranking" in text
+    text = run(shlex.split("plan train llama3-8b --on h100:8x16 --batch 1Mi --seq 8192")).out
     assert (
-        "row 1 comes before row 2, which is forecast 1.5% faster: of forecasts within 2 %" in text
+        "row 1 comes before row 2, which is forecast 1.4% faster: of forecasts within 2 %" in text
     )
-    assert "rows 2-8: too close to row 1 to call: of 91 measured pairs" in text
+    assert "rows 2-8: too close to row 1 to call: of 99 measured pairs" in text
 
 
 def test_rows_that_extrapolate_alike_are_a_tie_and_no_more() -> None:

@@ -248,7 +248,7 @@ def test_what_was_measured_once_is_no_evidence() -> None:
 def test_context_that_leaves_fewer_tokens_than_measured_is_an_extrapolation() -> None:
     """Nobody splits 8,192 tokens over 32 chips; a search that may does not answer so."""
     key = "gpu", "megatron", "dense"
-    assert least_context(*key) == 4096
+    assert [least_context(*key, is_far=is_far) for is_far in (False, True)] == [2048, 4096]
     question = ask("llama3.1-405b", "h100:8x2048", 2**24, 8192)
     best = search_training(question, count=1).candidates[0]
     assert degrees_of(best.layout, best.mesh).get("cp", 1) <= 2 and not best.unseen

@@ -84,7 +84,7 @@ def test_model_parallel_ways_fill_a_node_first() -> None:
 def test_a_release_chooses_the_version_of_an_engine() -> None:
     layout = {"tp": 1, "pp": 1, "dp": 8}
     row = {"source": "megatron-bridge", "chip": "gb200", "chips": 8, "layout": layout}
-    engines = [question(**row, release=release).engine for release in ("26.04.01", "26.08")]
+    engines = [question(**row, release=release).engine for release in ("26.04", "26.08")]
     assert engines == ["megatron@25.09", "megatron@26.06"]
 
 

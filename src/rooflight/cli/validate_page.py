@@ -70,11 +70,11 @@ def _answer(found: Validation, rows: str | None) -> str:
 
 
 def _table(groups: Sequence[Accuracy]) -> str:
-    header, cells = _cells(groups)
+    header, cells = accuracy_cells(groups)
     return table(header, cells, align="l" + "r" * (len(header) - 1))
 
 
-def _cells(groups: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def accuracy_cells(groups: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     has_more = any(g.model_out_mape is not None for g in groups)
     header = _HEADER + (_MORE if has_more else ())
     return header, [_row(g, has_more) for g in groups]
@@ -88,14 +88,6 @@ def _row(g: Accuracy, has_more: bool) -> tuple[str, ...]:
         return cells
     more = (g.model_out_mape, g.source_out_mape)
     return (*cells, *("-" if v is None else f"{v:.1%}" for v in more))
-
-
-def accuracy_markdown(found: Validation, *, by: str) -> str:
-    """The table of training as the documentation shows it."""
-    replays = found.of("train")
-    header, cells = _cells((*accuracies(replays, by), accuracy("all", replays)))
-    lines = [header, ("---", *("--:" for _ in header[1:])), *cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _refused(found: Validation) -> str:
@@ -155,6 +147,6 @@ def _section(kind: str, replays: tuple[Replay, ...]) -> Section:
         )
     ]
     for by in GROUPS:
-        header, cells = _cells((*accuracies(replays, by), accuracy("all", replays)))
+        header, cells = accuracy_cells((*accuracies(replays, by), accuracy("all", replays)))
         body.append(grid(Grid(f"By {by}", header, tuple(cells), "l" + "r" * (len(header) - 1))))
     return Section(kind, title.capitalize(), tuple(body))

@@ -54,7 +54,7 @@ def evidence_text(asked: CaseSet) -> str:
     runs: dict[str, dict[str, object]] = {}
     alike: dict[tuple[object, ...], dict[str, tuple[str, float]]] = {}
     for case in asked.cases:
-        if case.kind == "train":
+        if case.kind == "train" and case.is_whole:
             residual = math.log(case.measured_s / known[case.id].predicted_s)
             likeness = case.source, case.model, case.chip, case.engine, case.chips, case.seq
             split = json.dumps(case.degrees, sort_keys=True)

@@ -46,6 +46,7 @@ class Case:
     seq: int = 1
     degrees: Mapping[str, int] = field(default_factory=dict[str, int])  # by scheme
     reach: frozenset[str] = frozenset()  # how far each scheme goes: tp@node; how a cache is split
+    is_whole: bool = True  # every weight is trained, not adapters alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def _where(run: TrainingRun) -> dict[str, Any]:
         "seq": run.seq,
         "degrees": {name: degree for name, degree in degrees.items() if degree > 1},
         "reach": reach_of(run.layout, run.mesh),
+        "is_whole": not run.freezes_weights,
     }
 
 

@@ -72,9 +72,8 @@ def _without_tensors(question: Question) -> Iterator[str]:
         why = f"{framework.name} cannot split the model's one kv head; `--framework rooflight`"
         yield f"no tensor parallelism: {why} splits its queries, keys and values on every chip"
     if sizes["V"] % _SPLIT:
-        padded = math.ceil(sizes["V"] / _PADDED) * _PADDED
-        why = f"the vocabulary of {sizes['V']:,} does not divide; pad it to {padded:,}"
-        yield f"no tensor parallelism by {_SPLIT}: {why}, as training frameworks do"
+        why = f"no tensor parallelism by {_SPLIT}: the vocabulary of {sizes['V']:,} does not divide"
+        yield f"{why}; pad it to {-(-sizes['V'] // _PADDED) * _PADDED:,}, as training frameworks do"
 
 
 def _candidates(question: Question, found: Search, compiled: Sequence[str]) -> Table:

@@ -80,7 +80,7 @@ def basis_of(chip: Chip, framework: str, *, experts: bool) -> Basis:
 
     >>> from rooflight.hardware.catalog import load_chip
     >>> basis_of(load_chip("h100"), "megatron", experts=False).text
-    '25 measured runs of h100_sxm under megatron'
+    '40 measured runs of h100_sxm under megatron'
     >>> basis_of(load_chip("a100"), "megatron", experts=False).distance
     'chip'
     """

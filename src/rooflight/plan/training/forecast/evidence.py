@@ -127,10 +127,14 @@ def seen_reaches(kind: str, framework: str, blocks: str) -> frozenset[str]:
     return frozenset(reach for reach, count in seen.items() if count >= _TWICE)
 
 
+def _goes_far(reach: Iterable[str], scheme: str) -> bool:
+    return not {f"{scheme}@far", f"{scheme}@dcn"}.isdisjoint(reach)
+
+
 @lru_cache(maxsize=64)
-def least_context(kind: str, framework: str, blocks: str) -> float:
+def least_context(kind: str, framework: str, blocks: str, *, is_far: bool) -> float:
     """The fewest tokens of a sequence per chip that context parallelism left in two runs."""
-    runs = _runs_of(kind, framework, blocks)
+    runs = [r for r in _runs_of(kind, framework, blocks) if _goes_far(r.reach, "cp") == is_far]
     tokens = sorted(run.seq / run.degrees["cp"] for run in runs if "cp" in run.degrees)
     return tokens[_TWICE - 1] if len(tokens) >= _TWICE else 0.0  # the reach says it all
 
@@ -154,10 +158,10 @@ def most_experts(kind: str, framework: str, blocks: str) -> float:
 
 def unseen_of(layout: Layout, mesh: Mesh, seq: int, key: tuple[str, str, str]) -> tuple[str, ...]:
     """What of a layout no run had; nothing where there are no runs to compare with."""
-    seen, least = seen_reaches(*key), least_context(*key)
+    seen, reach = seen_reaches(*key), reach_of(layout, mesh)
     if not seen:
         return ()
-    unseen = sorted(reach_of(layout, mesh) - seen)
+    unseen, least = sorted(reach - seen), least_context(*key, is_far=_goes_far(reach, "cp"))
     context = degrees_of(layout, mesh).get("cp", 1)
     if context > 1 and seq / context < least:
         unseen.append(f"cp of {seq / context:g} tokens per chip ({least:g} measured)")

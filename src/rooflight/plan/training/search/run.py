@@ -26,6 +26,7 @@ from rooflight.plan.training.forecast.evidence import (
     context_axes,
     least_context,
     most_experts,
+    scheme_name,
     seen_reaches,
 )
 from rooflight.plan.training.forecast.sweep import Forecasts
@@ -352,7 +353,10 @@ def _doubt(question: Question, points: Points) -> Floats:
         return np.ones(1)
     context = points.split(context_axes(points.layout))
     is_new = points.meshes.reaches_beyond(seen)[points.mesh_of]
-    is_new = is_new | (context > 1) & (question.seq / context < least_context(*key))
+    far = [points.meshes.goes_far(n) for n in scheme_axes(points.layout) if scheme_name(n) == "cp"]
+    near, beyond = (least_context(*key, is_far=is_far) for is_far in (False, True))
+    least = np.where(far[0][points.mesh_of], beyond, near) if far else near
+    is_new = is_new | (context > 1) & (question.seq / context < least)
     is_new = is_new | (points.split(scheme_axes(points.layout).get("ep", ())) > most_experts(*key))
     return np.where(is_new, math.exp(extrapolation_of(question)), 1.0)
 
