@@ -25,6 +25,9 @@ class RoofCost:
         flops_s = 2e-5 * (decode_rows + prefill_tokens) + 1e-9 * (prefill_kv_tokens + kv_tokens)
         return 1e-3 + max(5e-3 + 2e-8 * kv_tokens, flops_s) + max(0.0, 1e-8 * kv_tokens - 1e-3)
 
+    def late_s(self, *, prefill_tokens: int, prefill_kv_tokens: int) -> float:
+        return 0.0
+
 
 def run(*, quick: bool) -> Iterator[Row]:
     count = QUICK if quick else WHOLE

@@ -187,7 +187,7 @@ def _read_file(path: Path) -> list[Calibration]:
 
 
 def _read(chip: str, table: Mapping[str, Any]) -> Calibration:
-    read = {"values": _renamed(chip, **table["values"]), "sources": tuple(table["sources"])}
+    read: Any = {"values": _renamed(chip, **table["values"]), "sources": tuple(table["sources"])}
     return Calibration(chip, **(dict(table) | read))
 
 
