@@ -273,7 +273,7 @@ class SearchState:
             seen[degrees] = None
             room = self._memory(degrees, chunk, index).headroom_bytes
             key = (chunk.num_axes(index), chunk.splits_tensors_far(index), -room)
-            found = min(found or (key, (number, index)), (key, (number, index)))
+            found = min(found or (key, (number, index)), (key, (number, index)), key=lambda f: f[0])
         assert found is not None, "there is a best one"
         return self._priced(found[1])
 
