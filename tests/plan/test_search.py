@@ -142,7 +142,7 @@ def check_against_everything(seed: int) -> None:
     assert list(map(described, few.candidates)) == list(map(described, whole.candidates[:3]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 21])  # of the last: as simple as each other, 1 % apart
+@pytest.mark.parametrize("seed", [0, 1, 2, 21, 94])  # 21: ties as simple as each other; 94: DCN
 def test_the_search_finds_what_trying_everything_finds(seed: int) -> None:
     check_against_everything(seed)
 

@@ -127,13 +127,14 @@ def _near_and_far(
 
 def _kept_copies(fan: "_Fan", extents: Sequence["_Extent"], copies: int) -> Floats:
     """The part of `copies` that go to different units of a tier, see `traffic.sent_once`."""
-    if copies <= 1 or any(isinstance(e.dim, TorusDim) for e in extents):
+    if copies <= 1:
         return np.ones(1)
-    wide = fan.dim.name not in FAR
-    units = math.prod((e.size for e in extents if wide or e.dim.name in FAR), start=np.ones(1))
+    wide, one = fan.dim.name not in FAR, np.ones(1)
+    rings = math.prod((e.size for e in extents if isinstance(e.dim, TorusDim)), start=one)
+    units = math.prod((e.size for e in extents if wide or e.dim.name in FAR), start=one)
     outside = np.where(units > 1, 1 - 1 / units, 1.0)
     distinct = (units - 1) * (1 - outside**copies) / (copies * outside)
-    return np.where(units > 1, distinct, 1.0)
+    return np.where((units > 1) & (rings == 1), distinct, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +185,7 @@ def _unit(dim: PhysicalDim) -> int:
 
 
 def _launch(fans: list[_Fan], zero: Floats) -> Floats:
-    used = [np.where(f.size > 1, f.dim.launch_s, 0.0) for f in fans]
-    return np.max([zero, *used], axis=0)
+    return np.max([zero, *(np.where(f.size > 1, f.dim.launch_s, 0.0) for f in fans)], axis=0)
 
 
 def _tiers(op: str, nbytes: Floats, extents: list[_Extent]) -> _Tiers:
