@@ -6,7 +6,7 @@ the lengths of sequences: 8k tokens are 8,192.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 
 from rooflight.errors import ParseError, UsageError
@@ -170,6 +170,16 @@ def format_seconds(seconds: float) -> str:
         if abs(seconds) >= step * 0.9995:
             return f"{_significant(seconds / step)} {unit}"
     return "0 s" if seconds == 0 else f"{_significant(seconds * 1e9)} ns"
+
+
+def median(values: Collection[float]) -> float:
+    """The middle one, or the mean of the middle two; `statistics` takes long to import.
+
+    >>> median([3, 1, 2]), median([1, 2, 3, 10])
+    (2.0, 2.5)
+    """
+    ordered, last = sorted(values), len(values) - 1
+    return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
 
 
 def format_count(value: int) -> str:

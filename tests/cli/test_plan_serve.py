@@ -11,6 +11,8 @@ from rooflight.api.serving import plan_serving
 from rooflight.cli.completion import candidates
 from rooflight.cli.verbs import load_verb, verb_parser
 from rooflight.errors import UsageError
+from rooflight.hardware.catalog import load_chip
+from rooflight.plan.serving.fleet.way import hourly_prices
 
 from .command import run
 
@@ -83,9 +85,9 @@ def test_a_promise_that_nobody_keeps_is_a_finding() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--on v6e", "nobody has said what an hour of"),
+        ("--on tpu7x", "nobody has said what an hour of"),
         ("--on this-host --price this-host=1", "does not know the HBM of this host"),
-        ("--price 3", "--price '3' names no chip"),
+        ("--price 3", "no prices of '3'"),
         ("--price v9=3", "v9"),
         ("--percentile 100", "percentile 100"),
         ("--hit-rate 1", "hit rate 1"),
@@ -109,9 +111,23 @@ def test_a_missing_price_is_said_before_any_work() -> None:
     def never(*_: int) -> None:
         raise AssertionError("searched before the price was asked for")
 
-    for on in ("v5e:1x1,v6e:1x1", "v5e,v6e"):
-        with pytest.raises(UsageError, match="nobody has said what an hour of TPU v6e"):
+    for on in ("v5e:1x1,tpu7x:2x2x1", "v5e,tpu7x"):
+        with pytest.raises(UsageError, match="nobody has said what an hour of TPU7x"):
             plan_serving("llama3.2-1b", rate=2, isl=512, osl=64, on=on, watch=never)
+
+
+def test_prices_are_of_the_middle_cloud_or_of_one() -> None:
+    h100, mi300x = load_chip("h100"), load_chip("mi300x")
+    assert h100.dollars_per_hour == sorted(h100.prices.values())[len(h100.prices) // 2]
+    every, spot, gcp = map(hourly_prices, ("on-demand", "spot", "gcp"))
+    assert every["h100"] == h100.dollars_per_hour and spot["h100"] < every["h100"] < gcp["h100"]
+    assert "mi300x" not in gcp and every["mi300x"] == mi300x.dollars_per_hour
+    assert hourly_prices({"": "gcp", "h100": 1.5}) == gcp | {"h100": 1.5}
+    on = "--on h100:1 --dtypes fp8"
+    found = run(shlex.split(f"{TINY} {on} --price aws/spot")).out
+    assert f"${h100.price('aws/spot'):.3g} a chip-hour\n" in found
+    found = run(shlex.split(f"{TINY} {on}")).out
+    assert f"${h100.dollars_per_hour:.3g} a chip-hour, the middle of 5 clouds on 20" in found
 
 
 def test_layouts_that_nobody_measured_are_told() -> None:

@@ -45,7 +45,7 @@ def test_the_book_trains_70b_on_a_pod_in_44_days() -> None:
 
 def test_a_run_by_hand() -> None:
     """One chip of eight does 1e15 x 0.5 a second: 3.6e18 FLOPs take 7200 chip-seconds."""
-    chip = replace(NODE.chip, flops={"bf16": 1e15}, watts=500.0, dollars_per_hour=3.0)
+    chip = replace(NODE.chip, flops={"bf16": 1e15}, watts=500.0, prices={"own": 3.0})
     run = Budget(3.6e18, Terms(replace(NODE, chip=chip), mfu=0.5, mtbf_hours=4.0))
     assert near(run.seconds, 900)
     assert near(run.chip_hours, 2)
@@ -90,7 +90,7 @@ def test_more_chips_are_faster_and_cost_the_same() -> None:
 
 
 def test_what_nobody_states_stays_unknown() -> None:
-    run = Budget(1e24, Terms(parse_slice("v4:4x4x4"), mfu=0.4))
+    run = Budget(1e24, Terms(parse_slice("v3:4x4"), mfu=0.4))
     assert (run.dollars, run.expected_failures) == (None, None)
     assert Budget(1e24, Terms(POD, mfu=0.4)).kwh is None
     with pytest.raises(UsageError, match="no price"):

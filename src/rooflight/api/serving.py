@@ -10,7 +10,7 @@ from rooflight.api.values import Count, Number, slice_of
 from rooflight.batching.request import Policy
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import ANY, ROOFS, Calibration
-from rooflight.hardware.catalog import chip_names, find_chip, load_chip
+from rooflight.hardware.catalog import find_chip
 from rooflight.hardware.slice import Slice
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
@@ -18,7 +18,13 @@ from rooflight.plan.serving.fleet.cost import fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.plan import Watch as SearchWatch
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
-from rooflight.plan.serving.fleet.way import FLEET_POLICIES, FleetPolicy, chip_price, chip_slices
+from rooflight.plan.serving.fleet.way import (
+    FLEET_POLICIES,
+    FleetPolicy,
+    chip_price,
+    chip_slices,
+    hourly_prices,
+)
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
@@ -50,7 +56,7 @@ def plan_serving(
     on: str | Iterable[str | Slice] | None = None,
     layout: str | None = None,
     dtypes: str = "bf16",
-    prices: Mapping[str, Number] | None = None,
+    prices: Mapping[str, Number] | str = "on-demand",
     spare: Count = 1,
     policy: FleetPolicy | None = None,
     engine: str = ANY,
@@ -66,7 +72,8 @@ def plan_serving(
     """The cheapest fleet that serves a model's traffic as promised, on each chip and of all.
 
     `on` has chips, each tried in several sizes, or slices; every chip with a price if left out.
-    Lengths are numbers or distributions such as `1024~0.8`; `prices` are dollars of a chip-hour.
+    Lengths are numbers or distributions such as `1024~0.8`; `prices` are dollars of a chip-hour by
+    chip, or whose: `gcp`, `aws/spot`, or of all clouds the middle one, `on-demand` or `spot`.
 
     >>> asked = {"rate": 2, "isl": 512, "osl": 64, "ttft": "1s", "tpot": "50ms"}
     >>> plan = plan_serving("llama3.2-1b", **asked, on="v5e:1x1", requests=200)
@@ -75,10 +82,7 @@ def plan_serving(
     """
     spec, precision = load_model(model), parse_precision(dtypes)
     at_once = whole("--rows", rows, most=10**5)
-    paid = {
-        load_chip(n).name: positive("--price", p, example="v5e=1.20")
-        for n, p in (prices or {}).items()
-    }
+    paid = hourly_prices(prices)
     question = FleetQuestion(
         spec,
         Demand(
@@ -122,7 +126,7 @@ def _slices(
     """By chip: the slices that were named, or several sizes of a chip; each has a price."""
     found: dict[str, list[Slice]] = {}
     if on is None:
-        on = (n for n in chip_names() if n in prices or load_chip(n).dollars_per_hour is not None)
+        on = prices
     for word in on.split(",") if isinstance(on, str) else on:
         chip = find_chip(word.strip()) if isinstance(word, str) else None
         if chip is None:

@@ -164,7 +164,7 @@ _UNITS = {
     "flops": "FLOP/s",
     "flops_sparse": "FLOP/s",
     "watts": "W",
-    "dollars_per_hour": "USD/h",
+    "prices.gcp": "USD/h",
 }
 
 

@@ -171,7 +171,8 @@ def _activation(e: Entry) -> Derivation:
 
 
 def _flops_per_dollar(e: Entry) -> Derivation:
-    terms = Terms(slice_of(e), mfu=1.0)
+    own = e.number("dollars_per_hour") if "dollars_per_hour" in e.inputs else None
+    terms = Terms(slice_of(e), mfu=1.0, price=own)
     bought, price = terms.flops_per_dollar, terms.dollars_per_chip_hour
     assert bought is not None and price is not None, f"{e.id}: no price"
     lines = (Line("peak", terms.flops_per_s, "FLOP/s"), Line("price", price, "USD/h"))

@@ -71,6 +71,8 @@ def unit_of(fact: str) -> str:
     """
     if fact.startswith("flops."):
         return "FLOP/s"
+    if "prices." in fact:
+        return "$/h"
     return next((unit for end, unit in _UNITS.items() if fact.endswith(end)), "")
 
 

@@ -15,7 +15,7 @@ from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.ui.text.table import table
-from rooflight.units import format_si
+from rooflight.units import format_si, median
 
 HELP = "the hardware catalog: every chip, or every fact of one chip with its source"
 
@@ -111,8 +111,15 @@ def _row(name: str, facts: Facts) -> tuple[str, ...]:
         f"{rate / hbm_rate:.0f}" if rate and hbm_rate else "-",
         _show(_fastest(facts, "torus.link_bytes_per_s", "switched.chip_egress_bytes_per_s")),
         _pod(facts),
-        f"{_fastest(facts, 'dollars_per_hour') or '-'}",
+        _price(facts),
     )
+
+
+def _price(facts: Facts) -> str:
+    """The middle one of the clouds' prices on demand, as `Chip.dollars_per_hour` has it."""
+    asked = [cast(float, facts[n]) for n in facts if n.startswith("prices.")]
+    asked = [cast(float, facts[n]) for n in facts if n == "dollars_per_hour"] or asked
+    return f"{median(asked):.3g}" if asked else "-"
 
 
 def _fastest(facts: Facts, *names: str) -> float | None:

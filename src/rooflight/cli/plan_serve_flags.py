@@ -6,7 +6,6 @@ from pathlib import Path
 from rooflight.cli.flags import add_choice
 from rooflight.cli.parser import Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
-from rooflight.errors import ParseError
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
@@ -51,8 +50,9 @@ def add_hardware(parser: Parser) -> None:
     parser.add_argument(
         "--price",
         action="append",
-        metavar="CHIP=DOLLARS",
-        help="of a chip-hour, instead of the catalog's; again for another chip",
+        metavar="PRICE",
+        help="of a chip-hour: h100=2.50, again for another chip; or what a cloud asks by the"
+        " catalog: gcp, aws/spot; or the middle one of the clouds: on-demand (default), spot",
     )
     parser.add_argument(
         "--spare", default="1", help="slices that may be broken meanwhile (default 1)"
@@ -95,14 +95,9 @@ def add_serving_questions(parser: Parser) -> None:
 
 
 def prices_of(words: Sequence[str]) -> dict[str, str]:
-    """Dollars of a chip-hour by chip."""
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, dollars = word.partition("=")
-        if not equals:
-            raise ParseError(f"--price {word!r} names no chip", hint="write --price v5e=1.20")
-        found[name] = dollars
-    return found
+    """Dollars of a chip-hour by chip; without a chip, whose prices the others have."""
+    split = (word.rpartition("=") for word in words)
+    return {name: dollars for name, _, dollars in split}
 
 
 def rates_of(words: str) -> list[float]:

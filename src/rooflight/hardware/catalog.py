@@ -87,7 +87,7 @@ class _ChipFile:
         self.used: dict[str, Source] = {}
 
     def chip(self) -> Chip:
-        number, whole = self._number, self._whole
+        number, whole, need, facts = self._number, self._whole, self._need, self.facts
         chip = Chip(
             name=self.path.stem.lower(),
             title=str(self.table.get("title", self.path.stem)),
@@ -104,7 +104,8 @@ class _ChipFile:
             pcie_bytes_per_s=number("pcie_bytes_per_s"),
             host_shape=self._shape("host_shape") or (1,),
             dcn_bytes_per_s_per_host=number("dcn_bytes_per_s_per_host"),
-            dollars_per_hour=number("dollars_per_hour"),
+            prices=self._prices(),
+            spot_prices={n: need(f"spot_prices.{n}") for n in self._section(facts, "spot_prices")},
             torus=self._torus(),
             switched=self._switched(),
             detail=self._detail(),
@@ -194,6 +195,16 @@ class _ChipFile:
 
     def _detail(self) -> dict[str, float]:
         return {name: self._need(f"detail.{name}") for name in self._section(self.facts, "detail")}
+
+    def _prices(self) -> dict[str, float]:
+        """By cloud, `dollars_per_hour` the middle one; or that is a fact of the file, and alone."""
+        own = self._number("dollars_per_hour")
+        if own is not None:
+            return {"own": own}
+        found = {n: self._need(f"prices.{n}") for n in self._section(self.facts, "prices")}
+        for name in found:
+            self.used["dollars_per_hour"] = self.used[f"prices.{name}"]
+        return found
 
     def _matrix_unit(self) -> MatrixUnit | None:
         if "matrix_unit" not in self.facts:

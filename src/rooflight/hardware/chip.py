@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
+from rooflight.units import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,30 @@ class Chip:
     pcie_bytes_per_s: float | None
     host_shape: tuple[int, ...]
     dcn_bytes_per_s_per_host: float | None
-    dollars_per_hour: float | None
+    prices: Mapping[str, float] = field(hash=False)  # dollars of a chip-hour on demand, by cloud
     torus: TorusSpec | None = None
     switched: SwitchedSpec | None = None
     detail: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    spot_prices: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
     sources: Mapping[str, Source] = field(default_factory=dict[str, Source], hash=False)
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """What the middle one of the clouds asks, on demand."""
+        return self.price("on-demand")
+
+    def price(self, offer: str) -> float | None:
+        """Dollars of a chip-hour: at a cloud (`gcp`, `gcp/spot`), or of all, `on-demand` or `spot`.
+
+        >>> from rooflight.hardware.catalog import load_chip
+        >>> load_chip("v5e").price("gcp"), load_chip("v5e").price("lambda")
+        (1.2, None)
+        """
+        cloud, _, kind = offer.rpartition("/") if offer.endswith("spot") else (offer, "", "")
+        prices = self.spot_prices if kind else self.prices
+        if cloud in ("", "on-demand"):
+            return median(prices.values()) if prices else None
+        return prices.get(cloud)
 
     def source_of(self, fact: str) -> Source | None:
         """The source of a catalog fact, by its name in the file (`hbm_bytes`, `flops.bf16`)."""

@@ -65,9 +65,15 @@ def _latencies(fleet: Fleet) -> Table:
 def _cost(fleet: Fleet) -> str:
     cached = fleet.dollars_per_million_cached
     rest = "" if cached is None else f", ${cached:.3f} cached"
+    chip, paid = fleet.way.setup.on.chip, fleet.dollars_per_hour / fleet.num_chips
+    source = chip.source_of("dollars_per_hour")
+    where = ""
+    if source and math.isclose(paid, chip.dollars_per_hour or 0):
+        where = f", the middle of {many(len(chip.prices), 'cloud')} on {source.checked}"
     return (
         f"cost: ${fleet.dollars_per_million_in:.3f} a million tokens in{rest},"
-        f" ${fleet.dollars_per_million_out:.3f} out; ${fleet.dollars_per_million:.3f} of all"
+        f" ${fleet.dollars_per_million_out:.3f} out; ${fleet.dollars_per_million:.3f} of all;"
+        f" ${paid:.3g} a chip-hour{where}"
     )
 
 

@@ -8,7 +8,7 @@ from rooflight.hardware.calibration import ANY
 from rooflight.hardware.slice import Slice
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
-from rooflight.plan.serving.fleet.way import FLEET_POLICIES
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, hourly_prices
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
@@ -61,7 +61,7 @@ def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPla
             demand,
             slices,
             parse_precision(question.text("dtypes")),
-            {} if asked.price is None else dict.fromkeys(slices, asked.price),
+            hourly_prices({} if asked.price is None else dict.fromkeys(slices, asked.price)),
             FLEET_POLICIES,
             [parse_serving_layout(layout)] if layout else (),
             ANY,

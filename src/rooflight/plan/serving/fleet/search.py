@@ -34,7 +34,7 @@ class FleetQuestion:
     demand: Demand
     slices: Mapping[str, Sequence[Slice]]  # by chip
     precision: Precision
-    prices: Mapping[str, float]  # of a chip-hour, where not the catalog's
+    prices: Mapping[str, float]  # of a chip-hour
     policies: Sequence[FleetPolicy]
     layouts: Sequence[ServingLayout]  # none: all that could be
     engine: str | None  # whose calibration; None is the roofs'

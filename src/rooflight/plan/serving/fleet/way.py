@@ -13,6 +13,7 @@ from typing import Literal
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import Calibration
+from rooflight.hardware.catalog import chip_names, load_chip
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
@@ -29,6 +30,7 @@ from rooflight.plan.serving.step.layout import ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
+from rooflight.units import positive
 
 FleetPolicy = Literal["continuous", "disaggregated"]
 FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "disaggregated")
@@ -209,9 +211,25 @@ def transfer_of(setup: Setup) -> Transfer | None:
         return None
 
 
+def hourly_prices(prices: Mapping[str, float | str] | str) -> dict[str, float]:
+    """Dollars of a chip-hour of every chip that has a price; own ones come before the catalog's."""
+    offer = prices if isinstance(prices, str) else str(prices.get("", "on-demand"))
+    asked = ((name, load_chip(name).price(offer)) for name in chip_names())
+    found = {name: dollars for name, dollars in asked if dollars is not None}
+    if not found:
+        clouds = sorted({cloud for name in chip_names() for cloud in load_chip(name).prices})
+        raise UsageError(
+            f"the catalog has no prices of {offer!r}",
+            hint=f"write v5e=1.20, on-demand, spot, or gcp or gcp/spot, of {', '.join(clouds)}",
+        )
+    own = {} if isinstance(prices, str) else {n: p for n, p in prices.items() if n}
+    given = {load_chip(n).name: positive("--price", p, example="v5e=1.20") for n, p in own.items()}
+    return found | given
+
+
 def chip_price(chip: Chip, prices: Mapping[str, float]) -> float:
-    """Dollars of a chip-hour: as given, else by the catalog, which says from where and when."""
-    price = prices.get(chip.name, chip.dollars_per_hour)
+    """Dollars of a chip-hour; a price that nobody states is asked for before any work."""
+    price = prices.get(chip.name)
     if price is None:
         raise UsageError(
             f"nobody has said what an hour of {chip.title} costs",
