@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli.profile_page import answer, tables
+from rooflight.cli.profile import answer, tables
 from rooflight.errors import UsageError
 from rooflight.measure.trace.host_gaps import host_gaps
 from rooflight.measure.trace.overlap import overlaps

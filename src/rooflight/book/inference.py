@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of, slice_of
 from rooflight.book.entry import Entry, Value
-from rooflight.book.law import root
-from rooflight.book.layer import BookLayer, on_a_cube
+from rooflight.book.layer import BookLayer, on_a_cube, root
 from rooflight.book.models import model_of
 from rooflight.costs.roofline import attention_intensity, critical_batch, hiding_intensity
 from rooflight.dtypes import DTYPES
@@ -16,9 +15,8 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import count_params, kv_bytes_per_token
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.simulate.load import prefill_load
-from rooflight.plan.serving.step.speculative import Speculation
 from rooflight.plan.serving.step.time import ServingStepTime
-from rooflight.plan.serving.step.totals import Totals, generate_ways
+from rooflight.plan.serving.step.totals import Speculation, Totals, generate_ways
 
 _LONGEST = 10**6  # positions; no prompt of the book comes near
 _DTYPES = {  # of weights, activations and matmuls, by the names of the values

@@ -11,8 +11,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_layer
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, whole
 

@@ -11,9 +11,8 @@ from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ChipUsage, ServingMemory
-from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
 from rooflight.units import format_si, whole
 

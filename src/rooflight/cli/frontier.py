@@ -12,8 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
 from rooflight.ui.text.table import table

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rooflight.cli.candidate_page import candidate_document, short_text
+from rooflight.cli.why_not_page import candidate_document, short_text
 from rooflight.plan.training.questions.scaling import BENDS, Scaling, ScalingPoint, Smallest
 from rooflight.plan.training.search.constraint import degrees_text
 from rooflight.ui.browser.plan_pictures import lost

@@ -10,7 +10,7 @@ from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_plot
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
-from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.ui.svg.shard import ShardPicture, shard_svg, shard_text
 from rooflight.ui.text.terminal import within

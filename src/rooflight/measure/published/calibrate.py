@@ -107,3 +107,26 @@ def calibration_files(calibrations: Sequence[Calibration]) -> Mapping[str, str]:
     for one in calibrations:
         chips.setdefault(one.chip, []).append(one)
     return {f"{chip}.toml": calibration_text(ones) for chip, ones in sorted(chips.items())}
+
+
+def fit_serving(asked: CaseSet, *, made: str) -> tuple[Calibration, ...]:
+    """Fits every chip, engine and kind of model that has rows, and what they are drawn to."""
+    return widened(fit_calibrations(asked, made=made), asked)
+
+
+def widened(calibrations: Sequence[Calibration], asked: CaseSet) -> tuple[Calibration, ...]:
+    """The same with the spread of wide calibrations taken from all rows that they stand for."""
+    kinds = {case.chip_kind for case in asked.cases}
+    return tuple(_widened(one, asked) if one.chip in kinds else one for one in calibrations)
+
+
+def _widened(one: Calibration, asked: CaseSet) -> Calibration:
+    members = np.array([_stands_for(one, case) for case in asked.cases])
+    said = asked.table.take(members).seconds(one.values).total
+    residuals = np.abs(np.log(asked.measured_s[members] / said))
+    return replace(one, spread=max(one.spread, float(np.quantile(residuals, COVERS))))
+
+
+def _stands_for(one: Calibration, case: Case) -> bool:
+    alike = (case.chip_kind, case.blocks) == (one.chip, one.blocks)
+    return alike and one.engine in (ANY, case.engine)

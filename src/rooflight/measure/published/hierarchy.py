@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rooflight.hardware.calibration import ANY, DENSE, EXPERTS
-from rooflight.measure.published.fit import fit_values
-from rooflight.measure.published.priced_table import PricedTable, typical_of
+from rooflight.measure.published.fit import PricedTable, fit_values, typical_of
 from rooflight.measure.published.replay import KERNEL, Case, CaseSet
 from rooflight.plan.training.forecast.calibrated import Floats, Values
 

@@ -3,11 +3,12 @@
 Records only; `read` makes them, `table`, `overlap` and `host_gaps` read them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from rooflight.hardware.chip import Chip
 from rooflight.measure.trace.classify import OpClass
 from rooflight.measure.trace.events import Events
 from rooflight.measure.trace.intervals import SECONDS
@@ -102,3 +103,11 @@ class Trace:
     path: Path
     devices: tuple[TraceDevice, ...]
     threads: tuple[Thread, ...]
+
+
+def under_roof(trace: Trace, chip: Chip, *, dtype: str = "bf16") -> Trace:
+    """The same trace, every device held to the peak of a chip at a dtype and to its memory."""
+    used = chip.matmul_dtype(dtype)
+    roof = Peaks(chip.peak_flops(used), chip.hbm_bytes_per_s, f"{chip.title}, {used}")
+    devices = tuple(replace(device, roof=roof) for device in trace.devices)
+    return replace(trace, devices=devices)
