@@ -91,11 +91,6 @@ def _gain_of_adding_in_switches(e: Entry) -> Derivation:
     return Derivation({"predicted": plain / sharp - 1}, lines)
 
 
-def _tier_rates(time: NetworkTime) -> dict[str, float]:
-    """Bytes of the array a second that each tier lets through."""
-    return {tier.name: time.nbytes / tier.bandwidth_s for tier in time.tiers}
-
-
 def _bandwidth_of_levels(e: Entry) -> Derivation:
     """Each level by itself, as the outermost of a group; the book's lowest is of one unit of 32."""
     mesh, axes, nbytes = mesh_of(e), e.text("axes"), e.number("nbytes")
@@ -109,7 +104,8 @@ def _bandwidth_of_levels(e: Entry) -> Derivation:
 
 
 def _bandwidth_of_two_nodes(e: Entry) -> Derivation:
-    rates = _tier_rates(on_axes(e, "all_gather"))
+    time = on_axes(e, "all_gather")
+    rates = {tier.name: time.nbytes / tier.bandwidth_s for tier in time.tiers}
     values = {"node_level": rates["node"], "leaf_level": rates["leaf"]}
     return Derivation(values, fan_lines(mesh_of(e), e.text("axes")))
 

@@ -71,7 +71,10 @@ def run(args: Namespace) -> int:
         print_json("profile", shown)
         return 0
     show(text)
-    _suggest(args, trace)
+    if not args.path:
+        suggest("rooflight profile FOLDER, after: with jax.profiler.trace(FOLDER): step(...)")
+    elif all(device.roof.flops_per_s is None for device in trace.devices):
+        suggest(f"rooflight profile {args.path} --on CHIP")
     return 0
 
 
@@ -80,13 +83,6 @@ def _read(args: Namespace, path: str | None) -> Trace:
     if args.on:
         trace = under_roof(trace, parse_slice(args.on).chip, dtype=parse_dtype(args.dtype).name)
     return trace
-
-
-def _suggest(args: Namespace, trace: Trace) -> None:
-    if not args.path:
-        suggest("rooflight profile FOLDER, after: with jax.profiler.trace(FOLDER): step(...)")
-    elif all(device.roof.flops_per_s is None for device in trace.devices):
-        suggest(f"rooflight profile {args.path} --on CHIP")
 
 
 def answer(trace: Trace, table: StepTable, flights: Sequence[Overlap]) -> str:

@@ -67,7 +67,9 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     file = args.rows or args.silicon
-    found = _found(args.rows, args.silicon)
+    given = [_replay(Path(args.rows))] if args.rows else []
+    given += [_replay_silicon(Path(args.silicon))] if args.silicon else []
+    found = joined_validations(given) if given else shipped_validation()
     if args.html:
         write_file(args.html, validation_report(found, rows=file), flag="--html")
     if args.json:
@@ -78,13 +80,6 @@ def run(args: Namespace) -> int:
     if not file and not args.html:
         suggest("rooflight validate --html accuracy.html")
     return 0
-
-
-def _found(rows: str | None, silicon: str | None) -> Validation:
-    """Both files where both are given."""
-    given = [_replay(Path(rows))] if rows else []
-    given += [_replay_silicon(Path(silicon))] if silicon else []
-    return joined_validations(given) if given else shipped_validation()
 
 
 def _replay(path: Path) -> Validation:

@@ -68,7 +68,8 @@ def axes_by_key(framework: FrameworkSpec, roles: Roles) -> tuple[dict[str, Axes]
     found: dict[str, Axes] = {}
     losses: list[Loss] = []
     for axis, schemes in roles.schemes.items():
-        what = _written(axis, schemes)
+        name = axis if len(axis) == 1 else f"{{{axis}}}"
+        what = ",".join(f"{scheme}={name}" for scheme in sorted(schemes)) or f"mesh axis {axis}"
         row = framework.axis_row(schemes)
         if row is None:
             because = f"{framework.title} has no such axis; nothing is written for its"
@@ -78,11 +79,6 @@ def axes_by_key(framework: FrameworkSpec, roles: Roles) -> tuple[dict[str, Axes]
         for key in row.keys:
             found[key] = (*found.get(key, ()), axis)
     return found, losses
-
-
-def _written(axis: str, schemes: frozenset[str]) -> str:
-    name = axis if len(axis) == 1 else f"{{{axis}}}"
-    return ",".join(f"{scheme}={name}" for scheme in sorted(schemes)) or f"mesh axis {axis}"
 
 
 def policies(framework: FrameworkSpec, plan: Plan, roles: Roles) -> tuple[Settings, list[Loss]]:

@@ -185,7 +185,7 @@ class _Shape:
 
 def read_program(data: Data, start: int, stop: int) -> dict[str, ProtoInstruction]:
     """HloProto: module 1. HloModuleProto: computations 3, stack frames 17."""
-    modules = _inner(data, start, stop, 1)
+    modules = [f for f in fields(data, start, stop) if f.number == 1 and f.wire == BYTES]
     if not modules:
         return {}
     parts = _bytes(data, modules[0])
@@ -267,10 +267,6 @@ def _traffic(one: _Raw, by_id: Mapping[int, _Raw]) -> int | None:
         return None
     inputs = [by_id[number].shape for number in one.operands if number in by_id]
     return one.shape.nbytes + sum(shape.nbytes for shape in inputs if shape)
-
-
-def _inner(data: Data, start: int, stop: int, number: int) -> list[WireField]:
-    return [f for f in fields(data, start, stop) if f.number == number and f.wire == BYTES]
 
 
 def _computation(data: Data, found: WireField) -> tuple[int, list[_Raw]]:

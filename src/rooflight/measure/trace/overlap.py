@@ -46,7 +46,8 @@ def overlaps(trace: Trace, *, step: str | None = None) -> tuple[Overlap, ...]:
         if not chosen:
             continue
         steps += len(chosen)
-        cover = _computing(device.work)
+        waits = np.array([bool(_HALVES.search(op.name)) for op in device.work.ops], dtype=np.bool_)
+        cover = spans_of(device.work, (ranks(device.work) == 0) & ~waits[device.work.which])
         for kind in (ALL, *COLLECTIVES):
             seconds = _flown(device, kind, windows, cover)
             if seconds[0]:
@@ -55,11 +56,6 @@ def overlaps(trace: Trace, *, step: str | None = None) -> tuple[Overlap, ...]:
         Overlap(kind, float(flown) / steps, float(hidden) / steps)
         for kind, (flown, hidden) in totals.items()
     )
-
-
-def _computing(work: Timeline) -> tuple[I64, I64]:
-    waits = np.array([bool(_HALVES.search(op.name)) for op in work.ops], dtype=np.bool_)
-    return spans_of(work, (ranks(work) == 0) & ~waits[work.which])
 
 
 def _flown(device: TraceDevice, kind: str, windows: I64, cover: tuple[I64, I64]) -> F64:

@@ -96,7 +96,7 @@ def rules(layout: ServingLayout, model: ModelSpec, phase: Phase) -> Layout:
     A prefill leaves the cache split by heads: one prompt has no batch to split.
     """
     cut = [(name, in_experts) for name, size, in_experts in _cut(layout, model) if size > 1]
-    axes = {letter: _named(cut, letter) for letter in "PWRXZY"}
+    axes = {letter: tuple(name for name, _ in cut if name[0] == letter) for letter in "PWRXZY"}
     tokens, tensor = axes["R"] + axes["X"], axes["Y"] + axes["Z"]
     experts = [name for name, in_experts in cut if in_experts]
     others = tuple(name for name, in_experts in cut if not in_experts and name[0] in "RXZY")
@@ -129,10 +129,6 @@ def _kept(axes: dict[str, Axes], kv: KvSplit) -> Rule:
     if kv == "batch":
         return {**whole, "B": axes["X"] + axes["Z"]}
     return {**whole, "S": axes["Z"]}
-
-
-def _named(cut: list[tuple[str, bool]], letter: str) -> Axes:
-    return tuple(name for name, _ in cut if name[0] == letter)
 
 
 def _cut(layout: ServingLayout, model: ModelSpec) -> Iterator[tuple[str, int, bool]]:

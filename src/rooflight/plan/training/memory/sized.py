@@ -90,11 +90,6 @@ def _whole_stage(job: Job, runs: Iterable[tuple[int, Sequence[Gathered]]]) -> in
     return weights + weights * _F32.nbytes(1) // job.recipe.compute.nbytes(1)
 
 
-def loss_bytes(on: OnChip, template: Template) -> int:
-    """Logits and what is made of them until their gradient is there."""
-    return sum(on.nbytes(template.logits, dtype) for dtype in loss_dtypes(on.job))
-
-
 def loss_dtypes(job: Job) -> tuple[Dtype, ...]:
     """Dtypes of the arrays as large as the logits that are in memory together."""
     framework = job.framework
@@ -156,7 +151,7 @@ def size_up(job: Job) -> BlockBytes:
         },
         on.total(template.head_saved),
         sum(on.nbytes(p.weight, job.recipe.compute) for p in template.head_matmuls),
-        loss_bytes(on, template),
+        sum(on.nbytes(template.logits, dtype) for dtype in loss_dtypes(on.job)),
     )
 
 
