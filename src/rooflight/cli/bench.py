@@ -98,8 +98,7 @@ def _drive(
 ) -> tuple[Measured, Dialect]:
     if find_spec("aiohttp") is None:
         raise MissingExtraError(
-            "driving a server needs aiohttp, which is not installed",
-            hint=install("bench"),
+            "driving a server needs aiohttp, which is not installed", hint=install("bench")
         )
     from rooflight.measure.load.drive import drive
 

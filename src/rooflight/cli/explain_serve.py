@@ -35,7 +35,7 @@ def configure(parser: Parser) -> None:
     add_dtypes(parser)
     parser.set_examples(
         "rooflight explain serve llama3-70b --layout tp=16,kv=batch --on v5e:4x4"
-        " --dtypes int8 --sequences 32 --seq 8192 --part attention",
+        " --dtypes int8 --sequences 32 --seq 8192 --part attention"
     )
 
 

@@ -20,11 +20,7 @@ from rooflight.plan.training.questions.fixes import UNKNOWNS, Fit, Fix
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, format_si
 
-_NEVER = {
-    "batch": "AT ANY BATCH",
-    "seq": "AT ANY SEQ",
-    "chips": "ON ANY NUMBER OF CHIPS",
-}
+_NEVER = {"batch": "AT ANY BATCH", "seq": "AT ANY SEQ", "chips": "ON ANY NUMBER OF CHIPS"}
 
 HELP = "whether a training step fits into a chip's memory, by component"
 

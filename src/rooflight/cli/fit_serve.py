@@ -46,10 +46,7 @@ def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
     memory = ServingMemory(
-        model,
-        parse_slice(args.on),
-        parse_serving_layout(args.layout),
-        parse_precision(args.dtypes),
+        model, parse_slice(args.on), parse_serving_layout(args.layout), parse_precision(args.dtypes)
     )
     seq = parse_seq(args.seq)
     batch = max(memory.most_sequences(seq), 1) if args.solve == "batch" else _sequences(args)

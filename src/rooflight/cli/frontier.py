@@ -228,17 +228,13 @@ def _picture(answer: FrontierReport) -> str:
     reached = {str(p.config) for points in answer.best.values() for p in points}
     drawn = [c for c in answer.curves if str(c.config) in reached][:_LINES]
     lines = tuple(
-        FrontierLine(
-            str(c.config),
-            tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points),
-        )
+        FrontierLine(str(c.config), tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points))
         for c in drawn
     )
     last = next(iter(answer.best.values()))[-1].config
     shown = next(c for c in answer.curves if c.config == last)
     names = [n for n in shown.points[0].parts if any(p.parts[n] for p in shown.points)]
     parts = StepBreakdown(
-        str(last),
-        tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names),
+        str(last), tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names)
     )
     return frontier_svg(f"{answer.model}: {answer.bound} time of a step", lines, parts)

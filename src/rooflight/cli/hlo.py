@@ -46,8 +46,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--html", metavar="FILE", help="also write all of it as one HTML page")
     add_verbose(parser, help="every row of every table")
     parser.set_examples(
-        "rooflight hlo --mesh X=16,Y=4",
-        "rooflight hlo --mesh X=16,Y=4 --op all-gather.1",
+        "rooflight hlo --mesh X=16,Y=4", "rooflight hlo --mesh X=16,Y=4 --op all-gather.1"
     )
 
 

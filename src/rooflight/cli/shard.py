@@ -27,7 +27,7 @@ def configure(parser: Parser) -> None:
     add_dtype(parser)
     add_plot(parser)
     parser.set_examples(
-        'rooflight shard "A[I_X,J_Y]" --on v5e:4x4 --mesh X=4,Y=4 --dims I=1024,J=4096',
+        'rooflight shard "A[I_X,J_Y]" --on v5e:4x4 --mesh X=4,Y=4 --dims I=1024,J=4096'
     )
 
 

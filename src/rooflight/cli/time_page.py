@@ -17,11 +17,7 @@ from rooflight.units import format_count, format_seconds
 
 ROWS = 60  # of a table in a page
 
-_WORDS = {
-    "matrix": "matmuls",
-    "kernels": "kernels",
-    "memory": "vector and memory",
-}
+_WORDS = {"matrix": "matmuls", "kernels": "kernels", "memory": "vector and memory"}
 _UNKNOWN = "The compiled step's time is unknown before the executable."
 _LEAST = 5e-10  # seconds; less is a scalar's copy
 

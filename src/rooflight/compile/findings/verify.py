@@ -175,8 +175,7 @@ def _check(plan: Plan) -> None:
         )
     if find_spec("optax") is None:
         raise MissingExtraError(
-            "the program of a plan needs optax, which is not installed",
-            hint=install("tpu,program"),
+            "the program of a plan needs optax, which is not installed", hint=install("tpu,program")
         )
 
 

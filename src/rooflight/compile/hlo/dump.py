@@ -76,9 +76,7 @@ def _module_of(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-def _beside(
-    path: Path,
-) -> tuple[Path | None, Path | None, Path | None, MeshAxes | None]:
+def _beside(path: Path) -> tuple[Path | None, Path | None, Path | None, MeshAxes | None]:
     """Buffer assignment, live ranges and log of the same module, and the axes if we compiled it."""
     name = _module_of(path)
 

@@ -45,11 +45,7 @@ class Events:
 
 
 def read_events(
-    data: Data,
-    raw: U8,
-    spans: Spans,
-    origin_ps: int,
-    ids: Mapping[int, str],
+    data: Data, raw: U8, spans: Spans, origin_ps: int, ids: Mapping[int, str]
 ) -> Events:
     """XEvent: metadata_id 1, offset_ps 2, duration_ps 3, stats 4."""
     count = len(spans)

@@ -272,12 +272,7 @@ def ragged_can(
 
 
 def attend_ragged(
-    q: jax.Array,
-    pages: jax.Array,
-    blocks: Blocks,
-    *,
-    spec: Attention,
-    scale: float,
+    q: jax.Array, pages: jax.Array, blocks: Blocks, *, spec: Attention, scale: float
 ) -> jax.Array:
     """Attention of each row's one new token to all positions of its blocks up to it."""
     rows, ids = blocks.rows, blocks.ids

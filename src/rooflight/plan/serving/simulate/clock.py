@@ -38,10 +38,7 @@ class StepClock:
     def step(self, *, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:
         """One step, as the step model has it."""
         return self._cost.seconds(
-            decode_rows=rows,
-            kv_tokens=kv,
-            prefill_tokens=chunk_tokens,
-            prefill_kv_tokens=attended,
+            decode_rows=rows, kv_tokens=kv, prefill_tokens=chunk_tokens, prefill_kv_tokens=attended
         )
 
     def late(self, *, chunk_tokens: int, attended: int) -> float:

@@ -20,12 +20,7 @@ from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.forecast.basis import Values, efficiency_name, memory_name
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat, is_score
-from rooflight.plan.training.time.parts import (
-    LOSS_BYTES,
-    WorkKind,
-    bubble_part,
-    has_weight,
-)
+from rooflight.plan.training.time.parts import LOSS_BYTES, WorkKind, bubble_part, has_weight
 from rooflight.plan.training.time.stage_time import HEAD, step_shares
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.sweep import Points, placing
