@@ -21,7 +21,7 @@ import numpy as np
 from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, SERVING_FOLDER
 from rooflight.measure.published.calibrate import calibration_files, fit_serving
-from rooflight.measure.published.cross_validate import COVERS
+from rooflight.measure.published.hierarchy import COVERS
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_loop import ServingTable, serving_table

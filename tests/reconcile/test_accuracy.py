@@ -16,7 +16,7 @@ import pytest
 
 from rooflight.cli.validate import accuracy_cells
 from rooflight.hardware.calibration import DENSE, EXPERTS
-from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.replay import CaseSet, ask_rows
 from rooflight.measure.published.rows import shipped_rows
 from rooflight.measure.published.validation import (

@@ -20,7 +20,7 @@ from rooflight.hardware.serving_calibration import (
     shipped_serving,
 )
 from rooflight.measure.published.calibrate import widened
-from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
 from rooflight.measure.published.serving_replay import (

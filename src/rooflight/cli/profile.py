@@ -12,8 +12,7 @@ from rooflight.cli.output import print_json, show, suggest, write_file, write_pi
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.hardware.slice import parse_slice
-from rooflight.measure.trace.host_gaps import HostGap, host_gaps
-from rooflight.measure.trace.overlap import Overlap, overlaps
+from rooflight.measure.trace.overlap import HostGap, Overlap, host_gaps, overlaps
 from rooflight.measure.trace.perfetto import perfetto
 from rooflight.measure.trace.read import EXAMPLE, read_trace
 from rooflight.measure.trace.record import Trace, under_roof

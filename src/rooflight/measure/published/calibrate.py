@@ -12,8 +12,14 @@ from itertools import combinations
 import numpy as np
 
 from rooflight.hardware.calibration import ANY, DENSE, EXPERTS, Calibration, calibration_text
-from rooflight.measure.published.cross_validate import COVERS, cross_validate, spread_of
-from rooflight.measure.published.hierarchy import FitScope, fit_hierarchy, places
+from rooflight.measure.published.hierarchy import (
+    COVERS,
+    FitScope,
+    cross_validate,
+    fit_hierarchy,
+    places,
+    spread_of,
+)
 from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.measure.published.validation import Replay, validate_shipped
 

@@ -23,8 +23,14 @@ from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.hardware.slice import Slice
 from rooflight.measure.reconcile.gap import Compiled, Gap, Planned, Timed, Traced, explain_gap
 from rooflight.measure.trace.classify import COLLECTIVES
-from rooflight.measure.trace.host_gaps import NOTHING, SHORT, host_gaps
-from rooflight.measure.trace.overlap import Groups, overlaps, waits_for_last
+from rooflight.measure.trace.overlap import (
+    NOTHING,
+    SHORT,
+    Groups,
+    host_gaps,
+    overlaps,
+    waits_for_last,
+)
 from rooflight.measure.trace.read import read_trace
 from rooflight.measure.trace.record import Trace, under_roof
 from rooflight.measure.trace.table import StepTable, TraceRow, step_table

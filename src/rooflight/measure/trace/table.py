@@ -12,9 +12,8 @@ import numpy as np
 
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.measure.trace.classify import COLLECTIVES
-from rooflight.measure.trace.intervals import F64
 from rooflight.measure.trace.overlap import busy
-from rooflight.measure.trace.record import Peaks, Trace, TraceDevice, TraceOp
+from rooflight.measure.trace.record import F64, Peaks, Trace, TraceDevice, TraceOp
 
 By = Literal["class", "layer", "line", "op"]
 BY: tuple[By, ...] = ("class", "layer", "line", "op")

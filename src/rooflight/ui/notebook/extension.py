@@ -24,10 +24,10 @@ from rooflight.measure.trace.table import StepTable
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
 from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
-from rooflight.ui.notebook.frame import framed
 from rooflight.ui.notebook.hardware import (
     calibration_html,
     chip_html,
+    framed,
     mesh_html,
     model_html,
     slice_html,
