@@ -16,7 +16,7 @@ LARGE_FOLDERS = {
     "serve/http": 33,
     "train": 19,
     "ui/browser": 28,
-    "ui/svg": 19,
+    "ui/svg": 18,
 }
 LINES_IN_ALL = 85_762  # goes down, not up
 

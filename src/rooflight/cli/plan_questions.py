@@ -9,20 +9,18 @@ from rooflight.cli.flags import one_of
 from rooflight.cli.output import write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.scaling_page import (
-    pareto_document,
-    pareto_text,
-    scaling_document,
-    scaling_text,
-    smallest_document,
-    smallest_text,
-)
 from rooflight.cli.why_not_page import (
     candidate_document,
     compare,
     flips_document,
     flips_text,
+    pareto_document,
+    pareto_text,
+    scaling_document,
+    scaling_text,
     short_text,
+    smallest_document,
+    smallest_text,
     why_not_document,
     why_not_text,
 )

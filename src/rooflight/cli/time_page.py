@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from rooflight.cli.hlo_page import Shown
-from rooflight.compile.hlo.live import LiveBytes
+from rooflight.compile.hlo.memory import LiveBytes
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.op import UNITS
 from rooflight.compile.time.step import CompiledTime, Network

@@ -6,13 +6,20 @@ from typing import Any
 
 from rooflight.api.compiled import verify, verify_function
 from rooflight.cli.compile_progress import compile_progress
-from rooflight.cli.findings_page import comparison_document, comparison_text
 from rooflight.cli.flags import add_choice, add_mesh, add_verbose
 from rooflight.cli.hlo_page import grids
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.time_page import ROWS, step_page, time_line
-from rooflight.cli.verify_page import answer, document, expectation, expectation_document, tables
+from rooflight.cli.verify_page import (
+    answer,
+    comparison_document,
+    comparison_text,
+    document,
+    expectation,
+    expectation_document,
+    tables,
+)
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
 from rooflight.compile.aot.run import read_compilation
 from rooflight.compile.aot.target import device_chip

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.compile.hlo.groups import MeshAxes
-from rooflight.compile.hlo.live import LiveBytes, read_live
-from rooflight.compile.hlo.memory import HloMemory, read_memory
+from rooflight.compile.hlo.memory import HloMemory, LiveBytes, read_live, read_memory
 from rooflight.compile.hlo.parse import parse_module
 from rooflight.compile.hlo.step import CompiledStep, read_step
 from rooflight.errors import UnknownNameError, UsageError
