@@ -24,9 +24,8 @@ from rooflight.algebra.notation import parse_contraction
 from rooflight.dtypes import DTYPES
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
-from rooflight.plan.serving.step.precision import Precision
 from rooflight.program.cpu.matmuls import few_rows, few_rows_can
 from rooflight.program.decode.form import Unrolled, serving_weights
 from rooflight.program.model.params import Tree, init_params

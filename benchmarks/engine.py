@@ -30,8 +30,7 @@ from rooflight.hardware.mesh import parse_mesh
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.step.constraints import generate_constraints, generate_setting
-from rooflight.plan.serving.step.layout import ServingLayout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import ServingLayout, parse_precision
 from rooflight.program.checkpoint.read import import_huggingface
 from rooflight.program.decode.cache import init_cache
 from rooflight.program.decode.form import serving_weights

@@ -9,7 +9,7 @@ import lab
 from rooflight.costs.roofline import critical_batch, matmul_time, ridge_point
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.catalog import load_chip
-from rooflight.measure.microbench.timing import fastest
+from rooflight.measure.microbench.ops import fastest
 
 N = 4096  # a matrix of 64 MB, more than a cache holds
 ROWS = (1, 2, 8, 32, 128, 512)

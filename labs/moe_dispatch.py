@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import lab
 from rooflight import parse_mesh
 from rooflight.costs.network import CollectiveKind, collective_time
-from rooflight.measure.microbench.timing import fastest
+from rooflight.measure.microbench.ops import fastest
 
 TOKENS, D, F, EXPERTS, CHOSEN = 1024, 64, 256, 8, 1  # of a layer; one expert a device
 LOCAL = TOKENS // 8

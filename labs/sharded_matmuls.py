@@ -10,7 +10,7 @@ from rooflight.algebra.contract import strategies
 from rooflight.algebra.notation import Tensor, parse_contraction
 from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
-from rooflight.measure.microbench.timing import fastest
+from rooflight.measure.microbench.ops import fastest
 from rooflight.program.execute import execute, input_spec
 
 DIMS = {"I": 1024, "J": 1024, "K": 1024}

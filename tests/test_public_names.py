@@ -15,9 +15,9 @@ import pytest
 
 import rooflight
 import rooflight as rf
-from rooflight.cli import fit_page, plan_serve_json, simulate_page, why_not_page
-from rooflight.cli.candidate_page import candidate_document
+from rooflight.cli import fit, plan_serve, simulate, why_not_page
 from rooflight.cli.plan_serve_page import FleetPage
+from rooflight.cli.why_not_page import candidate_document
 from rooflight.measure.trace.read import EXAMPLE
 from rooflight.plan.file.record import from_json
 
@@ -119,7 +119,7 @@ def test_a_forecast_is_that_of_the_command() -> None:
 def test_what_fits_is_what_the_command_says(asked: dict[str, Any]) -> None:
     job: dict[str, Any] = {"on": "v5e:4x4", "batch": "1Mi", "seq": "4k"} | asked
     found = rf.fit("llama3-8b", **job)
-    assert _holds(_printed(f"fit llama3-8b {_flags(job)}"), fit_page.document("llama3-8b", found))
+    assert _holds(_printed(f"fit llama3-8b {_flags(job)}"), fit.document("llama3-8b", found))
 
 
 def test_a_fleet_is_that_of_plan_serve() -> None:
@@ -134,7 +134,7 @@ def test_a_fleet_is_that_of_plan_serve() -> None:
     page = FleetPage("llama3-8b", plan, plan.verdict, plan.doubled(), hours, plan.why_not("tp=2"))
     more = "--price h100=3 --sensitivity --hourly 5,20 --why-not tp=2"
     printed = _printed(f"plan serve llama3-8b {_flags(asked)} {more}")
-    assert _holds(printed, plan_serve_json.document(page))
+    assert _holds(printed, plan_serve.document(page))
     assert plan.best and printed["fleet"]["replicas"] == plan.best.replicas
 
 
@@ -148,7 +148,7 @@ def test_a_simulation_is_that_of_the_command(policy: Any) -> None:
     }
     asked |= {"prefix_tokens": 128, "prefixes": 3, "rows": 64, "dtypes": "int8"}
     found = rf.simulate("llama3-8b", **asked)
-    assert _holds(_printed(f"simulate llama3-8b {_flags(asked)}"), simulate_page.summary(found))
+    assert _holds(_printed(f"simulate llama3-8b {_flags(asked)}"), simulate.summary(found))
 
 
 def test_a_collective_and_a_matmul_are_those_of_the_commands() -> None:

@@ -4,9 +4,8 @@ from docutils.nodes import Node
 from sphinx.util.docutils import SphinxDirective
 
 from handbook.tables import section, table
-from rooflight.book.entry import Chapter, Entry, Erratum
-from rooflight.book.read import chapters
-from rooflight.book.words import show
+from rooflight.book.entry import Chapter, Entry, Erratum, chapters
+from rooflight.book.solve import show
 
 _HEADER = ("entry", "what", "editions", "printed", "right", "why")
 

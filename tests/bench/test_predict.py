@@ -13,8 +13,7 @@ from rooflight.plan.serving.simulate.arrivals import Lengths, RandomTraffic
 from rooflight.plan.serving.simulate.run import simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
-from rooflight.plan.serving.step.layout import ServingLayout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import ServingLayout, parse_precision
 
 TRAFFIC = RandomTraffic(5.0, Lengths("fixed", 512), Lengths("fixed", 64), 60)
 

@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.measure.load.answer import Reply
-from rooflight.measure.load.tally import LoadTally, Measured
-from rooflight.plan.serving.simulate.quantiles import Quantiles
-from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.measure.load.tally import LoadTally, Measured, Reply
+from rooflight.plan.serving.simulate.tally import Quantiles, Slo
 
 PERCENTS = np.arange(1, 100)
 SLO = Slo(ttft_s=0.5, tpot_s=0.05)

@@ -6,8 +6,7 @@ from functools import cache
 
 import pytest
 
-from rooflight.book.entry import Value
-from rooflight.book.read import chapters, entries, find
+from rooflight.book.entry import Value, chapters, entries, find
 from rooflight.book.solve import RECIPES, Solution, agrees, solve
 
 ENTRIES = {entry.id: entry for entry in entries()}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.book.law import Quantities, Sizes, fit, root
+from rooflight.book.layer import Quantities, Sizes, fit, root
 from rooflight.errors import ModelError
 
 POWERS = st.sampled_from([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])

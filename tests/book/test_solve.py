@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.book.entry import Entry, ExpectedValue, Value
-from rooflight.book.read import entries
+from rooflight.book.entry import Entry, ExpectedValue, Value, entries
 from rooflight.book.solve import agrees, look_up
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.slice import parse_slice

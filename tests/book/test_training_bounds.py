@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from rooflight.book.entry import Entry
+from rooflight.book.entry import Entry, entries
 from rooflight.book.mixed_parallel import OVERLAPS, Mixed, mixed
-from rooflight.book.read import entries
 from rooflight.book.solve import solve
 from rooflight.costs import network
 from rooflight.errors import ModelError

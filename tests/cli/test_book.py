@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.book.entry import Entry
-from rooflight.book.read import entries
+from rooflight.book.entry import Entry, entries
 from rooflight.cli import book
 
 from .command import run

@@ -9,9 +9,8 @@ import pytest
 
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
-from rooflight.plan.serving.step.precision import parse_precision
 
 from .command import run
 

@@ -14,9 +14,8 @@ from rooflight.cli.chip_facts import all_facts, chip_toml, unit_of
 from rooflight.cli.chips import built_in_facts
 from rooflight.cli.slice import bisection_bytes_per_s
 from rooflight.costs.network import KINDS, collective_time
-from rooflight.hardware.axes import axes_of
 from rooflight.hardware.catalog import chip_names, load_chip, read_chip
-from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.mesh import axes_of, parse_mesh
 from rooflight.hardware.slice import TorusDim, parse_slice
 
 from .command import run

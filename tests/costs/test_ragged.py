@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs.ragged import ragged_share, ragged_share_bound
+from rooflight.costs.network import ragged_share, ragged_share_bound
 
 
 @pytest.mark.parametrize(("choices", "shards"), [(1, 4), (2, 2), (3, 4), (4, 3), (5, 5)])

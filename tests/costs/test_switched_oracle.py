@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rooflight.book.read import entries
+from rooflight.book.entry import entries
 from rooflight.book.solve import solve
 from rooflight.costs import network
 from rooflight.costs.network import TierTime, collective_time

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs.systolic import systolic_cycles
-from rooflight.costs.systolic_steps import Cycle, systolic_steps
+from rooflight.costs.systolic import Cycle, systolic_cycles, systolic_steps
 from rooflight.hardware.chip import MatrixUnit
 
 SIZES = st.integers(1, 6)

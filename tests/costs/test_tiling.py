@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.costs.tiling import padded_shape
+from rooflight.costs.roofline import padded_shape
 from rooflight.errors import UsageError
 
 SIZES = st.integers(1, 300)

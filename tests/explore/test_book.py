@@ -5,9 +5,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from rooflight.book.read import chapters, entries, find
-from rooflight.book.solve import solve
-from rooflight.book.words import show
+from rooflight.book.entry import chapters, entries, find
+from rooflight.book.solve import show, solve
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.ui.answer import Answer
 from rooflight.ui.browser.book import VIEW

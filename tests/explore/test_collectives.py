@@ -8,10 +8,8 @@ from urllib.request import urlopen
 import pytest
 
 from rooflight.costs.netsim.simulate import simulate
-from rooflight.costs.network import CollectiveKind, collective_time
-from rooflight.costs.ragged import ragged_share
-from rooflight.hardware.axes import mesh_of
-from rooflight.hardware.mesh import parse_mesh
+from rooflight.costs.network import CollectiveKind, collective_time, ragged_share
+from rooflight.hardware.mesh import mesh_of, parse_mesh
 from rooflight.hardware.slice import parse_slice
 from rooflight.ui.answer import Answer, Film
 from rooflight.ui.browser.collectives import VIEW

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("sphinx")
 
 import rooflight
-from rooflight.book.read import entries
+from rooflight.book.entry import entries
 from rooflight.cli.verbs import verb_names
 from rooflight.hardware.calibration import shipped_calibrations
 from rooflight.hardware.serving_calibration import shipped_serving

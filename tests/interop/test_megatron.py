@@ -11,8 +11,8 @@ from rooflight.errors import RooflightError, UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.framework import load_framework
 from rooflight.interop.imported import Imported
+from rooflight.interop.megatron.read_model import layer_pattern
 from rooflight.interop.megatron.stages import stage_settings
-from rooflight.interop.megatron.values import layer_pattern
 from rooflight.interop.read import guess_framework, import_config
 from rooflight.models.presets import load_model
 

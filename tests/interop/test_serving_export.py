@@ -11,8 +11,13 @@ import yaml
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.kubernetes import export_manifest
-from rooflight.interop.served_fleet import ServedFleet, read_fleet
-from rooflight.interop.serving import HTTP_SERVERS, export_commands, servers
+from rooflight.interop.serving import (
+    HTTP_SERVERS,
+    ServedFleet,
+    export_commands,
+    read_fleet,
+    servers,
+)
 
 FLEET = ServedFleet(
     model="llama3-8b",

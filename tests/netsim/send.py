@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from rooflight.costs.netsim.check import check_moves
 from rooflight.costs.netsim.collectives import streams
 from rooflight.costs.netsim.engine import run
+from rooflight.costs.netsim.exchange import Leg, stream
 from rooflight.costs.netsim.network import CollectiveRun
-from rooflight.costs.netsim.schedule import LinkSchedule
-from rooflight.costs.netsim.shift import Leg, stream
 from rooflight.costs.netsim.simulate import SimResult, result_of
-from rooflight.costs.netsim.torus import Torus, torus_of
+from rooflight.costs.netsim.torus import LinkSchedule, Torus, torus_of
 from rooflight.hardware.slice import Slice
 
 

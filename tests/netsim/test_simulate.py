@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from rooflight.costs.netsim.check import check_copies, check_links, check_moves, check_sums
 from rooflight.costs.netsim.engine import Flight, mirror, run
-from rooflight.costs.netsim.gather import gather_schedule, own_units
-from rooflight.costs.netsim.shares import gather_shares, one_share
+from rooflight.costs.netsim.gather import gather_schedule, gather_shares, one_share, own_units
 from rooflight.costs.netsim.simulate import simulate, trace_json
 from rooflight.costs.netsim.torus import torus_of
 from rooflight.errors import ModelError, UnknownNameError, UsageError

@@ -8,14 +8,13 @@ from pathlib import Path
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
-from rooflight.measure.published.chips import measured_chip
+from rooflight.measure.published.degrees import measured_chip
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat
 from rooflight.plan.training.memory.count import Memory, memory_by_stage
 from rooflight.plan.training.memory.framework import Spread, parse_framework
-from rooflight.plan.training.memory.job import Job, Microbatching
-from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
 
 Row = dict[str, Any]  # as the file has it

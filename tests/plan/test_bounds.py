@@ -17,8 +17,8 @@ from rooflight.plan.training.forecast.sweep import Forecasts
 from rooflight.plan.training.forecast.works import ForecastSetting, LeastSeconds
 from rooflight.plan.training.memory.framework import FRAMEWORKS
 from rooflight.plan.training.search import run as search
+from rooflight.plan.training.search.cache import every_point
 from rooflight.plan.training.search.candidate import Question, question_basis
-from rooflight.plan.training.search.divided import every_point
 from rooflight.plan.training.search.options import allowed_on, options_of
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.plan.training.search.run import (

@@ -21,8 +21,7 @@ from rooflight.models.presets import load_model, model_names
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
 from rooflight.plan.training.memory.count import Memory, memory, memory_by_stage, usable_hbm_bytes
 from rooflight.plan.training.memory.framework import parse_framework
-from rooflight.plan.training.memory.job import Job, Microbatching
-from rooflight.plan.training.memory.recipe import RECIPES, Recipe, parse_recipe
+from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching, Recipe, parse_recipe
 from rooflight.plan.training.memory.remat import REMATS, keep, parse_remat
 from rooflight.plan.training.questions.fixes import fixes, sized, solve, together
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
 from rooflight.models.layout.schedules import SCHEDULES, make_schedule
-from rooflight.plan.training.time.bubble import BUBBLES
 from rooflight.plan.training.time.pipeline import PipelineRun, SlotTimes, simulate_pipeline
-from rooflight.plan.training.time.stages import in_flight
+from rooflight.plan.training.time.stages import BUBBLES, in_flight
 
 few = st.integers(1, 8)
 many = st.integers(1, 32)

@@ -18,8 +18,7 @@ from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec, Repeat
 from rooflight.plan.training.forecast.evidence import reach_of
 from rooflight.plan.training.memory.framework import FRAMEWORKS
-from rooflight.plan.training.memory.job import Microbatching
-from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.job import RECIPES, Microbatching
 from rooflight.plan.training.search import run as search
 from rooflight.plan.training.search.candidate import (
     Candidate,

@@ -14,7 +14,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.presets import load_model
-from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.job import RECIPES
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.plan import (
     better_batch,

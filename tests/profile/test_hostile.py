@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli.profile_page import answer, tables
+from rooflight.cli.profile import answer, tables
 from rooflight.errors import UsageError
-from rooflight.measure.trace.host_gaps import host_gaps
-from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.overlap import host_gaps, overlaps
 from rooflight.measure.trace.perfetto import perfetto
 from rooflight.measure.trace.read import EXAMPLE, read_trace
 from rooflight.measure.trace.table import step_table

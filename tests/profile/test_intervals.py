@@ -5,7 +5,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.measure.trace.intervals import Segments, cut, gaps, inside, turns, union
+from rooflight.measure.trace.record import Segments, cut, gaps, inside, turns, union
 
 END = 40
 _spans = st.lists(

@@ -25,7 +25,7 @@ def peak():  # of this program alone; ru_maxrss remembers the one that started i
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 before = peak()
-from rooflight.measure.trace.host_gaps import host_gaps
+from rooflight.measure.trace.overlap import host_gaps
 from rooflight.measure.trace.overlap import overlaps
 from rooflight.measure.trace.read import read_trace
 from rooflight.measure.trace.table import step_table

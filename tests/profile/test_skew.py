@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rooflight.measure.trace.overlap import waits_for_last
 from rooflight.measure.trace.record import Peaks, Timeline, Trace, TraceDevice, TraceOp, TraceStep
-from rooflight.measure.trace.skew import waits_for_last
 
 _MS = 10**9  # picoseconds
 _ROOF = Peaks(None, None, "")

@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 
 from rooflight.errors import UnknownNameError
 from rooflight.hardware.catalog import load_chip
-from rooflight.measure.trace.diff import changes
-from rooflight.measure.trace.host_gaps import HostGap, host_gaps
-from rooflight.measure.trace.overlap import Overlap, overlaps
+from rooflight.measure.trace.overlap import HostGap, Overlap, host_gaps, overlaps
 from rooflight.measure.trace.read import read_trace
-from rooflight.measure.trace.record import Trace
-from rooflight.measure.trace.roof import under_roof
-from rooflight.measure.trace.table import BY, By, StepTable, step_table
+from rooflight.measure.trace.record import Trace, under_roof
+from rooflight.measure.trace.table import BY, By, StepTable, changes, step_table
 
 from .tpu import US, tpu_trace
 from .writer import PlaneWriter, event, space

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.measure.trace.batches import decode, split
+from rooflight.measure.trace.events import decode, split
 from rooflight.measure.trace.wire import Malformed, fields, numbers, text, varint
 
 from . import writer

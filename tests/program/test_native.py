@@ -23,9 +23,8 @@ from rooflight.program.attention.tile import How, TileState
 from rooflight.program.cpu import load as native
 from rooflight.program.cpu.matmuls import few_rows, few_rows_can
 from rooflight.program.matmuls import subscripts
-from rooflight.program.paged.attend import attend_natively, native_can
+from rooflight.program.paged.attend import attend_by_row, attend_natively, native_can, read_block
 from rooflight.program.paged.blocks import Blocks, PagedBatch
-from rooflight.program.paged.rows import attend_by_row, read_block
 from rooflight.program.shardings import device_mesh
 
 SIZE, TABLE, LAYERS, NUM_BLOCKS = 4, 5, 2, 11

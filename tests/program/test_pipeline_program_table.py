@@ -20,9 +20,8 @@ from rooflight.models.spec import ModelSpec, Repeat
 from rooflight.plan.training.memory.framework import FRAMEWORKS
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.search.options import schedules_of
-from rooflight.plan.training.time.bubble import idle_seconds
 from rooflight.plan.training.time.stage_time import HEAD, share_in_step
-from rooflight.plan.training.time.stages import schedule_table, stage_layers
+from rooflight.plan.training.time.stages import idle_seconds, schedule_table, stage_layers
 from rooflight.program.pipeline.layers import PADDING, staging_of
 from rooflight.program.pipeline.table import NOTHING, encode, stage_order
 from rooflight.program.pipeline.weights import from_stages, to_stages

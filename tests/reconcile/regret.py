@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.measure.published.rows import PublishedFile, PublishedRun
 

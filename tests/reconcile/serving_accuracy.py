@@ -20,21 +20,21 @@ import numpy as np
 
 from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, SERVING_FOLDER
-from rooflight.measure.published.calibrate import calibration_files
-from rooflight.measure.published.cross_validate import COVERS
+from rooflight.measure.published.calibrate import calibration_files, fit_serving
+from rooflight.measure.published.hierarchy import COVERS
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
-from rooflight.measure.published.serving_calibrate import fit_serving
 from rooflight.measure.published.serving_loop import ServingTable, serving_table
-from rooflight.measure.published.serving_replay import ask_served, ask_silicon
-from rooflight.measure.published.serving_validation import (
+from rooflight.measure.published.serving_replay import (
     ACCURACY_FILE,
     FIRST_TOKEN,
     PER_TOKEN,
+    ask_served,
+    ask_silicon,
     shipped_serving_accuracy,
 )
 from rooflight.measure.published.validation import Accuracy, Replay, accuracy, validate_shipped
-from rooflight.plan.serving.fleet.evidence import EVIDENCE_FILE
+from rooflight.plan.serving.fleet.way import EVIDENCE_FILE
 
 from .first_tokens import first_token_cases
 

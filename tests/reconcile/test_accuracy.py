@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rooflight.cli.validate_page import accuracy_cells
+from rooflight.cli.validate import accuracy_cells
 from rooflight.hardware.calibration import DENSE, EXPERTS
-from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.replay import CaseSet, ask_rows
 from rooflight.measure.published.rows import shipped_rows
 from rooflight.measure.published.validation import (

@@ -14,7 +14,7 @@ from typing import Any  # JSON
 import pytest
 
 from rooflight.errors import RooflightError
-from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.question import ReplayQuestion, ask
 from rooflight.measure.published.replay import ask_rows
 from rooflight.measure.published.rows import (

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from rooflight.hardware.calibration import calibration_constants, typical_values
 from rooflight.hardware.mesh import parse_mesh
-from rooflight.measure.published.cross_validate import cross_validate
 from rooflight.measure.published.fit import fit_values
-from rooflight.measure.published.hierarchy import fit_hierarchy, places
+from rooflight.measure.published.hierarchy import cross_validate, fit_hierarchy, places
 from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout

@@ -7,7 +7,7 @@ import pytest
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.calibration import measured_chips
-from rooflight.measure.published.chips import measured_chip
+from rooflight.measure.published.degrees import measured_chip
 from rooflight.measure.published.model_sizes import sized_model
 from rooflight.measure.published.rows import PublishedRun, read_facts, read_rows, shipped_rows
 from rooflight.models.presets import load_model, model_names

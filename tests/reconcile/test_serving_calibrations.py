@@ -19,14 +19,14 @@ from rooflight.hardware.serving_calibration import (
     serving_constants,
     shipped_serving,
 )
-from rooflight.measure.published.cross_validate import cross_validate
+from rooflight.measure.published.calibrate import widened
+from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.rows import FOLDER, read_rows
-from rooflight.measure.published.serving_calibrate import widened
-from rooflight.measure.published.serving_replay import ask_served
-from rooflight.measure.published.serving_validation import (
+from rooflight.measure.published.serving_replay import (
     FIRST_TOKEN,
     PER_TOKEN,
+    ask_served,
     shipped_serving_accuracy,
     validate_served,
 )
@@ -34,7 +34,7 @@ from rooflight.measure.published.validation import Validation, accuracy, validat
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.simulate.replay import replayed_model
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision
 
 from .first_tokens import first_token_cases
 from .wrong_rows import shuffled

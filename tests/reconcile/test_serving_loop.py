@@ -11,9 +11,8 @@ from rooflight.hardware.calibration import calibration_constants
 from rooflight.hardware.serving_calibration import FIRST_TOKEN_FOLDER, serving_constants
 from rooflight.measure.published.replay import CaseSet
 from rooflight.measure.published.serving_loop import ServingTable, serving_table
-from rooflight.measure.published.serving_parts import parts_of
 from rooflight.measure.published.serving_question import ServingQuestion, ask_serving
-from rooflight.measure.published.serving_replay import serving_case
+from rooflight.measure.published.serving_replay import parts_of, serving_case
 from rooflight.measure.published.serving_rows import ServingRow
 from rooflight.plan.serving.simulate.replay import replayed_model
 from rooflight.plan.serving.step.calibrated import (

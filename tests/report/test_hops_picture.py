@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from rooflight.hardware.slice import parse_slice
-from rooflight.ui.svg.hops import Arrow, HopsStill, hops_svg
-from rooflight.ui.svg.network import network_layout
+from rooflight.ui.svg.hops import Arrow, HopsStill, hops_svg, network_layout
 
 SLICES = ["v5e:16x1", "v5e:8x1", "v5e:4x4", "v5p:4x4x4", "v5p:2x2x4", "h100:8", "h100:4x2", "v5e"]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.ui.svg.log_axis import LogAxis
+from rooflight.ui.svg.marks import LogAxis
 from rooflight.ui.svg.time import TimeLine, TimePlot, time_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from plans import EXAMPLE, small_plan
 
-from rooflight.cli import plan_flags
+from rooflight.cli import plan as plan_verb
 from rooflight.cli.main import main
 from rooflight.compile.aot.flags import SETS, Sweep, Tried
 from rooflight.compile.aot.request import CompileRequest, CompilerOption
@@ -57,13 +57,13 @@ def test_the_plan_says_what_to_set_and_which_compiler_said_so(
     def sweep(*_: object, **__: object) -> Sweep:
         return found
 
-    monkeypatch.setattr(plan_flags, "sweep_flags", sweep)
-    plan, words = plan_flags.swept(EXAMPLE)
+    monkeypatch.setattr(plan_verb, "sweep_flags", sweep)
+    plan, words = plan_verb.swept(EXAMPLE)
     choice = plan.choices[-1]
     assert choice.what == "compiler options" and choice.value in words
     assert all(option in choice.value for option in SETS[name])
     assert "libtpu 0.0.42.1" in choice.because and "(-20%)" in words
-    assert plan_flags.swept(replace(EXAMPLE))[0].choices[:-1] == EXAMPLE.choices
+    assert plan_verb.swept(replace(EXAMPLE))[0].choices[:-1] == EXAMPLE.choices
 
 
 def test_a_gpu_and_a_question_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

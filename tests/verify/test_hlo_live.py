@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rooflight.compile.hlo.live import read_live
+from rooflight.compile.hlo.memory import read_live
 from rooflight.compile.hlo.step import CompiledStep
 
 ASSIGNMENT = """BufferAssignment:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.groups import MeshAxes
+from rooflight.compile.hlo.instruction import parse_type
 from rooflight.compile.hlo.memory import read_memory
 from rooflight.compile.hlo.parse import parse_module
-from rooflight.compile.hlo.shape import parse_type
 from rooflight.compile.hlo.step import CompiledStep, read_step
 from rooflight.compile.hlo.work import _Window  # pyright: ignore[reportPrivateUsage]
 

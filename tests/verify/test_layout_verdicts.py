@@ -9,7 +9,7 @@ import pytest
 from rooflight.cli.main import main
 from rooflight.compile.aot import environment
 from rooflight.compile.findings.finding import Finding
-from rooflight.compile.findings.layout_verdict import NOT_ASKED, LayoutVerdict, order
+from rooflight.compile.findings.verify import NOT_ASKED, LayoutVerdict, order
 from rooflight.errors import MissingExtraError
 from rooflight.plan.file.record import Alternative, Plan, from_json
 from rooflight.plan.training.memory.framework import FRAMEWORKS

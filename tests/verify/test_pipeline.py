@@ -14,7 +14,7 @@ from rooflight.compile.findings.verify import Verdict, verify
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import Plan
-from rooflight.program.from_plan.schedule import rounds_of
+from rooflight.program.from_plan.setting import rounds_of
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,

@@ -51,10 +51,7 @@ def local_shape(
 
 
 def device_bytes(
-    tensor: Tensor,
-    dim_sizes: Mapping[str, int],
-    axis_sizes: Mapping[str, int],
-    dtype: Dtype,
+    tensor: Tensor, dim_sizes: Mapping[str, int], axis_sizes: Mapping[str, int], dtype: Dtype
 ) -> int:
     """Bytes one device holds.
 
@@ -68,10 +65,7 @@ def device_bytes(
 
 
 def total_bytes(
-    tensor: Tensor,
-    dim_sizes: Mapping[str, int],
-    axis_sizes: Mapping[str, int],
-    dtype: Dtype,
+    tensor: Tensor, dim_sizes: Mapping[str, int], axis_sizes: Mapping[str, int], dtype: Dtype
 ) -> int:
     """Bytes over all devices of the mesh, every replica counted.
 

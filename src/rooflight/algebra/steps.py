@@ -19,13 +19,7 @@ from typing import Literal
 from rooflight.algebra.notation import Axes, Tensor, format_axes
 
 Op = Literal[
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "all_to_all",
-    "permute",
-    "slice",
-    "einsum",
+    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "slice", "einsum"
 ]
 
 _TITLES: dict[Op, str] = {

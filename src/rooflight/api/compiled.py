@@ -15,7 +15,7 @@ from rooflight.compile.findings.verify import Until, Verdict
 from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.step import CompiledStep
-from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import mesh_of
 from rooflight.hardware.slice import Slice
 from rooflight.plan.file.record import Plan
 from rooflight.program.from_plan.served_step import ServedStep

@@ -9,8 +9,7 @@ from rooflight.costs.choose import Choice, choose
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.costs.roofline import Memory, OpTime, matmul_time
 from rooflight.dtypes import parse_dtype
-from rooflight.hardware.axes import axes_of, mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, axes_of, mesh_of
 from rooflight.hardware.slice import Slice
 from rooflight.units import parse_count
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from rooflight.api.values import Count, parse_seq, slice_of, whole_sequences
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.hardware.slice import Slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import Graph
@@ -15,8 +14,7 @@ from rooflight.models.layout.rules import Layout, parse_layout
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.memory.framework import parse_framework
-from rooflight.plan.training.memory.job import Job, Microbatching, Zero
-from rooflight.plan.training.memory.recipe import parse_recipe
+from rooflight.plan.training.memory.job import Job, Microbatching, Zero, parse_recipe
 from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.plan.training.questions.fixes import Fit, Unknown, fit_job
 from rooflight.plan.training.search.candidate import job_of

@@ -31,8 +31,12 @@ from rooflight.plan.serving.simulate.run import simulate as run_simulation
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
-from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
-from rooflight.plan.serving.step.precision import Precision, parse_precision
+from rooflight.plan.serving.step.layout import (
+    Precision,
+    ServingLayout,
+    parse_precision,
+    parse_serving_layout,
+)
 from rooflight.units import positive, whole
 
 SimulatedPolicy = Literal["continuous", "interleaved", "static", "disaggregated"]

@@ -3,13 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rooflight.api.values import (
-    Count,
-    Number,
-    nearest_sequences,
-    parse_seq,
-    slice_of,
-)
+from rooflight.api.values import Count, Number, nearest_sequences, parse_seq, slice_of
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice

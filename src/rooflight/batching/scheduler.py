@@ -15,9 +15,8 @@ from collections.abc import Collection, Iterable
 from rooflight.batching.decoding import Decoding
 from rooflight.batching.request import Admission, Key, Limits, Policy, Request
 from rooflight.batching.room import Room
-from rooflight.batching.sequence import Sequence
+from rooflight.batching.sequence import Sequence, WaitingQueue
 from rooflight.batching.step_batch import PrefillChunk, StepBatch, StepOutcome, TableWrite
-from rooflight.batching.waiting import WaitingQueue
 from rooflight.errors import ModelError, UsageError
 
 _NOTHING = StepOutcome((), ())

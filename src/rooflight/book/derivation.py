@@ -94,17 +94,12 @@ def dims_of(entry: Entry, *tensors: Tensor) -> dict[str, int]:
     return {dim: entry.whole(dim) for tensor in tensors for dim in tensor.dims}
 
 
-def reshard_steps(entry: Entry, mesh: Mesh) -> tuple[StepPrice, ...]:
-    """The steps from input `tensor` to input `to`, priced on a mesh."""
+def one_step(entry: Entry, mesh: Mesh) -> tuple[StepPrice, NetworkTime]:
+    """The only step of a reshard, with its time on the network."""
     source, target = parse_tensor(entry.text("tensor")), parse_tensor(entry.text("to"))
     dims = dims_of(entry, source)
     steps = reshard(source, target, mesh.axes)
-    return tuple(price_step(s, dims, mesh, entry.dtype()) for s in steps)
-
-
-def one_step(entry: Entry, mesh: Mesh) -> tuple[StepPrice, NetworkTime]:
-    """The only step of a reshard, with its time on the network."""
-    (step,) = reshard_steps(entry, mesh)
+    (step,) = [price_step(s, dims, mesh, entry.dtype()) for s in steps]
     assert step.network is not None, f"{entry.id}: {step.step} does not use the network"
     return step, step.network
 

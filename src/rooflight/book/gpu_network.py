@@ -4,23 +4,32 @@ from collections.abc import Mapping
 
 from rooflight.algebra.notation import parse_tensor
 from rooflight.algebra.shapes import device_bytes
+from rooflight.book.chapter2 import flops_per_cycle, neighbours
 from rooflight.book.derivation import (
     Derivation,
     Line,
     Recipe,
+    chip_of,
     dims_of,
     fan_lines,
     mesh_of,
     on_axes,
     one_step,
+    roof_lines,
     rule_seconds,
     slice_of,
     step_line,
     time_lines,
 )
 from rooflight.book.entry import Entry
-from rooflight.costs.network import NetworkTime, collective_time
-from rooflight.costs.ragged import ragged_share, ragged_share_bound
+from rooflight.costs.network import NetworkTime, collective_time, ragged_share, ragged_share_bound
+from rooflight.costs.roofline import (
+    OpTime,
+    matmul_time,
+    ridge_point,
+    vector_ridge_point,
+    vector_time,
+)
 from rooflight.hardware.mesh import Group, Mesh
 
 
@@ -82,11 +91,6 @@ def _gain_of_adding_in_switches(e: Entry) -> Derivation:
     return Derivation({"predicted": plain / sharp - 1}, lines)
 
 
-def _tier_rates(time: NetworkTime) -> dict[str, float]:
-    """Bytes of the array a second that each tier lets through."""
-    return {tier.name: time.nbytes / tier.bandwidth_s for tier in time.tiers}
-
-
 def _bandwidth_of_levels(e: Entry) -> Derivation:
     """Each level by itself, as the outermost of a group; the book's lowest is of one unit of 32."""
     mesh, axes, nbytes = mesh_of(e), e.text("axes"), e.number("nbytes")
@@ -100,7 +104,8 @@ def _bandwidth_of_levels(e: Entry) -> Derivation:
 
 
 def _bandwidth_of_two_nodes(e: Entry) -> Derivation:
-    rates = _tier_rates(on_axes(e, "all_gather"))
+    time = on_axes(e, "all_gather")
+    rates = {tier.name: time.nbytes / tier.bandwidth_s for tier in time.tiers}
     values = {"node_level": rates["node"], "leaf_level": rates["leaf"]}
     return Derivation(values, fan_lines(mesh_of(e), e.text("axes")))
 
@@ -196,6 +201,71 @@ def _reduce_beside_another_axis(e: Entry) -> Derivation:
     return Derivation(values, (*fan_lines(inside, "X"), *fan_lines(across, "X")))
 
 
+def _tensor_cores(e: Entry) -> Derivation:
+    rates = {name: flops_per_cycle(chip_of(e, name)) for name in e.inputs}
+    lines = tuple(Line(f"one tensor core of {n}", r, "FLOP/cycle") for n, r in rates.items())
+    return Derivation(rates, lines)
+
+
+def _ridge_points(e: Entry) -> Derivation:
+    values: dict[str, float] = {}
+    for name in ("h100", "b200"):
+        for label, dtype in (("fp16", "half"), ("fp8", "quarter")):
+            values[f"{name}_{label}"] = ridge_point(chip_of(e, name), e.text(dtype))
+    lines = tuple(
+        Line(f"ridge point, {k.replace('_', ' ')}", v, "FLOP/B") for k, v in values.items()
+    )
+    return Derivation(values, lines)
+
+
+def _matmul(e: Entry) -> OpTime:
+    dtype = e.dtype()
+    m, k, n = e.whole("B"), e.whole("D"), e.whole("F")
+    return matmul_time(chip_of(e), m=m, k=k, n=n, lhs=dtype, rhs=dtype, out=dtype)
+
+
+def _small_matmul(e: Entry) -> Derivation:
+    op = _matmul(e)
+    nbytes = op.roofs[1].amount
+    lines = (Line("bytes read and written", nbytes, "B"), *roof_lines(op))
+    return Derivation({"bytes": nbytes, "t": op.lower_s}, lines)
+
+
+def _large_matmul(e: Entry) -> Derivation:
+    op = _matmul(e)
+    return Derivation({"t": op.lower_s}, roof_lines(op))
+
+
+def _add_vectors(e: Entry) -> Derivation:
+    chip, dtype = chip_of(e), e.dtype()
+
+    def add(n: int) -> OpTime:
+        return vector_time(chip, flops=n, bytes_moved=3 * dtype.nbytes(n))  # two read, one written
+
+    n = e.whole("N_small")
+    small, large = add(n), add(e.whole("N_large"))
+    values = {
+        "intensity": small.intensity,
+        "hw_intensity": vector_ridge_point(chip),
+        "elems_per_s": n / small.lower_s,
+        "t1": small.lower_s,
+        "t2": large.lower_s,
+    }
+    lines = (
+        Line("FLOPs per byte of the addition", small.intensity, "FLOP/B"),
+        Line("FLOPs a byte that the vector units need", vector_ridge_point(chip), "FLOP/B"),
+        *roof_lines(small),
+    )
+    return Derivation(values, lines)
+
+
+def _all_links(e: Entry) -> Derivation:
+    on = slice_of(e)
+    links, rate = neighbours(on), on.chip.torus.link_bytes_per_s if on.chip.torus else 0.0
+    lines = Line("links of a chip", links, ""), Line("one link, one way", rate, "B/s")
+    return Derivation({"bw": links * rate}, lines)
+
+
 RECIPES: Mapping[str, Recipe] = {
     "gpus.quiz2_q3_ag": _gather_in_node,
     "gpus.ag_rule": _in_node,
@@ -213,4 +283,10 @@ RECIPES: Mapping[str, Recipe] = {
     "gpus.quiz4_q4_spine_ar": _sum_in_spine,
     "gpus.quiz4_q5_2node": _bandwidth_of_two_nodes,
     "gpus.sharded_axis_reduction": _reduce_beside_another_axis,
+    "gpus.tc_flops_per_cycle": _tensor_cores,
+    "gpus.quiz1_q3_intensity": _ridge_points,
+    "gpus.quiz1_q4_small": _small_matmul,
+    "gpus.quiz1_q4_big": _large_matmul,
+    "gpus.quiz1_q7_add": _add_vectors,
+    "gpus.v5p_egress": _all_links,
 }

@@ -5,13 +5,14 @@ collectives by the rule for large groups. Every line comes from `plan.derive_alg
 Legend: B tokens, D model, F feed-forward, X and Y ways of data and tensor parallelism, N chips.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rooflight.book.derivation import Line
-from rooflight.book.law import Law, Quantities, Sizes, fit, root
 from rooflight.costs.network import NetworkTime
 from rooflight.dtypes import DTYPES, Dtype
+from rooflight.errors import ModelError
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.hardware.slice import Slice
@@ -22,6 +23,12 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 from rooflight.plan.training.derive.algorithm import PricedStep, derive_algorithm
 
+Sizes = Mapping[str, int]
+Quantities = Mapping[str, float]
+
+_HALVINGS = 64  # of the logarithm of an interval; floats have run out of digits by then
+_SAME = 1e-9
+
 MATMULS = "matmuls"
 _WIDE: Sizes = {"B": 2**20, "D": 2**13, "F": 2**15}  # FLOPs bind, and all that divides them divides
 _SQUARE: Sizes = {"X": 16, "Y": 4}  # a cube of 4: X on two rings of it, Y on the third
@@ -29,6 +36,21 @@ LARGEST = 1e12  # no batch or degree of the book comes near
 
 
 By = Callable[[NetworkTime], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """scale * product of size ** power.
+
+    >>> Law(3.0, {"B": 1.0, "X": -1.0}).at({"B": 10, "X": 4, "Y": 2})
+    7.5
+    """
+
+    scale: float
+    powers: Mapping[str, float]
+
+    def at(self, sizes: Mapping[str, float]) -> float:
+        return self.scale * math.prod(sizes[name] ** p for name, p in self.powers.items())
 
 
 def by_rule(time: NetworkTime) -> float:
@@ -127,3 +149,46 @@ def cube(chip: Chip, sizes: Sizes) -> Mesh:
     outer = _SQUARE["Y"] * (2 if sizes["X"] > _SQUARE["X"] else 1)
     shape = (outer, sizes["X"] // outer, sizes["Y"])
     return parse_mesh(f"X={sizes['X']}@x+y,Y={sizes['Y']}@z", on=Slice(chip, shape))
+
+
+def fit(ask: Callable[[Sizes], Quantities], base: Sizes) -> dict[str, Law]:
+    """The law of every quantity, from `base`, each size doubled alone, and a check far away.
+
+    >>> laws = fit(lambda s: {"area": 2.0 * s["a"] * s["a"] / s["b"]}, {"a": 4, "b": 8})
+    >>> laws["area"].at({"a": 3, "b": 1})
+    18.0
+    """
+    start = ask(base)
+    doubled = {name: ask({**base, name: 2 * size}) for name, size in base.items()}
+    laws = {
+        quantity: _through(base, value, {name: found[quantity] for name, found in doubled.items()})
+        for quantity, value in start.items()
+    }
+    far = {name: 4 * size for name, size in base.items()}
+    for quantity, value in ask(far).items():
+        if not math.isclose(laws[quantity].at(far), value, rel_tol=_SAME):
+            raise ModelError(f"{quantity} does not go with powers of {', '.join(base)}")
+    return laws
+
+
+def _through(base: Sizes, value: float, doubled: Mapping[str, float]) -> Law:
+    powers = {name: math.log2(other / value) for name, other in doubled.items()}
+    return Law(value / math.prod(base[name] ** p for name, p in powers.items()), powers)
+
+
+def root(gap: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function of a positive size changes its sign, by halving the ratio of the ends.
+
+    >>> round(root(lambda x: x * x - 2, 1, 4), 9)
+    1.414213562
+    """
+    is_above = gap(low) > 0
+    if is_above == (gap(high) > 0):
+        raise ModelError(f"no crossing between {low:g} and {high:g}")
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        if (gap(middle) > 0) == is_above:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rooflight.algebra.notation import parse_contraction
 from rooflight.algebra.shapes import local_shape
-from rooflight.book import gpus
+from rooflight.book import gpu_network
 from rooflight.book.derivation import (
     Derivation,
     Line,
@@ -160,7 +160,7 @@ RECIPES: Mapping[str, Recipe] = {
     "profiling.q1_shapes": _shapes,
     "jax.collective_matmul": _collective_matmul,
     "jax.slice_and_average": _slice_and_average,
-    "gpus.quiz1_q7_measured": gpus.RECIPES["gpus.quiz1_q7_add"],
+    "gpus.quiz1_q7_measured": gpu_network.RECIPES["gpus.quiz1_q7_add"],
     "gpus.quiz2_q3_measured": _gather_in_node,
     "gpus.empirical_ar": _sum_bandwidth,
 }

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 from rooflight.book.derivation import Derivation, Line, Recipe, asked, chip_of, mesh_of
 from rooflight.book.entry import Entry, Value
-from rooflight.book.law import Law, root
-from rooflight.book.layer import LARGEST, MATMULS, BookLayer, cube, on_a_cube
+from rooflight.book.layer import LARGEST, MATMULS, BookLayer, Law, cube, on_a_cube, root
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.build import model_graph

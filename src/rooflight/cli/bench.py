@@ -1,13 +1,22 @@
 """`rooflight bench`: open-loop load on a server, measured beside what is predicted."""
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 from rooflight.api.serving import MOST_REPLICAS, engine_of
 from rooflight.api.traffic import TrafficLoad, read_slo
-from rooflight.cli.bench_dry_run import plan_document, plan_text
-from rooflight.cli.bench_page import BenchPage, document, plot, text
+from rooflight.cli.bench_page import (
+    PREDICTED,
+    BenchPage,
+    document,
+    of_latency,
+    plot,
+    predicted_fields,
+    rests_on,
+    text,
+)
 from rooflight.cli.flags import add_plot
 from rooflight.cli.output import print_json, show, write_file
 from rooflight.cli.parser import Namespace, Parser
@@ -20,9 +29,11 @@ from rooflight.measure.load.machine import busy, other_load
 from rooflight.measure.load.predict import Predicted, predict
 from rooflight.measure.load.tally import Measured
 from rooflight.measure.load.target import Dialect, Target
+from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.ui.svg.latency import latency_svg
-from rooflight.units import parse_seconds, whole
+from rooflight.ui.text.table import table
+from rooflight.units import format_seconds, parse_seconds, whole
 
 HELP = "open-loop load on an OpenAI-compatible server: latencies beside what is predicted"
 
@@ -87,8 +98,7 @@ def _drive(
 ) -> tuple[Measured, Dialect]:
     if find_spec("aiohttp") is None:
         raise MissingExtraError(
-            "driving a server needs aiohttp, which is not installed",
-            hint=install("bench"),
+            "driving a server needs aiohttp, which is not installed", hint=install("bench")
         )
     from rooflight.measure.load.drive import drive
 
@@ -142,3 +152,48 @@ def _key(name: str | None) -> str | None:
             f"--key-env {name}: no such variable is set", hint="export it, or leave out --key-env"
         )
     return os.environ[name] if name else None
+
+
+def plan_text(
+    url: str, load: TrafficLoad, arrivals: Sequence[Arrival], predicted: Predicted | None
+) -> str:
+    """What a run would send, and what to expect of it."""
+    plan = _plan(arrivals)
+    lines = [
+        f"{load.num_requests:,} requests to {url} over {plan['last_due_s']:.1f} s, none sent:"
+        f" {load.words}",
+        f"{plan['input_tokens']:,} tokens in ({plan['shared_tokens']:,} of them shared),"
+        f" {plan['output_tokens']:,} out; at most {plan['most_in_a_second']:,} due in one second",
+    ]
+    if predicted is not None:
+        lines += ["", _expected(predicted), "", *rests_on(predicted)]
+    return "\n".join(lines)
+
+
+def _plan(arrivals: Sequence[Arrival]) -> dict[str, float]:
+    seconds = Counter(int(arrival.time_s) for arrival in arrivals)
+    return {
+        "last_due_s": arrivals[-1].time_s,
+        "input_tokens": sum(a.input_tokens for a in arrivals),
+        "shared_tokens": sum(len(a.segments) * a.segment_tokens for a in arrivals),
+        "output_tokens": sum(a.output_tokens for a in arrivals),
+        "most_in_a_second": max(seconds.values()),
+    }
+
+
+def _expected(predicted: Predicted) -> str:
+    rows: list[list[str]] = []
+    for name in PREDICTED:
+        times, roof_s = of_latency(predicted, name)
+        if times is not None and roof_s is not None:
+            told = (times.mean, times.p50, times.p95, times.p99, times.largest, roof_s)
+            rows.append([name.upper(), *map(format_seconds, told)])
+    return table(("predicted", "mean", "p50", "p95", "p99", "largest", "roof"), rows)
+
+
+def plan_document(
+    url: str, load: TrafficLoad, arrivals: Sequence[Arrival], predicted: Predicted | None
+) -> dict[str, object]:
+    """What a run would send, as JSON."""
+    fields = {"url": url, "traffic": load.words, "requests": load.num_requests, "sent": 0}
+    return {**fields, **_plan(arrivals), "predicted": predicted_fields(predicted)}

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from rooflight import __version__
-from rooflight.cli.simulate_page import GOOD_SHARE, answer, quantiles
+from rooflight.cli.simulate import GOOD_SHARE, answer, quantiles
 from rooflight.measure.load.machine import HIGH
 from rooflight.measure.load.predict import Predicted
 from rooflight.measure.load.tally import Measured
 from rooflight.measure.load.target import Dialect, Target
-from rooflight.plan.serving.simulate.quantiles import Quantiles
-from rooflight.plan.serving.simulate.tally import Slo
+from rooflight.plan.serving.simulate.tally import Quantiles, Slo
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot
 from rooflight.ui.text.table import table

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rooflight.book.entry import Chapter, Problem
-from rooflight.book.read import chapters, entries, find
-from rooflight.book.solve import REPRODUCED, STATUSES, Solution, count, solve
-from rooflight.book.words import agreement
+from rooflight.book.entry import Chapter, Problem, chapters, entries, find
+from rooflight.book.solve import REPRODUCED, STATUSES, Solution, agreement, count, solve
 from rooflight.cli.book_page import page
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser

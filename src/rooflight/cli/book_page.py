@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from rooflight.book.entry import Entry, Input, Problem
-from rooflight.book.solve import BookAnswer, Solution
-from rooflight.book.words import agreement, correction, show
+from rooflight.book.solve import BookAnswer, Solution, agreement, correction, show
 from rooflight.ui.text.table import table
 
 _WIDTH = 96

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 from rooflight.api.values import parse_seq, whole_sequences
 from rooflight.cli.budget_page import (
+    goodput_text,
     run_document,
     run_text,
     short,
     spending_document,
     spending_text,
 )
-from rooflight.cli.candidate_page import candidate_document
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.run_page import goodput_text
+from rooflight.cli.why_not_page import candidate_document
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.slice import Slice, parse_slice

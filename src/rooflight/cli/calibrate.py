@@ -11,10 +11,14 @@ from rooflight.cli.progress import progress
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.hardware.calibration import ANY, Calibration, Constant, shipped_calibrations
 from rooflight.hardware.serving_calibration import shipped_serving
-from rooflight.measure.published.calibrate import calibration_files, evidence_text, fit_calibrations
+from rooflight.measure.published.calibrate import (
+    calibration_files,
+    evidence_text,
+    fit_calibrations,
+    fit_serving,
+)
 from rooflight.measure.published.replay import REPLAYED, CaseSet, ask_rows
 from rooflight.measure.published.rows import PublishedFile, read_rows, shipped_rows
-from rooflight.measure.published.serving_calibrate import fit_serving
 from rooflight.measure.published.serving_replay import ask_silicon
 from rooflight.plan.training.forecast.evidence import EVIDENCE_FILE
 from rooflight.ui.text.table import table

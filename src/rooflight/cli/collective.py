@@ -10,8 +10,7 @@ from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import axes_of, mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, axes_of, mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds, format_si

@@ -8,8 +8,7 @@ from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes

@@ -11,8 +11,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_layer
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, whole
 
@@ -36,7 +35,7 @@ def configure(parser: Parser) -> None:
     add_dtypes(parser)
     parser.set_examples(
         "rooflight explain serve llama3-70b --layout tp=16,kv=batch --on v5e:4x4"
-        " --dtypes int8 --sequences 32 --seq 8192 --part attention",
+        " --dtypes int8 --sequences 32 --seq 8192 --part attention"
     )
 
 

@@ -7,12 +7,11 @@ from rooflight.cli.flags import add_choice
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
-from rooflight.interop.alternatives import row_of_plan
 from rooflight.interop.export import export_plan
 from rooflight.interop.framework import FRAMEWORKS, Export, FrameworkSpec, load_framework
 from rooflight.interop.kubernetes import export_manifest
-from rooflight.interop.served_fleet import read_fleet
-from rooflight.interop.serving import HTTP_SERVERS, SERVERS, export_commands, servers
+from rooflight.interop.roles import row_of_plan
+from rooflight.interop.serving import HTTP_SERVERS, SERVERS, export_commands, read_fleet, servers
 from rooflight.plan.file.record import read_plan
 from rooflight.ui.text.table import table
 

@@ -11,9 +11,8 @@ from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ChipUsage, ServingMemory
-from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.text.table import table
 from rooflight.units import format_si, whole
 
@@ -47,10 +46,7 @@ def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
     memory = ServingMemory(
-        model,
-        parse_slice(args.on),
-        parse_serving_layout(args.layout),
-        parse_precision(args.dtypes),
+        model, parse_slice(args.on), parse_serving_layout(args.layout), parse_precision(args.dtypes)
     )
     seq = parse_seq(args.seq)
     batch = max(memory.most_sequences(seq), 1) if args.solve == "batch" else _sequences(args)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rooflight.api.training import TrainingQuestion
-from rooflight.cli.candidate_page import candidate_document, compare, short_text
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan import add_question, read_question
 from rooflight.cli.plan_questions import PlanCommand
+from rooflight.cli.why_not_page import candidate_document, compare, short_text
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice

@@ -12,8 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
 from rooflight.ui.text.table import table
@@ -229,17 +228,13 @@ def _picture(answer: FrontierReport) -> str:
     reached = {str(p.config) for points in answer.best.values() for p in points}
     drawn = [c for c in answer.curves if str(c.config) in reached][:_LINES]
     lines = tuple(
-        FrontierLine(
-            str(c.config),
-            tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points),
-        )
+        FrontierLine(str(c.config), tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points))
         for c in drawn
     )
     last = next(iter(answer.best.values()))[-1].config
     shown = next(c for c in answer.curves if c.config == last)
     names = [n for n in shown.points[0].parts if any(p.parts[n] for p in shown.points)]
     parts = StepBreakdown(
-        str(last),
-        tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names),
+        str(last), tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names)
     )
     return frontier_svg(f"{answer.model}: {answer.bound} time of a step", lines, parts)

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from rooflight.cli.flags import add_choice, add_plot, add_verbose
 from rooflight.cli.hlo_page import answer, document, grids, tables
-from rooflight.cli.hlo_report import ROWS, live_plot, step_page
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.time_page import time_document, time_line, time_table
+from rooflight.cli.time_page import ROWS, live_plot, step_page, time_document, time_line, time_table
 from rooflight.compile.hlo.dump import EXAMPLE, STAGES, Dump, choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.explain import explain
 from rooflight.compile.hlo.step import CompiledStep
@@ -47,8 +46,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--html", metavar="FILE", help="also write all of it as one HTML page")
     add_verbose(parser, help="every row of every table")
     parser.set_examples(
-        "rooflight hlo --mesh X=16,Y=4",
-        "rooflight hlo --mesh X=16,Y=4 --op all-gather.1",
+        "rooflight hlo --mesh X=16,Y=4", "rooflight hlo --mesh X=16,Y=4 --op all-gather.1"
     )
 
 

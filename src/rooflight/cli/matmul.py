@@ -13,8 +13,7 @@ from rooflight.costs.best import PricedLayout, best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.measure.microbench.strategies import run_choice
 from rooflight.ui.text.table import table

@@ -1,27 +1,31 @@
 """`rooflight plan train`: the fastest layouts that fit, and why."""
 
 import shlex
+from dataclasses import dataclass, replace
 
-from rooflight.api.training import training_question
+from rooflight.api.training import TrainingQuestion, training_question
+from rooflight.cli.compile_progress import compile_progress
 from rooflight.cli.flags import add_choice, add_dtype, add_on, keywords
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.plan_flags import require_flags, swept
 from rooflight.cli.plan_questions import PlanCommand, add_questions, answer, asked_question
 from rooflight.cli.plan_report import write_report
-from rooflight.cli.plan_verify import Shortlist, require_verify, verify_search
+from rooflight.compile.aot.environment import compiler_versions, require_compiler
+from rooflight.compile.aot.flags import Sweep, Tried, sweep_flags
+from rooflight.compile.aot.run import Watch
+from rooflight.compile.findings.verify import NOT_ASKED, LayoutVerdict, order, stand
 from rooflight.errors import UsageError
-from rooflight.plan.file.record import to_json
+from rooflight.plan.file.record import Decision, Plan, to_json
 from rooflight.plan.training.memory.framework import PLANNED
-from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.job import RECIPES
 from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
 from rooflight.plan.training.search.plan import better_batch
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.time.stage_time import OVERLAPS
 from rooflight.ui.answers.training import plan_answer
 from rooflight.ui.text.answer import answer_text
-from rooflight.units import whole
+from rooflight.units import format_seconds, format_si, whole
 
 _SHOWN = 8  # layouts
 _DEFAULTS = {
@@ -143,6 +147,57 @@ def run(args: Namespace) -> int:
     return _show(asked, verified.found if verified else found, verified)
 
 
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """A search in the order that the compiler leaves, and what it said of each layout."""
+
+    found: Search
+    verdicts: tuple[LayoutVerdict, ...]  # of `found.candidates`
+    compiler: str
+
+    @property
+    def does_stand(self) -> bool:
+        return self.verdicts[0].word == "passes"
+
+    @property
+    def column(self) -> list[str]:
+        """A cell for each row of the plan's table."""
+        return [_cell(one) for one in self.verdicts]
+
+    @property
+    def words(self) -> str:
+        """What was asked, what came of it, and every layout that does not stand."""
+        asked = [one for one in self.verdicts if one is not NOT_ASKED]
+        good = sum(one.word == "passes" for one in asked)
+        seconds = sum(one.seconds for one in asked)
+        lines = [
+            f"compiled: {good} of {len(asked)} pass: collectives as planned, the schedule fits"
+            f" ({self.compiler}, {seconds:.0f} s); their times were not asked for"
+        ]
+        lines += [
+            f"{place} {one.because}" for place, one in enumerate(self.verdicts, 1) if one.findings
+        ]
+        if self.verdicts[0] is NOT_ASKED:
+            lines.append(f"1 was not compiled; to ask of all: --verify {len(self.verdicts)}")
+        return "\n".join(lines)
+
+    def record(self, training: TrainingQuestion) -> Plan:
+        """The plan of the first layout; the verdicts are its choices and its alternatives."""
+        plan = training.record(self.found)
+        best, *rest = self.verdicts
+        why = (
+            f"the fastest that passes when compiled ({self.compiler})"
+            if self.does_stand
+            else f"nothing that was compiled passes ({self.compiler}); this one: {best.because}"
+        )
+        kept = [replace(c, because=why) if c.what == "layout" else c for c in plan.choices]
+        others = [
+            other if one is NOT_ASKED else replace(other, because=f"{one.because}; {other.because}")
+            for other, one in zip(plan.alternatives, rest, strict=True)
+        ]
+        return replace(plan, choices=tuple(kept), alternatives=tuple(others))
+
+
 def _show(asked: PlanCommand, found: Search, verified: Shortlist | None) -> int:
     """Prints a plan; with the compiler asked, the exit code says whether the first one passes."""
     args, training = asked.args, asked.training
@@ -209,3 +264,87 @@ def _changed(args: Namespace, *names: str) -> str:
     given = {name: getattr(args, name) for name in names or _DEFAULTS}
     changed = ((n, value) for n, value in given.items() if value != _DEFAULTS[n])
     return "".join(f" --{n.replace('_', '-')} {value}" for n, value in changed)
+
+
+def require_flags(question: Question) -> None:
+    """Fails before the search where no time could be composed."""
+    if question.on.chip.kind == "gpu":
+        raise UsageError(
+            f"no compiler options are known for {question.on.chip.title}",
+            hint="leave --flags out, or plan for TPUs",
+        )
+
+
+def swept(plan: Plan) -> tuple[Plan, str]:
+    """The plan with the options that help as its choices, and the same in words."""
+    with compile_progress() as watch:
+        found = sweep_flags(plan, watch=watch)
+    chosen = [
+        Decision("compiler options", one.text, _because(found, one)) for one in found.helping[:1]
+    ]
+    return replace(plan, choices=(*plan.choices, *chosen)), _words(found)
+
+
+def _words(found: Sweep) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    if found.default_s is None:
+        return f"compiler options were not tried: the compiler: {found.tried[0].outcome}"
+    start = f"compiled step: {format_seconds(found.default_s)} with the compiler's own options"
+    asked = f"({versions}; estimated, not measured)"
+    if not found.helping:
+        return f"{start}; none of {len(found.tried) - 1} others saves 1 % {asked}"
+    lines = [f"{start} {asked}; less with"]
+    lines += [f"  {_saved(found, one)}  {one.name}: {one.text}" for one in found.helping]
+    return "\n".join(lines)
+
+
+def _saved(found: Sweep, one: Tried) -> str:
+    assert one.seconds is not None and found.default_s is not None, "it helps"
+    share = 1 - one.seconds / found.default_s
+    return f"{format_seconds(one.seconds)} (-{share:.0%})"
+
+
+def _because(found: Sweep, one: Tried) -> str:
+    assert found.default_s is not None, "it helps"
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    default = format_seconds(found.default_s)
+    return f"{one.name}: {_saved(found, one)} instead of {default} by the estimates of {versions}"
+
+
+def require_verify(question: Question) -> None:
+    """Fails before the search where nothing could be compiled after it."""
+    require_compiler("gpu" if question.on.chip.kind == "gpu" else "tpu")
+
+
+def verify_search(training: TrainingQuestion, found: Search, count: int) -> Shortlist:
+    """Compiles the first `count` layouts of a search and ranks all again."""
+    firsts = found.candidates[:count]
+    plans = [training.record(replace(found, candidates=(c,))) for c in firsts]
+    with compile_progress() as watch:
+        said = stand(plans, watch_of=lambda place: _labelled(watch, place, len(plans)))
+    verdicts = [*said, *[NOT_ASKED] * (len(found.candidates) - len(said))]
+    places = order(verdicts)
+    return Shortlist(
+        replace(found, candidates=tuple(found.candidates[place] for place in places)),
+        tuple(verdicts[place] for place in places),
+        _compiler(training.question),
+    )
+
+
+def _labelled(watch: Watch, place: int, count: int) -> Watch:
+    def tell(which: int, phase: str, seconds: float) -> None:
+        watch(which, f"layout {place + 1} of {count}: {phase}", seconds)
+
+    return tell
+
+
+def _compiler(question: Question) -> str:
+    versions = compiler_versions("gpu" if question.on.chip.kind == "gpu" else "tpu")
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _cell(one: LayoutVerdict) -> str:
+    if one.word == "findings":
+        return f"{len(one.findings)} finding{'s' if len(one.findings) > 1 else ''}"
+    size = f", {format_si(one.memory_bytes, 'B')}" if one.memory_bytes else ""
+    return "-" if one is NOT_ASKED else f"{one.word}{size}"

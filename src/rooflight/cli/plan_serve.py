@@ -1,24 +1,28 @@
 """`rooflight plan serve`: the cheapest fleet that serves a model's traffic within its SLO."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from rooflight.api.serving import plan_serving
-from rooflight.cli.flags import keywords
+from rooflight.cli.flags import add_choice, keywords
 from rooflight.cli.model import warn_of_gaps
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.plan_serve_flags import (
-    add_hardware,
-    add_serving_questions,
-    add_traffic,
-    prices_of,
-    rates_of,
-)
-from rooflight.cli.plan_serve_json import document
-from rooflight.cli.plan_serve_page import FleetPage, text
+from rooflight.cli.plan_serve_page import FleetPage, text, verdict
 from rooflight.cli.progress import progress
+from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.plan import Fleet
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.plan import Fleet, saving
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.simulate.tally import Quantiles
+from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
+from rooflight.units import positive
+
+_TRACES = (".csv", ".jsonl", ".json")
 
 HELP = "the cheapest fleet that serves a model's traffic within its SLO, and what a token costs"
 
@@ -65,3 +69,199 @@ def _next(args: Namespace, best: Fleet) -> str:
     words = ["--on", str(setup.on), "--layout", str(setup.layout), "--dtypes", args.dtypes]
     context = f"--context {best.demand.work().longest}"
     return " ".join(["rooflight frontier", shlex.quote(args.model), *words, context])
+
+
+def add_traffic(parser: Parser) -> None:
+    """What comes, and its SLO."""
+    parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
+    parser.add_argument("--rate", required=True, help="requests per second")
+    parser.add_argument(
+        "--isl",
+        required=True,
+        help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024",
+    )
+    parser.add_argument("--osl", required=True, help="new tokens, in the same words")
+    parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
+    parser.add_argument("--tpot", metavar="TIME", help="SLO of the time per output token: 30ms")
+    parser.add_argument(
+        "--percentile", default="95", help="of requests that must get both (default 95)"
+    )
+    parser.add_argument(
+        "--hit-rate", default="0", help="of prompt tokens in the prefix cache: 0.5 (default 0)"
+    )
+    parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
+    parser.add_argument("--requests", help="simulated at a time (default: as the SLO needs)")
+    parser.add_argument("--seed", default="0", help="of the random traffic (default 0)")
+
+
+def add_hardware(parser: Parser) -> None:
+    """What it may run on, how, and at what price."""
+    parser.add_argument(
+        "--on",
+        metavar="HARDWARE",
+        help="chips, each in several sizes, or slices, joined by commas: v5e,h100 or v5e:2x4"
+        " (default: every chip with a price)",
+    )
+    parser.add_argument("--layout", help=f"this layout only: {SERVING_LAYOUT}")
+    add_dtypes(parser)
+    parser.add_argument(
+        "--price",
+        action="append",
+        metavar="PRICE",
+        help="of a chip-hour: h100=2.50, again for another chip; or what a cloud asks by the"
+        " catalog: gcp, aws/spot; or the middle one of the clouds: on-demand (default), spot",
+    )
+    parser.add_argument(
+        "--spare", default="1", help="slices that may be broken meanwhile (default 1)"
+    )
+    add_choice(
+        parser,
+        "--policy",
+        FLEET_POLICIES,
+        what="policy",
+        default=None,
+        help="replicas that do everything (continuous), or prefill or generate (disaggregated);"
+        " whichever is cheaper if left out",
+    )
+    add_engine(parser)
+    sizes = SchedulerLimits()
+    parser.add_argument(
+        "--rows",
+        default=str(sizes.max_rows),
+        help=f"sequences that run at once (default {sizes.max_rows})",
+    )
+    parser.add_argument(
+        "--step-tokens",
+        default=str(sizes.max_step_tokens),
+        help=f"tokens of a step, decode and prefill (default {sizes.max_step_tokens})",
+    )
+
+
+def add_serving_questions(parser: Parser) -> None:
+    """What else is asked."""
+    parser.add_argument(
+        "--sensitivity", action="store_true", help="also with the rate or lengths doubled"
+    )
+    parser.add_argument("--why-not", metavar="LAYOUT", help="what this layout would cost: tp=4")
+    parser.add_argument(
+        "--hourly",
+        metavar="RATES",
+        help="requests per second by hour, joined by commas, or a recorded trace (.csv, .jsonl) to"
+        " count them in: replicas by hour and the saving",
+    )
+
+
+def prices_of(words: Sequence[str]) -> dict[str, str]:
+    """Dollars of a chip-hour by chip; without a chip, whose prices the others have."""
+    split = (word.rpartition("=") for word in words)
+    return {name: dollars for name, _, dollars in split}
+
+
+def rates_of(words: str) -> list[float]:
+    """Requests per second, hour by hour; a file is a trace."""
+    if words.endswith(_TRACES):
+        return hourly_rates(RequestTrace(Path(words)))
+    return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]
+
+
+def document(page: FleetPage) -> dict[str, object]:
+    """The fleet, the best of every chip, and the answers to what else was asked."""
+    fields: dict[str, object] = {
+        "question": "serve",
+        "model": page.model,
+        **_demand(page.plan.question.demand),
+        "fleet": _fleet(page.plan.best) if page.plan.best else None,
+        "chips": {
+            chip: _fleet(search.best) if search.best else None
+            for chip, search in page.plan.found.items()
+        },
+        "verdicts": {
+            chip: verdict(search.best, page.plan.best) for chip, search in page.plan.found.items()
+        },
+        "ways": sum(search.num_ways for search in page.plan.found.values()),
+        "simulations": sum(search.num_simulations for search in page.plan.found.values()),
+    }
+    if page.verdict:
+        fields["disaggregate"] = {"is_faster": page.verdict.is_faster, **asdict(page.verdict)}
+    if page.doubled:
+        fields["doubled"] = {d.what: _fleet(d.fleet) if d.fleet else None for d in page.doubled}
+    if page.why_not:
+        asked = page.why_not
+        fields["why_not"] = {
+            "layout": str(asked.layout),
+            "because": asked.because,
+            "fleet": _fleet(asked.fleet) if asked.fleet else None,
+        }
+    if page.hours:
+        fields["hours"] = [
+            {
+                "rate": hour.rate,
+                "replicas": hour.fleet.replicas,
+                "dollars_per_hour": hour.fleet.dollars_per_hour,
+            }
+            for hour in page.hours
+        ]
+        fields["saving"] = saving(page.hours)
+    return fields
+
+
+def _demand(demand: Demand) -> dict[str, object]:
+    return {
+        "rate": demand.rate,
+        "isl": str(demand.input),
+        "osl": str(demand.output),
+        "hit_rate": demand.hit_rate,
+        "percentile": demand.percentile,
+        **demand.slo.document,
+    }
+
+
+def _fleet(fleet: Fleet) -> dict[str, object]:
+    way, found = fleet.way, fleet.simulation
+    setup, calibration, limits = way.setup, way.calibration, way.limits
+    return {
+        "on": str(setup.on),
+        "layout": str(setup.layout),
+        "dtypes": str(setup.precision),
+        "policy": way.policy,
+        "replicas": fleet.replicas,
+        "prefill_replicas": fleet.prefill_replicas,
+        "spare": fleet.spare,
+        "chips": fleet.num_chips,
+        "max_rows": limits.max_rows,
+        "max_step_tokens": limits.max_step_tokens,
+        "block_tokens": limits.block_tokens,
+        "pool_tokens": limits.pool_tokens,
+        "longest_request": fleet.demand.work().longest,
+        "dollars_per_hour": fleet.dollars_per_hour,
+        "dollars_per_million": fleet.dollars_per_million,
+        "dollars_per_million_in": fleet.dollars_per_million_in,
+        "dollars_per_million_cached": fleet.dollars_per_million_cached,
+        "dollars_per_million_out": fleet.dollars_per_million_out,
+        "least_replicas": way.least_replicas,
+        "bound": asdict(way.bound),
+        "physics_replicas": fleet.physics_replicas,
+        "paid": fleet.paid,
+        "calibration": f"{calibration.engine} on {calibration.chip}" if calibration else None,
+        "spread": calibration.spread if calibration else None,
+        "ttft_spread": way.first_token.spread if way.first_token else None,
+        "unseen": list(way.unseen),
+        "simulated": {
+            "replicas": found.replicas,
+            "rate": fleet.simulated_rate,
+            "requests": found.num_requests,
+            "good_share": found.good_share,
+            "busy_share": found.busy_share,
+            "mean_rows": found.mean_rows,
+            "floor": asdict(found.floor),
+            "ttft": _quantiles(found.ttft),
+            "tpot": _quantiles(found.tpot),
+            "e2e": _quantiles(found.e2e),
+        },
+    }
+
+
+def _quantiles(times: Quantiles | None) -> dict[str, float] | None:
+    if times is None:
+        return None
+    return {"mean_s": times.mean, "p50_s": times.p50, "p95_s": times.p95, "p99_s": times.p99}

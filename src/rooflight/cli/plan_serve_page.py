@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
-from rooflight.plan.serving.fleet.plan import Fleet
-from rooflight.plan.serving.fleet.questions import Doubled, Hour, WhyNotFleet, saving
+from rooflight.plan.serving.fleet.plan import Doubled, Fleet, Hour, WhyNotFleet, saving
 from rooflight.plan.serving.fleet.search import FleetPlan
 from rooflight.ui.answers.serving import fleet_answer, searched
 from rooflight.ui.text.answer import answer_text

@@ -7,13 +7,7 @@ from rooflight.api.costs import roofline
 from rooflight.cli.flags import add_choice, add_dtype, add_on, add_plot, keywords
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.costs.roofline import (
-    Memory,
-    OpTime,
-    critical_batch,
-    memory_bytes_per_s,
-    ridge_point,
-)
+from rooflight.costs.roofline import Memory, OpTime, critical_batch, memory_bytes_per_s, ridge_point
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.chip import Chip

@@ -9,8 +9,13 @@ from rooflight.cli.serving_flags import SERVING_LAYOUT
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.step.layout import ServingLayout, check_one_engine, parse_serving_layout
-from rooflight.plan.serving.step.precision import Precision, parse_precision
+from rooflight.plan.serving.step.layout import (
+    Precision,
+    ServingLayout,
+    check_one_engine,
+    parse_precision,
+    parse_serving_layout,
+)
 from rooflight.program.from_plan.served_step import step_of_fleet
 
 _DTYPES = "f32"

@@ -10,7 +10,7 @@ from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_plot
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
-from rooflight.hardware.axes import mesh_of
+from rooflight.hardware.mesh import mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.ui.svg.shard import ShardPicture, shard_svg, shard_text
 from rooflight.ui.text.terminal import within
@@ -27,7 +27,7 @@ def configure(parser: Parser) -> None:
     add_dtype(parser)
     add_plot(parser)
     parser.set_examples(
-        'rooflight shard "A[I_X,J_Y]" --on v5e:4x4 --mesh X=4,Y=4 --dims I=1024,J=4096',
+        'rooflight shard "A[I_X,J_Y]" --on v5e:4x4 --mesh X=4,Y=4 --dims I=1024,J=4096'
     )
 
 

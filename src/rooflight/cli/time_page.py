@@ -2,18 +2,22 @@
 
 from dataclasses import asdict
 
+from rooflight.cli.hlo_page import Shown
+from rooflight.compile.hlo.memory import LiveBytes
+from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.op import UNITS
 from rooflight.compile.time.step import CompiledTime, Network
 from rooflight.plan.file.record import Time
+from rooflight.ui.browser.timeline_chart import timelines
 from rooflight.ui.html.page import Grid
+from rooflight.ui.html.step import StepPage
+from rooflight.ui.svg.live import LivePlot
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_seconds
 
-_WORDS = {
-    "matrix": "matmuls",
-    "kernels": "kernels",
-    "memory": "vector and memory",
-}
+ROWS = 60  # of a table in a page
+
+_WORDS = {"matrix": "matmuls", "kernels": "kernels", "memory": "vector and memory"}
 _UNKNOWN = "The compiled step's time is unknown before the executable."
 _LEAST = 5e-10  # seconds; less is a scalar's copy
 
@@ -98,3 +102,40 @@ def time_document(time: CompiledTime | None) -> dict[str, object] | None:
         "unknown": list(time.unknown),
         "source": "compiler",
     }
+
+
+def live_plot(name: str, live: LiveBytes, limit_bytes: int | None) -> LivePlot:
+    """Live bytes of main memory along the schedule."""
+    peak = live.names[live.peak_at]
+    return LivePlot(f"{name}: main memory in use", live.nbytes, peak, limit_bytes)
+
+
+def step_page(
+    step: CompiledStep,
+    *,
+    kicker: str,
+    answer: list[str],
+    shown: list[Shown],
+    texts: list[tuple[str, str]],
+    planned: Time | None,
+    time: CompiledTime | None,
+    limit_bytes: int | None,
+    title: str = "",
+) -> StepPage:
+    """What the page of a step shows; without a time there is no timeline.
+
+    `title` is by default the name that jax gave the program.
+    """
+    name = step.module.name
+    entry = step.module.entry
+    return StepPage(
+        title=title or f"{name}, one of {step.module.num_partitions:,} devices",
+        kicker=kicker,
+        answer=tuple(answer),
+        time=time_grid(planned, time) if time else None,
+        time_note=basis_line(time) if time else time_line(planned, None),
+        timelines=tuple(timelines(time, entry)) if time else (),
+        tables=tuple(one.captioned for one in shown),
+        texts=tuple(texts),
+        live=live_plot(name, step.live, limit_bytes) if step.live else None,
+    )

@@ -1,5 +1,7 @@
 """`rooflight validate`: predictions beside published measurements, and how far they are off."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -7,17 +9,18 @@ from rooflight.cli.flags import add_choice, add_verbose
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.validate_page import validation_page, validation_report
 from rooflight.measure.published.replay import REPLAYED, ask_rows
 from rooflight.measure.published.rows import read_rows
 from rooflight.measure.published.serving_replay import KIND as SERVE
-from rooflight.measure.published.serving_validation import (
+from rooflight.measure.published.serving_replay import (
     shipped_serving_accuracy,
     validate_served,
     validate_silicon,
 )
 from rooflight.measure.published.validation import (
     GROUPS,
+    Accuracy,
+    Replay,
     Validation,
     accuracies,
     accuracy,
@@ -25,6 +28,14 @@ from rooflight.measure.published.validation import (
     shipped_validation,
     validate_rows,
 )
+from rooflight.ui.html.page import Grid, Section, bullets, figure, grid, page, paragraph
+from rooflight.ui.svg.accuracy import AccuracyPlot, Dot, accuracy_svg
+from rooflight.ui.text.table import table
+from rooflight.units import format_seconds
+
+_TITLES = {"train": "training", "micro": "microbenchmarks", "serve": "serving"}
+_HEADER = ("group", "rows", "median", "MAPE", "p90", "bias", "inside 80%", "spec only")
+_MORE = ("model out", "source out")
 
 HELP = "predictions held against published measurements: errors by group, rows refused and why"
 
@@ -56,7 +67,9 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     file = args.rows or args.silicon
-    found = _found(args.rows, args.silicon)
+    given = [_replay(Path(args.rows))] if args.rows else []
+    given += [_replay_silicon(Path(args.silicon))] if args.silicon else []
+    found = joined_validations(given) if given else shipped_validation()
     if args.html:
         write_file(args.html, validation_report(found, rows=file), flag="--html")
     if args.json:
@@ -67,13 +80,6 @@ def run(args: Namespace) -> int:
     if not file and not args.html:
         suggest("rooflight validate --html accuracy.html")
     return 0
-
-
-def _found(rows: str | None, silicon: str | None) -> Validation:
-    """Both files where both are given."""
-    given = [_replay(Path(rows))] if rows else []
-    given += [_replay_silicon(Path(silicon))] if silicon else []
-    return joined_validations(given) if given else shipped_validation()
 
 
 def _replay(path: Path) -> Validation:
@@ -99,3 +105,134 @@ def _document(found: Validation, by: str) -> dict[str, object]:
         "replays": [asdict(r) | {"error": r.error, "inside": r.is_inside} for r in found.replays],
         "refusals": [asdict(r) for r in found.refusals],
     }
+
+
+def validation_page(
+    found: Validation,
+    *,
+    by: str,
+    rows: str | None,
+    served: Mapping[str, Sequence[Accuracy]],
+    verbose: bool = False,
+) -> str:
+    """The answer, the table of each kind, the refusals; `served` are of rows that do not ship."""
+    blocks = [_answer(found, rows)]
+    for kind in _kinds(found):
+        replays = found.of(kind)
+        groups = (*accuracies(replays, by), accuracy("all", replays))
+        blocks.append(f"{_TITLES.get(kind, kind)}, by {by}\n{_table(groups)}")
+    for what, every in served.items():
+        groups = [group for group in every if by == "engine" or ":" not in group.group]
+        blocks.append(f"serving, seconds {what}; these rows do not ship\n{_table(groups)}")
+    if found.refusals:
+        blocks.append(_refused(found))
+    if verbose:
+        blocks.append(_rows(found))
+    return "\n\n".join(blocks)
+
+
+def _kinds(found: Validation) -> list[str]:
+    return list(dict.fromkeys(r.kind for r in found.replays))
+
+
+def _answer(found: Validation, rows: str | None) -> str:
+    total = len(found.replays) + len(found.refusals)
+    how = (
+        f"{rows}, answered with the shipped calibrations"
+        if rows
+        else "published rows, each answered by a fit that saw no row of its configuration"
+    )
+    lines = [f"{len(found.replays):,} of {total:,} rows answered ({found.coverage:.1%}): {how}"]
+    for kind in _kinds(found):
+        for blocks in ("dense", "experts"):
+            chosen = [r for r in found.of(kind) if r.blocks == blocks]
+            if chosen:
+                a = accuracy(blocks, chosen)
+                lines.append(
+                    f"{_TITLES.get(kind, kind)}, {blocks}: median error {a.median:.1%},"
+                    f" mean {a.mape:.1%}, {a.inside:.0%} inside their 80 % interval"
+                )
+    return "\n".join(lines)
+
+
+def _table(groups: Sequence[Accuracy]) -> str:
+    header, cells = accuracy_cells(groups)
+    return table(header, cells, align="l" + "r" * (len(header) - 1))
+
+
+def accuracy_cells(groups: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    has_more = any(g.model_out_mape is not None for g in groups)
+    header = _HEADER + (_MORE if has_more else ())
+    return header, [_row(g, has_more) for g in groups]
+
+
+def _row(g: Accuracy, has_more: bool) -> tuple[str, ...]:
+    shown = (g.median, g.mape, g.p90)
+    cells = (g.group, f"{g.rows}", *(f"{v:.1%}" for v in shown), f"{g.bias:+.1%}")
+    cells += (f"{g.inside:.0%}", f"{g.roof_mape:.0%}")
+    if not has_more:
+        return cells
+    more = (g.model_out_mape, g.source_out_mape)
+    return (*cells, *("-" if v is None else f"{v:.1%}" for v in more))
+
+
+def _refused(found: Validation) -> str:
+    counts = Counter((r.source, r.because) for r in found.refusals)
+    rows = [(source, str(n), because) for (source, because), n in counts.most_common()]
+    return "refused\n" + table(("source", "rows", "because"), rows, align="lrl")
+
+
+def _rows(found: Validation) -> str:
+    ranked = sorted(found.replays, key=lambda r: -abs(r.error))
+    rows = [
+        (
+            r.id,
+            format_seconds(r.measured_s),
+            format_seconds(r.predicted_s),
+            f"{r.error:+.1%}",
+            "yes" if r.is_inside else "no",
+            "; ".join(r.assumed) or "-",
+        )
+        for r in ranked
+    ]
+    header = ("row", "measured", "predicted", "error", "inside", "assumed")
+    return "rows, the worst first\n" + table(header, rows, align="lrrrll")
+
+
+def validation_report(found: Validation, *, rows: str | None) -> str:
+    """The HTML page: a scatter plot of each kind, tables by every grouping, refusals."""
+    sections = [_section(kind, found.of(kind)) for kind in _kinds(found)]
+    refused = Counter(f"{r.source}: {r.because}" for r in found.refusals)
+    sections.append(
+        Section(
+            "refused",
+            "Rows without an answer",
+            (bullets([f"{text} ({n})" for text, n in refused.most_common()]),),
+        )
+    )
+    answer = _answer(found, rows).splitlines()
+    return page(
+        title="Predicted against measured",
+        kicker="rooflight validate",
+        lead=[paragraph(line) for line in answer],
+        sections=sections,
+    )
+
+
+def _section(kind: str, replays: tuple[Replay, ...]) -> Section:
+    title = _TITLES.get(kind, kind)
+    dots = tuple(
+        Dot(r.measured_s, r.predicted_s, r.blocks, f"{r.id}: {r.error:+.1%}") for r in replays
+    )
+    picture = accuracy_svg(AccuracyPlot(f"Seconds of {title}", dots))
+    body = [
+        figure(
+            picture,
+            caption=f"{title}: every row, predicted over measured; the band is 10 % either way",
+            describe=f"{len(dots)} dots near the diagonal",
+        )
+    ]
+    for by in GROUPS:
+        header, cells = accuracy_cells((*accuracies(replays, by), accuracy("all", replays)))
+        body.append(grid(Grid(f"By {by}", header, tuple(cells), "l" + "r" * (len(header) - 1))))
+    return Section(kind, title.capitalize(), tuple(body))

@@ -6,18 +6,29 @@ from typing import Any
 
 from rooflight.api.compiled import verify, verify_function
 from rooflight.cli.compile_progress import compile_progress
-from rooflight.cli.findings_page import comparison_document, comparison_text
 from rooflight.cli.flags import add_choice, add_mesh, add_verbose
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.hlo_page import grids
+from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.verify_page import answer, document, expectation, expectation_document, tables
+from rooflight.cli.time_page import ROWS, step_page, time_line
+from rooflight.cli.verify_page import (
+    answer,
+    comparison_document,
+    comparison_text,
+    document,
+    expectation,
+    expectation_document,
+    tables,
+)
 from rooflight.cli.verify_program_page import program_document, program_text, write_program
-from rooflight.cli.verify_report import write_verdict
+from rooflight.compile.aot.run import read_compilation
+from rooflight.compile.aot.target import device_chip
 from rooflight.compile.findings.baseline import compare, read_baseline
-from rooflight.compile.findings.verify import STAGES, expected_of
+from rooflight.compile.findings.verify import STAGES, Verdict, expected_of
 from rooflight.errors import UsageError
 from rooflight.plan.file.record import Plan, from_json, read_text
 from rooflight.program.from_plan.served_step import ServedStep, is_fleet, step_of_fleet
+from rooflight.ui.html.step import StepPage, step_html
 
 HELP = "a plan or your own function, compiled for its slice without a chip: what is odd"
 
@@ -164,3 +175,34 @@ def _refuse(args: Namespace, flags: list[str], why: str) -> None:
     for flag in flags:
         if getattr(args, flag.removeprefix("--")):
             raise UsageError(f"{flag} {why}", hint=f"leave {flag} out")
+
+
+def write_verdict(path: str, verdict: Verdict, answer: str, tables: list[str]) -> None:
+    """Writes the page of a verdict to a file that the user named."""
+    write_file(path, step_html(verdict_page(verdict, answer, tables)), flag="--html")
+
+
+def verdict_page(verdict: Verdict, answer: str, tables: list[str]) -> StepPage:
+    """What was said of a plan, and the last program that the compiler got through."""
+    kicker = f"Verdict on plan {verdict.hash}"
+    lines = answer.splitlines()
+    texts = [("Verdict", text) for text in tables]
+    title = f"{verdict.plan.model.title} on {verdict.plan.slice}"
+    done = [one for one in verdict.done if one.outcome in ("compiled", "out of memory")]
+    if not done:
+        note = time_line(verdict.plan.time, None)
+        return StepPage(title, kicker, tuple(lines), None, note, (), (), tuple(texts), None)
+    step = read_compilation(done[-1])
+    device = device_chip(verdict.plan.placed(), done[-1].axes)
+    usable = device.detail.get("hbm_usable_bytes")
+    return step_page(
+        step,
+        kicker=f"{kicker}, compiled until {done[-1].request.until}",
+        answer=lines,
+        shown=grids(step, most=ROWS),
+        texts=texts,
+        planned=verdict.plan.time,
+        time=verdict.time,
+        limit_bytes=int(usable) if usable else None,
+        title=title,
+    )

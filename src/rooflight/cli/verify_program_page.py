@@ -3,11 +3,10 @@
 from collections import Counter
 from dataclasses import asdict
 
-from rooflight.cli.findings_page import collectives_document, findings_document, findings_text
 from rooflight.cli.hlo_page import grids
-from rooflight.cli.hlo_report import ROWS, step_page
 from rooflight.cli.output import write_file
-from rooflight.cli.time_page import time_document, time_line, time_table
+from rooflight.cli.time_page import ROWS, step_page, time_document, time_line, time_table
+from rooflight.cli.verify_page import collectives_document, findings_document, findings_text
 from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.aot.target import device_chip
 from rooflight.compile.findings.finding import network_seconds

@@ -109,11 +109,7 @@ class Choice:
 
 
 def choose(
-    candidates: Sequence[Strategy],
-    *,
-    dims: Mapping[str, int],
-    mesh: Mesh,
-    dtype: Dtype,
+    candidates: Sequence[Strategy], *, dims: Mapping[str, int], mesh: Mesh, dtype: Dtype
 ) -> Choice:
     """Prices every candidate; of those with the fewest reroutes, picks the one that ends first.
 

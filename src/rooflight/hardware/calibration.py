@@ -144,9 +144,7 @@ def load_calibration(
 
 
 @lru_cache(maxsize=4)
-def shipped_calibrations(
-    folder: Path = _FOLDER,
-) -> Mapping[tuple[str, str, str], Calibration]:
+def shipped_calibrations(folder: Path = _FOLDER) -> Mapping[tuple[str, str, str], Calibration]:
     """By chip, engine and blocks."""
     found: dict[tuple[str, str, str], Calibration] = {}
     for path in sorted(folder.glob("*.toml")):

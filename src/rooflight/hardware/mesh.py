@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from rooflight.errors import ParseError, PlacementError, UnknownNameError
+from rooflight.errors import ParseError, PlacementError, UnknownNameError, UsageError
 from rooflight.hardware.slice import PhysicalDim, Slice, SwitchDim, TorusDim, parse_slice
 
 _AXIS = re.compile(r"\s*([A-Za-z]\w*)\s*=\s*(\d{1,9})\s*(?:@\s*([a-z0-9+]+))?\s*")
@@ -323,3 +323,24 @@ def _take(
             hint="choose axis sizes that are products of divisors of the slice's own sizes",
         )
     return tuple(parts)
+
+
+def mesh_of(text: str | None, on: Slice) -> Mesh:
+    """The mesh of `--mesh`; without it, one axis (X, Y, Z, W) for each physical dim."""
+    sizes = [dim.size for dim in on.dims if dim.size > 1] or [1]
+    default = ",".join(f"{name}={size}" for name, size in zip("XYZW", sizes, strict=False))
+    return parse_mesh(default if text is None else text, on=on)
+
+
+def axes_of(text: str | None, mesh: Mesh) -> list[str]:
+    """The axes of `--axes` (`X`, `X,Y`, or `XY` for one-letter names); without it, all."""
+    if text is None:
+        return list(mesh.axes)
+    axes = [text] if text in mesh.axes else text.split(",") if "," in text else list(text)
+    for axis in axes:
+        mesh.size(axis)  # an unknown axis gets its did-you-mean here
+    if not axes or len(set(axes)) < len(axes):
+        raise UsageError(
+            f"axes {text!r} must name each axis once", hint=f"write {','.join(mesh.axes)}"
+        )
+    return axes

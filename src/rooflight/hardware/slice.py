@@ -219,7 +219,7 @@ def parse_slice(text: str) -> Slice:
         num_slices = int(before)
     if len(given) > 1:
         raise _no_slice(text)
-    shape = given[0] if given else _one_chip(chip)
+    shape = given[0] if given else (1,) * (chip.torus.dims if chip.torus else 1)
     if min(num_slices, *shape) < 1:
         raise ParseError(f"{text!r} has a size of zero", hint=f"write {chip.name}:{_example(chip)}")
     if given and len(shape) == 1:
@@ -253,10 +253,6 @@ def _named(name: str) -> tuple[Chip, str]:
             hint=f"count chips, such as {chip.name}:{_example(chip)}",
         )
     return chip, str(number // chip.cores)
-
-
-def _one_chip(chip: Chip) -> tuple[int, ...]:
-    return (1,) * (chip.torus.dims if chip.torus else 1)
 
 
 def _example(chip: Chip) -> str:

@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterator
 
 from rooflight.interop.framework import Loss
-from rooflight.interop.served_fleet import ServedFleet
-from rooflight.interop.serving import ServedExport, Server, command, export_commands
+from rooflight.interop.serving import ServedExport, ServedFleet, Server, command, export_commands
 
 _PORT = 8000
 _PICKER_PORT = 9002

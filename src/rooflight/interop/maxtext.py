@@ -6,11 +6,9 @@ MaxText lays the axes of a slice on its torus itself, so where they lie is not w
 
 from rooflight.algebra.notation import Axes
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
-from rooflight.interop.policies import policies, their_model, title
 from rooflight.interop.read_maxtext import KEYS, import_maxtext, recomputed_experts
-from rooflight.interop.roles import Roles, axes_by_key, read_roles
-from rooflight.interop.round_trip import unstated
-from rooflight.interop.sizes import ModelSizes, plain_sizes
+from rooflight.interop.roles import Roles, axes_by_key, policies, read_roles, their_model, title
+from rooflight.interop.round_trip import ModelSizes, plain_sizes, unstated
 from rooflight.models.spec import Mlp, ModelSpec, Moe
 from rooflight.plan.file.record import Plan
 

@@ -19,11 +19,7 @@ _SUFFIXES = {".sh": "megatron", ".bash": "megatron", ".slurm": "megatron", ".tom
 
 
 def import_config(
-    words: Sequence[str],
-    *,
-    on: Slice,
-    framework: str | None = None,
-    model: ModelSpec | None = None,
+    words: Sequence[str], *, on: Slice, framework: str | None = None, model: ModelSpec | None = None
 ) -> Imported:
     """Reads files and `key=value` words of one of `READABLE`, as if run on a slice.
 

@@ -7,12 +7,20 @@ degree for each kind of parallelism, so an axis is found there by its set of sch
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.algebra.notation import Axes, parse_axes
+from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.mesh import Mesh
-from rooflight.interop.framework import FrameworkSpec, Loss
+from rooflight.interop.framework import FrameworkSpec, Loss, Settings, settings_of
 from rooflight.models.layout.rules import parse_layout
+from rooflight.models.presets import load_model, model_names
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.record import Plan, plan_hash
+
+_SCHEDULE = re.compile(
+    r"(?:([\w-]+), (\d{1,6})(?: x (\d{1,6}))? stages, )?(?:(\d{1,9}) microbatches)?"
+)
 
 OUTER = ("dcn", "spine", "leaf")  # physical dims between slices or nodes, outermost first
 _COMMA = re.compile(r",(?![^{}]*\})")  # not those inside {data,model}
@@ -60,7 +68,8 @@ def axes_by_key(framework: FrameworkSpec, roles: Roles) -> tuple[dict[str, Axes]
     found: dict[str, Axes] = {}
     losses: list[Loss] = []
     for axis, schemes in roles.schemes.items():
-        what = _written(axis, schemes)
+        name = axis if len(axis) == 1 else f"{{{axis}}}"
+        what = ",".join(f"{scheme}={name}" for scheme in sorted(schemes)) or f"mesh axis {axis}"
         row = framework.axis_row(schemes)
         if row is None:
             because = f"{framework.title} has no such axis; nothing is written for its"
@@ -72,6 +81,66 @@ def axes_by_key(framework: FrameworkSpec, roles: Roles) -> tuple[dict[str, Axes]
     return found, losses
 
 
-def _written(axis: str, schemes: frozenset[str]) -> str:
-    name = axis if len(axis) == 1 else f"{{{axis}}}"
-    return ",".join(f"{scheme}={name}" for scheme in sorted(schemes)) or f"mesh axis {axis}"
+def policies(framework: FrameworkSpec, plan: Plan, roles: Roles) -> tuple[Settings, list[Loss]]:
+    """Settings of the remat policy, the recipe, the dtype, ZeRO and the pipeline's schedule."""
+    asked = [("remats", plan.remat, "remat"), ("recipes", plan.recipe, "recipe")]
+    asked += [("dtypes", plan.dtype, "dtype")]
+    if roles.serving("dp", "cp", "ulysses"):  # else every weight is split already
+        asked += [("zeros", str(plan.zero), "zero stage")]
+    if plan.schedule is not None:
+        asked += [("schedules", plan.schedule, "schedule")]
+    settings: Settings = {}
+    losses = _hardware(framework, roles)
+    for table, name, what in asked:
+        found, lost = settings_of(framework, table, name, what=what)
+        settings |= found
+        losses += lost
+    return settings, losses
+
+
+def _hardware(framework: FrameworkSpec, roles: Roles) -> list[Loss]:
+    where = roles.mesh.slice
+    if framework.has_tpus or not where.chip.torus:
+        return []
+    return [Loss(f"slice {where}", f"{framework.title} runs on GPUs")]
+
+
+def their_model(framework: FrameworkSpec, model: ModelSpec) -> str | None:
+    """The framework's name of a model, if it is one of ours, unchanged."""
+    known = model.name in framework.models and model.name in model_names()
+    return framework.models[model.name] if known and load_model(model.name) == model else None
+
+
+def title(plan: Plan) -> str:
+    """One line that says which plan a file was made from."""
+    where = f"{plan.layout} with {plan.mesh}"
+    return f"rooflight plan {plan_hash(plan)}: {plan.model.name} on {plan.slice}, {where}"
+
+
+def row_of_plan(plan: Plan, row: int) -> Plan:
+    """A row of the table that `plan train` prints: 1 is the plan, its alternatives follow."""
+    if not 1 <= row <= len(plan.alternatives) + 1:
+        raise UsageError(
+            f"row {row} must be one of the {len(plan.alternatives) + 1} of the plan",
+            hint="1 is the plan itself, its alternatives follow as `rooflight plan train` has them",
+        )
+    if row == 1:
+        return plan
+    other = plan.alternatives[row - 2]
+    match = _SCHEDULE.fullmatch(other.schedule)
+    if match is None:
+        raise ParseError(
+            f"schedule {other.schedule!r} must be as `1f1b, 4 stages, 32 microbatches`",
+            hint="give the file that the verb plan wrote",
+        )
+    return replace(
+        plan,
+        layout=other.layout,
+        mesh=other.mesh,
+        remat=other.remat,
+        schedule=match[1],
+        stages=int(match[2] or 1),
+        virtual=int(match[3] or 1),
+        microbatches=int(match[4] or 1),
+        alternatives=(),
+    )

@@ -1,9 +1,8 @@
 """A plan as a torchtitan job: one TOML file, as torchtitan read them until February 2026."""
 
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
-from rooflight.interop.policies import policies, their_model, title
 from rooflight.interop.read_torchtitan import LOOPED, import_torchtitan
-from rooflight.interop.roles import Roles, axes_by_key, read_roles
+from rooflight.interop.roles import Roles, axes_by_key, policies, read_roles, their_model, title
 from rooflight.interop.round_trip import unstated
 from rooflight.plan.file.record import Plan
 

@@ -75,15 +75,11 @@ def _collective(step: Step, value: jax.Array, mesh: Mesh) -> jax.Array:
             group = tuple(n for n in mesh.axis_names if n in axes)  # ppermute counts in mesh order
             return lax.ppermute(value, group, block_moves(step, group, dict(mesh.shape)))
         case "slice":
-            return _slice(value, axes, to_dim, mesh)
+            ways = int(np.prod([mesh.shape[a] for a in axes]))
+            size = value.shape[to_dim] // ways
+            return lax.dynamic_slice_in_dim(value, lax.axis_index(axes) * size, size, to_dim)
         case "einsum":
             raise AssertionError("an einsum is not a collective")
-
-
-def _slice(value: jax.Array, axes: Axes, dim: int, mesh: Mesh) -> jax.Array:
-    ways = int(np.prod([mesh.shape[a] for a in axes]))
-    size = value.shape[dim] // ways
-    return lax.dynamic_slice_in_dim(value, lax.axis_index(axes) * size, size, dim)
 
 
 def _einsum(step: Step, values: list[jax.Array]) -> jax.Array:

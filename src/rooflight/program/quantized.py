@@ -18,11 +18,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.spec import ModelSpec
 from rooflight.program.model.params import Tree
 
-FORMATS = {
-    "int8": (jnp.int8, 127.0),
-    "int4": (jnp.int4, 7.0),
-    "fp8": (jnp.float8_e4m3fn, 448.0),
-}
+FORMATS = {"int8": (jnp.int8, 127.0), "int4": (jnp.int4, 7.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
 
 
 class Quantized(NamedTuple):

@@ -58,10 +58,7 @@ Step = Any  # `jax.jit` of (State, Batch) -> (State, loss): called, lowered or t
 
 
 def make_train_step(
-    program: Program,
-    optimizer: optax.GradientTransformation,
-    *,
-    microbatches: int = 1,
+    program: Program, optimizer: optax.GradientTransformation, *, microbatches: int = 1
 ) -> Step:
     """The jitted step; the state it is given is used up.
 

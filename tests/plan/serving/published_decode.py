@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.derive_model import known_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.time import ServingStepTime
 
 _FILE = Path(__file__).parent / "published_decode.toml"

@@ -11,9 +11,8 @@ from rooflight.models.presets import load_model
 from rooflight.plan.serving.simulate.load import Load, chunk_load, even_load
 from rooflight.plan.serving.step.curve import StepCurve, step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.model import StepModel
-from rooflight.plan.serving.step.precision import parse_precision
 
 CASES = (
     ("llama3-70b", "v5e:4x4", "tp=16,kv=batch", "int8"),

@@ -13,18 +13,22 @@ from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.cost import CalibratedCost, calibrated_cost, fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import disaggregate_or_not
-from rooflight.plan.serving.fleet.evidence import unseen_of
-from rooflight.plan.serving.fleet.plan import Fleet, Trials, cheapest_fleet, fewest_replicas
-from rooflight.plan.serving.fleet.questions import hourly_fleets, saving
-from rooflight.plan.serving.fleet.way import Way, chip_slices, ways_to_serve
+from rooflight.plan.serving.fleet.plan import (
+    Fleet,
+    Trials,
+    cheapest_fleet,
+    fewest_replicas,
+    hourly_fleets,
+    saving,
+)
+from rooflight.plan.serving.fleet.way import Way, chip_slices, unseen_of, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import Lengths
 from rooflight.plan.serving.simulate.run import simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 
 TINY = load_model("llama3.2-1b")
 INT8 = parse_precision("int8")

@@ -7,13 +7,12 @@ import pytest
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.candidates import candidate_layouts
+from rooflight.plan.serving.fleet.bound import candidate_layouts
 from rooflight.plan.serving.fleet.cost import fleet_cost
 from rooflight.plan.serving.fleet.frontier import Curve, Point, curves, frontier
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 
 MODEL = load_model("llama3-70b")
 

@@ -7,9 +7,8 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import kv_bytes, param_bytes
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
-from rooflight.plan.serving.step.precision import parse_precision
 
 CASES = (
     ("llama3-70b", "v5e:4x4", "tp=16,kv=batch", "int8"),

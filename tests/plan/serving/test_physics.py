@@ -25,9 +25,8 @@ from rooflight.plan.serving.step.calibrated import (
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.layout import ServingLayout, parse_precision
 from rooflight.plan.serving.step.model import StepModel
-from rooflight.plan.serving.step.precision import parse_precision
 
 MODELS = ("llama3.1-8b", "llama3.1-70b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3")
 CHIPS = ("h100", "h200", "b200", "gb200", "v5e", "v6e", "tpu7x")

@@ -6,7 +6,7 @@ import pytest
 
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.simulate.replay import replayed_model, slice_name
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision
 
 from ...reference_loop import standard_s
 from .published_decode import PublishedStep, published_steps

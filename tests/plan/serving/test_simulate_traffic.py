@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.plan.serving.simulate.arrivals import RandomTraffic, parse_lengths
-from rooflight.plan.serving.simulate.quantiles import EXACT_UP_TO, RELATIVE_ERROR, QuantileSketch
+from rooflight.plan.serving.simulate.tally import EXACT_UP_TO, RELATIVE_ERROR, QuantileSketch
 from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 
 

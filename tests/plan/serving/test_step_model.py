@@ -14,9 +14,8 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import forward_flops, kv_bytes, param_count
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
+from rooflight.plan.serving.step.layout import ServingLayout, parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.model import StepModel
-from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.plan.serving.step.terms import CommTerm, ExpertReads
 from rooflight.plan.serving.step.time import ServingStepTime
 

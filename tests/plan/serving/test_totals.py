@@ -12,12 +12,10 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import count_params, kv_bytes, kv_bytes_per_token
 from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.setup import hand_over
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.kv_moves import hand_over
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
-from rooflight.plan.serving.step.speculative import Speculation
-from rooflight.plan.serving.step.totals import Totals
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.totals import Speculation, Totals
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64, 512])

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.compile.expected.flow import Flow
-from rooflight.compile.hlo.instruction import Instruction
-from rooflight.compile.hlo.scatter import only_calls, sliced_axes
-from rooflight.compile.hlo.shape import Shape
+from rooflight.compile.hlo.collectives import only_calls, sliced_axes
+from rooflight.compile.hlo.instruction import Instruction, Shape
 from rooflight.compile.hlo.step import CompiledStep
 
 _SPEC = re.compile(r"#sdy\.sharding<@\w+, \[(.*?)\](?:,|>)")

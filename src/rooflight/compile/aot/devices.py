@@ -15,8 +15,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from rooflight.compile.aot.gpu import register_cuda
-from rooflight.compile.aot.target import CORE_AXIS, CompileTarget
+from rooflight.compile.aot.target import CORE_AXIS, CompileTarget, register_cuda
 from rooflight.hardware.mesh import Segment
 
 

@@ -15,7 +15,6 @@ from rooflight.compile.aot.request import CompileRequest, Stage, plain_collectiv
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
 from rooflight.compile.aot.target import device_chip
 from rooflight.compile.findings.axes import find_wrong_axes
-from rooflight.compile.findings.donation import find_updates, undonated_findings
 from rooflight.compile.findings.finding import (
     Finding,
     Scale,
@@ -30,6 +29,8 @@ from rooflight.compile.findings.waste import (
     find_repeated_work,
     find_replicated,
     find_schedule_waste,
+    find_updates,
+    undonated_findings,
 )
 from rooflight.compile.hlo.manual import split_axes
 from rooflight.compile.hlo.memory import HloMemory, OutOfMemory

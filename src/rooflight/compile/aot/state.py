@@ -13,8 +13,7 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.plan.file.record import Part, Plan
 from rooflight.plan.training.memory.count import memory
 from rooflight.plan.training.memory.framework import FRAMEWORKS
-from rooflight.plan.training.memory.job import Job, Microbatching
-from rooflight.plan.training.memory.recipe import parse_recipe
+from rooflight.plan.training.memory.job import Job, Microbatching, parse_recipe
 from rooflight.plan.training.memory.remat import parse_remat
 
 _MOMENTS = ("optimizer[0].mu", "optimizer[0].nu")  # of Adam

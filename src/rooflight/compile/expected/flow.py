@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from rooflight.compile.hlo.instruction import Computation, Instruction, Module
 
+_CUTS = ("dynamic-slice", "slice", "copy", "bitcast", "reshape", "transpose")
+UNKNOWN_BITS = 64  # more than any element has
+
 Place = tuple[Computation, Instruction]
 
 SAME_ELEMENTS = ("copy", "bitcast", "reshape", "transpose", "convert", "opt-barrier")
@@ -192,3 +195,27 @@ def source_of(computation: Computation, value: Instruction) -> Instruction:
     while value.opcode in SAME_ELEMENTS and value.operands:
         value = computation.inputs(value)[0]
     return value
+
+
+def bits_before(place: Place) -> int:
+    """Bits of the narrowest float that an operand was cast from on its way."""
+    computation, value = place
+    bits = UNKNOWN_BITS
+    value = computation.inputs(value)[0] if value.operands else value
+    while value.opcode in SAME_ELEMENTS and value.operands:
+        value = computation.inputs(value)[0]
+        for shape in value.shapes[:1]:
+            if shape.dtype.startswith(("bf", "f")):
+                bits = min(bits, shape.bits)
+    return bits
+
+
+def bits_after(flow: Flow, place: Place) -> int:
+    """Bits of the widest that users want, if all of them cast first."""
+    computation, value = place
+    users = flow.users[computation.name].get(value.name, [])
+    while len(users) == 1 and users[0].opcode in _CUTS:
+        users = flow.users[computation.name].get(users[0].name, [])
+    if not users or any(u.opcode != "convert" for u in users):
+        return UNKNOWN_BITS
+    return max(s.bits for u in users for s in u.shapes)

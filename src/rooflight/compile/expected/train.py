@@ -27,8 +27,7 @@ from rooflight.plan.file.record import Plan
 from rooflight.plan.training.derive.algorithm import pad_routed
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer, token_axes
 from rooflight.plan.training.memory.remat import keep, parse_remat
-from rooflight.program.from_plan.schedule import rounds_of
-from rooflight.program.from_plan.setting import ProgramSetting, setting_of
+from rooflight.program.from_plan.setting import ProgramSetting, rounds_of, setting_of
 
 _NO_GRADIENT = "donehot"  # a lookup is derived as a product, but tokens have no gradient
 

@@ -9,13 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.compile.aot.arguments import Argument, spec_text
-from rooflight.compile.expected.flow import Flow, Place, source_of
-from rooflight.compile.expected.width import bits_after, bits_before
+from rooflight.compile.expected.flow import Flow, Place, bits_after, bits_before, source_of
 from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
-from rooflight.compile.hlo.collectives import Collective
-from rooflight.compile.hlo.instruction import Computation, Instruction
-from rooflight.compile.hlo.scatter import only_calls, sliced_axes
-from rooflight.compile.hlo.shape import Shape
+from rooflight.compile.hlo.collectives import Collective, only_calls, sliced_axes
+from rooflight.compile.hlo.instruction import Computation, Instruction, Shape
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.mesh import Mesh
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflight.compile.hlo.groups import MeshAxes
-from rooflight.compile.hlo.live import LiveBytes, read_live
-from rooflight.compile.hlo.memory import HloMemory, read_memory
+from rooflight.compile.hlo.memory import HloMemory, LiveBytes, read_live, read_memory
 from rooflight.compile.hlo.parse import parse_module
 from rooflight.compile.hlo.step import CompiledStep, read_step
 from rooflight.errors import UnknownNameError, UsageError
@@ -76,9 +75,7 @@ def _module_of(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-def _beside(
-    path: Path,
-) -> tuple[Path | None, Path | None, Path | None, MeshAxes | None]:
+def _beside(path: Path) -> tuple[Path | None, Path | None, Path | None, MeshAxes | None]:
     """Buffer assignment, live ranges and log of the same module, and the axes if we compiled it."""
     name = _module_of(path)
 

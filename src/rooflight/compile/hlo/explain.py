@@ -1,7 +1,6 @@
 """One instruction in words: what it is, where it lives, what feeds it, how often, from where."""
 
-from rooflight.compile.hlo.instruction import Computation, Instruction, Module
-from rooflight.compile.hlo.shape import Shape
+from rooflight.compile.hlo.instruction import Computation, Instruction, Module, Shape
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.hlo.work import FlopCounter, recomputed_by
 from rooflight.errors import UnknownNameError

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from rooflight.compile.hlo.collectives import Collective, read_collectives
 from rooflight.compile.hlo.groups import MeshAxes
 from rooflight.compile.hlo.instruction import Module
-from rooflight.compile.hlo.live import LiveBytes
 from rooflight.compile.hlo.loops import Execution, Loop, executions, loops
-from rooflight.compile.hlo.memory import HloMemory
+from rooflight.compile.hlo.memory import HloMemory, LiveBytes
 from rooflight.compile.hlo.work import HloWork, read_work
 
 _WARNING = re.compile(r"W\d{4} [\d:.]+ +\d+ (?P<file>[\w.]+):\d+\] (?P<text>.*)")

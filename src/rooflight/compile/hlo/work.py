@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rooflight.compile.hlo.instruction import Computation, Instruction, Module
+from rooflight.compile.hlo.instruction import Computation, Instruction, Module, Shape
 from rooflight.compile.hlo.loops import Execution
-from rooflight.compile.hlo.shape import Shape
 
 _CONTRACTING = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"\bdim_labels=([a-z0-9?]+)_([a-z0-9?]+)->([a-z0-9?]+)")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rooflight.costs.netsim.engine import Flight
-from rooflight.costs.netsim.schedule import Message
+from rooflight.costs.netsim.torus import Message
 from rooflight.errors import ModelError
 
 Holdings = Mapping[tuple[int, int], int]

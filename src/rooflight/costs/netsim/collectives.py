@@ -9,12 +9,15 @@ from functools import lru_cache, partial
 
 from rooflight.costs.netsim.check import Holdings, check_copies, check_moves, check_sums
 from rooflight.costs.netsim.engine import Flight, busiest, end_of, later, mirror, run
-from rooflight.costs.netsim.exchange import exchange_schedule
-from rooflight.costs.netsim.gather import gather_schedule, own_units
-from rooflight.costs.netsim.schedule import LinkSchedule
-from rooflight.costs.netsim.shares import equal_shares, gather_shares, one_share
-from rooflight.costs.netsim.shift import next_member, shift_schedule
-from rooflight.costs.netsim.torus import Torus
+from rooflight.costs.netsim.exchange import exchange_schedule, next_member, shift_schedule
+from rooflight.costs.netsim.gather import (
+    equal_shares,
+    gather_schedule,
+    gather_shares,
+    one_share,
+    own_units,
+)
+from rooflight.costs.netsim.torus import LinkSchedule, Torus
 from rooflight.hardware.mesh import Ring
 
 _CUTS = ((1, False), (8, True), (32, True), (128, True), (128, False), (512, False))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from rooflight.costs.netsim.schedule import LinkSchedule, Message
+from rooflight.costs.netsim.torus import LinkSchedule, Message
 from rooflight.errors import ModelError
 
 

@@ -14,8 +14,7 @@ from itertools import product
 from rooflight.costs.netsim.engine import Flight, busiest, end_of, fly
 from rooflight.costs.netsim.gather import own_units
 from rooflight.costs.netsim.rails import Round, Stage
-from rooflight.costs.netsim.schedule import Cargo, Message
-from rooflight.costs.netsim.torus import TICKS_PER_S
+from rooflight.costs.netsim.torus import TICKS_PER_S, Cargo, Message
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh
 from rooflight.hardware.slice import SwitchDim

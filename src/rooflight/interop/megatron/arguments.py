@@ -63,7 +63,9 @@ def _joined(one: Arguments, other: Arguments) -> Arguments:
 def _file(path: str, framework: FrameworkSpec, variables: Mapping[str, str]) -> Arguments:
     text = read_text(path, framework)
     if path.endswith((".yaml", ".yml")):
-        return _yaml(framework, text)
+        flat = read_nested_yaml(text)
+        tested = {k.removeprefix(_TESTS): v for k, v in flat.items() if k.startswith(_TESTS)}
+        return _named(framework, tested or flat)
     return _script(framework, text, variables)
 
 
@@ -75,12 +77,6 @@ def is_megatron_yaml(path: str) -> bool:
     except ParseError:
         return False
     return any("." in key and flag_of(key) in framework.defaults for key in keys)
-
-
-def _yaml(framework: FrameworkSpec, text: str) -> Arguments:
-    flat = read_nested_yaml(text)
-    tested = {k.removeprefix(_TESTS): v for k, v in flat.items() if k.startswith(_TESTS)}
-    return _named(framework, tested or flat)
 
 
 def _named(framework: FrameworkSpec, flat: Mapping[str, object]) -> Arguments:

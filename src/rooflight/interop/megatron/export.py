@@ -9,15 +9,18 @@ from collections.abc import Sequence
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
-from rooflight.interop.alternatives import row_of_plan
 from rooflight.interop.framework import Export, Loss, Settings, Value, comments, load_framework
 from rooflight.interop.megatron.arguments import Arguments
 from rooflight.interop.megatron.read import import_megatron
 from rooflight.interop.megatron.stages import GROUP, stage_settings
-from rooflight.interop.policies import policies, title
-from rooflight.interop.roles import Roles, axes_by_key, read_roles
-from rooflight.interop.round_trip import changed_layout, changed_parts
-from rooflight.interop.sizes import ModelSizes, has_numbers, plain_sizes
+from rooflight.interop.roles import Roles, axes_by_key, policies, read_roles, row_of_plan, title
+from rooflight.interop.round_trip import (
+    ModelSizes,
+    changed_layout,
+    changed_parts,
+    has_numbers,
+    plain_sizes,
+)
 from rooflight.models.layout.schedules import group_size
 from rooflight.models.spec import Attention, Mlp, ModelSpec, Moe
 from rooflight.plan.file.record import Plan

@@ -20,9 +20,8 @@ from rooflight.interop.imported import (
     straddles,
 )
 from rooflight.interop.megatron.arguments import Arguments, flag_of
-from rooflight.interop.megatron.read_model import read_model
+from rooflight.interop.megatron.read_model import count, optional, read_model
 from rooflight.interop.megatron.stages import GROUP, Chunks, read_chunks, uneven_loss
-from rooflight.interop.megatron.values import count, optional
 from rooflight.models.layout.schedules import group_size
 from rooflight.models.spec import ModelSpec, Moe
 

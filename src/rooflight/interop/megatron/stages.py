@@ -12,7 +12,7 @@ from itertools import groupby
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.interop.framework import Loss, Settings
-from rooflight.interop.megatron.values import count
+from rooflight.interop.megatron.read_model import count
 from rooflight.models.layout.staging import cut_layers
 
 _LAYOUT = re.compile(r"[EtmL|()*0-9,\s]{1,4000}")

@@ -174,11 +174,7 @@ def _element(found: tuple[str, ...] | None, place: str | None) -> tuple[str, ...
 
 
 def _or_else(
-    name: str,
-    found: tuple[str, ...] | None,
-    operator: str,
-    word: str,
-    variables: Variables,
+    name: str, found: tuple[str, ...] | None, operator: str, word: str, variables: Variables
 ) -> tuple[str, ...]:
     """`${A:-word}` and its kin; with a colon an empty value counts as none."""
     is_set = found is not None and (operator[0] != ":" or any(found))

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from rooflight.hardware.calibration import ANY, Calibration
 from rooflight.plan.serving.fleet.cost import fleet_cost
 from rooflight.plan.serving.simulate.arrivals import Arrival
-from rooflight.plan.serving.simulate.clock import StepClock
-from rooflight.plan.serving.simulate.floor import Floor, floor_seconds
+from rooflight.plan.serving.simulate.clock import Floor, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.run import Simulation, simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo

@@ -30,8 +30,7 @@ def measure_between(function: str, *, processes: int, devices: int, **arguments:
     """The same on several processes with `devices` each; what the first of them returns."""
     if find_spec("jax") is None:
         raise MissingExtraError(
-            "running a program needs jax, which is not installed",
-            hint=install("program"),
+            "running a program needs jax, which is not installed", hint=install("program")
         )
     check_devices(processes * devices)
     command = [sys.executable, "-m", "rooflight.measure.microbench.child", str(devices), function]

@@ -4,7 +4,9 @@ Runs in a child (`child.measure`). Each is done once and then several times in a
 program, and the difference is taken: starting a program is not part of an operation.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from typing import Any  # jitted functions of any signature
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rooflight.measure.microbench.timing import Call, fastest
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 _REPEATS = 5
 _AXIS, _BETWEEN = "X", "P"  # devices of a process; processes
@@ -128,3 +130,15 @@ def _program(mesh: Mesh, local: Local, shape: tuple[int, ...], count: int) -> Ca
     arrays = [jax.make_array_from_callback(whole, placed, lambda _: block) for _ in range(count)]
     mapped = jax.shard_map(every, mesh=mesh, in_specs=(spec,) * count, out_specs=spec)
     return jax.jit(mapped), tuple(arrays)
+
+
+def fastest(calls: Mapping[str, Call], *, rounds: int) -> dict[str, float]:
+    """The fewest seconds of each call over `rounds`, all in turn, after one that compiles."""
+    seconds = {name: float("inf") for name in calls}
+    for turn in range(rounds + 1):
+        for name, (function, arguments) in calls.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(function(*arguments))
+            if turn:
+                seconds[name] = min(seconds[name], time.perf_counter() - begin)
+    return seconds

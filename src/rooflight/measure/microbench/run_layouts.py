@@ -16,8 +16,8 @@ import optax  # pyright: ignore[reportMissingTypeStubs]
 from rooflight.hardware.catalog import read_chip
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.hardware.slice import Slice
+from rooflight.measure.microbench.ops import Call, fastest
 from rooflight.measure.microbench.small_model import BATCH, DEVICES, DTYPE, MODEL, SEQ
-from rooflight.measure.microbench.timing import Call, fastest
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout

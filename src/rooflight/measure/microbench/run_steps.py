@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from rooflight.algebra.contract import Strategy, strategies
 from rooflight.algebra.notation import Tensor, parse_contraction
-from rooflight.measure.microbench.timing import Call, fastest
+from rooflight.measure.microbench.ops import Call, fastest
 from rooflight.program.execute import execute, input_spec
 
 _NOTHING = "nothing"

@@ -12,8 +12,14 @@ from itertools import combinations
 import numpy as np
 
 from rooflight.hardware.calibration import ANY, DENSE, EXPERTS, Calibration, calibration_text
-from rooflight.measure.published.cross_validate import COVERS, cross_validate, spread_of
-from rooflight.measure.published.hierarchy import FitScope, fit_hierarchy, places
+from rooflight.measure.published.hierarchy import (
+    COVERS,
+    FitScope,
+    cross_validate,
+    fit_hierarchy,
+    places,
+    spread_of,
+)
 from rooflight.measure.published.replay import Case, CaseSet
 from rooflight.measure.published.validation import Replay, validate_shipped
 
@@ -107,3 +113,26 @@ def calibration_files(calibrations: Sequence[Calibration]) -> Mapping[str, str]:
     for one in calibrations:
         chips.setdefault(one.chip, []).append(one)
     return {f"{chip}.toml": calibration_text(ones) for chip, ones in sorted(chips.items())}
+
+
+def fit_serving(asked: CaseSet, *, made: str) -> tuple[Calibration, ...]:
+    """Fits every chip, engine and kind of model that has rows, and what they are drawn to."""
+    return widened(fit_calibrations(asked, made=made), asked)
+
+
+def widened(calibrations: Sequence[Calibration], asked: CaseSet) -> tuple[Calibration, ...]:
+    """The same with the spread of wide calibrations taken from all rows that they stand for."""
+    kinds = {case.chip_kind for case in asked.cases}
+    return tuple(_widened(one, asked) if one.chip in kinds else one for one in calibrations)
+
+
+def _widened(one: Calibration, asked: CaseSet) -> Calibration:
+    members = np.array([_stands_for(one, case) for case in asked.cases])
+    said = asked.table.take(members).seconds(one.values).total
+    residuals = np.abs(np.log(asked.measured_s[members] / said))
+    return replace(one, spread=max(one.spread, float(np.quantile(residuals, COVERS))))
+
+
+def _stands_for(one: Calibration, case: Case) -> bool:
+    alike = (case.chip_kind, case.blocks) == (one.chip, one.blocks)
+    return alike and one.engine in (ANY, case.engine)

@@ -7,11 +7,12 @@ steps. No randomness: the same rows give the same constants.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.hardware.calibration import Constant
-from rooflight.measure.published.priced_table import PricedTable
 from rooflight.plan.training.forecast.calibrated import Floats, Values
 
 Residuals = Callable[[Floats], Floats]
@@ -19,6 +20,35 @@ NOISE = 0.06  # the scatter of measurements that agree, as a log ratio
 _HUBER = 0.08  # residuals beyond this pull no harder
 _STEP = 1e-3
 _MOST_STEPS = 30
+
+
+class Priced(Protocol):
+    """Seconds of every row."""
+
+    @property
+    def total(self) -> Floats: ...
+
+
+class PricedTable(Protocol):
+    """Rows of one workload, priced together."""
+
+    @property
+    def constants(self) -> Mapping[str, Constant]:
+        """By name, in a fixed order."""
+        ...
+
+    @property
+    def roof(self) -> Values:
+        """The values at which the catalog alone answers."""
+        ...
+
+    def take(self, chosen: NDArray[np.bool_]) -> "PricedTable":
+        """The table of some of the rows."""
+        ...
+
+    def seconds(self, values: Values) -> Priced:
+        """Prices every row with the same constants."""
+        ...
 
 
 def fit_values(
@@ -104,3 +134,8 @@ def _free(values: Values, constants: Mapping[str, Constant]) -> Floats:
 def _values(x: Floats, constants: Mapping[str, Constant]) -> dict[str, float]:
     pairs = zip(constants.items(), x, strict=True)
     return {name: c.bounded(float(v)) for (name, c), v in pairs}
+
+
+def typical_of(table: PricedTable) -> dict[str, float]:
+    """What to expect where nobody measured."""
+    return {c.name: c.typical for c in table.constants.values()}

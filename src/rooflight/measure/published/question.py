@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
-from rooflight.measure.published.chips import measured_chip
 from rooflight.measure.published.degrees import (
     Degrees,
+    measured_chip,
     mesh_axes,
     place_axes,
     read_degrees,

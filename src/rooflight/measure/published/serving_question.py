@@ -18,8 +18,7 @@ from rooflight.measure.published.rows import FOLDER, Fields, read_facts
 from rooflight.measure.published.serving_rows import ServingRow
 from rooflight.models.presets import load_model, read_model
 from rooflight.models.spec import ModelSpec, Moe
-from rooflight.plan.serving.step.layout import KvSplit
-from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.layout import KvSplit, Precision
 
 # What the benchmark's own configurations say about a row and the row does not.
 

@@ -14,8 +14,7 @@ from typing import Any  # of fields by name
 import numpy as np
 
 from rooflight.hardware.calibration import Calibration, load_calibration
-from rooflight.measure.published.cross_validate import cross_validate
-from rooflight.measure.published.hierarchy import fit_hierarchy, roof_seconds
+from rooflight.measure.published.hierarchy import cross_validate, fit_hierarchy, roof_seconds
 from rooflight.measure.published.replay import Case, CaseSet, RefusedRow
 from rooflight.measure.published.rows import FOLDER
 

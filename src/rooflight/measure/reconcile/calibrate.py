@@ -20,8 +20,8 @@ from rooflight.hardware.calibration import (
     calibration_text,
     typical_values,
 )
-from rooflight.measure.published.cross_validate import COVERS
 from rooflight.measure.published.fit import fit_values
+from rooflight.measure.published.hierarchy import COVERS
 from rooflight.measure.reconcile.run import Reconciled
 from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.calibrated import PartTable, Values, part_table

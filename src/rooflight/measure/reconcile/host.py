@@ -16,8 +16,8 @@ from rooflight.hardware.slice import Slice
 from rooflight.measure.microbench.child import measure
 from rooflight.measure.microbench.host_chip import Host, chip_file
 from rooflight.measure.microbench.small_model import BATCH, DEVICES, DTYPE, LAYOUTS, MODEL, SEQ
-from rooflight.measure.published.cross_validate import COVERS
 from rooflight.measure.published.fit import fit_values
+from rooflight.measure.published.hierarchy import COVERS
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.plan.training.forecast.calibrated import Floats, PartTable, Values, part_table

@@ -16,19 +16,23 @@ from rooflight.compile.hlo.groups import MeshAxes, read_groups
 from rooflight.compile.hlo.instruction import Instruction
 from rooflight.compile.hlo.parse import parse_module
 from rooflight.compile.hlo.step import CompiledStep, read_step
-from rooflight.compile.time.network import flight
+from rooflight.compile.time.step import flight
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.hardware.slice import Slice
 from rooflight.measure.reconcile.gap import Compiled, Gap, Planned, Timed, Traced, explain_gap
 from rooflight.measure.trace.classify import COLLECTIVES
-from rooflight.measure.trace.host_gaps import NOTHING, SHORT, host_gaps
-from rooflight.measure.trace.overlap import overlaps
+from rooflight.measure.trace.overlap import (
+    NOTHING,
+    SHORT,
+    Groups,
+    host_gaps,
+    overlaps,
+    waits_for_last,
+)
 from rooflight.measure.trace.read import read_trace
-from rooflight.measure.trace.record import Trace
-from rooflight.measure.trace.roof import under_roof
-from rooflight.measure.trace.skew import Groups, waits_for_last
+from rooflight.measure.trace.record import Trace, under_roof
 from rooflight.measure.trace.table import StepTable, TraceRow, step_table
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
@@ -36,8 +40,7 @@ from rooflight.plan.file.record import Plan
 from rooflight.plan.training.forecast.basis import basis_of
 from rooflight.plan.training.forecast.step import Forecast, forecast_run
 from rooflight.plan.training.memory.framework import parse_framework
-from rooflight.plan.training.memory.job import Microbatching
-from rooflight.plan.training.memory.recipe import parse_recipe
+from rooflight.plan.training.memory.job import Microbatching, parse_recipe
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.search.candidate import Question, step_of
 from rooflight.plan.training.time.parts import STORED, TrainingRun

@@ -5,15 +5,34 @@ end; hidden is where anything computes or moves data meanwhile, exposed is the r
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from rooflight.measure.trace.busy import ranks, spans_of
 from rooflight.measure.trace.classify import COLLECTIVES
-from rooflight.measure.trace.intervals import F64, SECONDS, Segments, cut, inside, union
-from rooflight.measure.trace.record import Timeline, Trace, TraceDevice
+from rooflight.measure.trace.record import (
+    F64,
+    SECONDS,
+    Segments,
+    Thread,
+    Timeline,
+    Trace,
+    TraceDevice,
+    cut,
+    gaps,
+    inside,
+    turns,
+    union,
+)
 from rooflight.measure.trace.wire import I64
+
+SHORT = "short gaps, not looked at"
+NOTHING = "nothing that was recorded"
+_NAMED = 64  # gaps that are looked at, the longest of all devices
+
+Groups = Sequence[Sequence[int]]
 
 ALL = "all"
 # Halves of an asynchronous op: they wait, if anything.
@@ -43,7 +62,8 @@ def overlaps(trace: Trace, *, step: str | None = None) -> tuple[Overlap, ...]:
         if not chosen:
             continue
         steps += len(chosen)
-        cover = _computing(device.work)
+        waits = np.array([bool(_HALVES.search(op.name)) for op in device.work.ops], dtype=np.bool_)
+        cover = spans_of(device.work, (ranks(device.work) == 0) & ~waits[device.work.which])
         for kind in (ALL, *COLLECTIVES):
             seconds = _flown(device, kind, windows, cover)
             if seconds[0]:
@@ -52,11 +72,6 @@ def overlaps(trace: Trace, *, step: str | None = None) -> tuple[Overlap, ...]:
         Overlap(kind, float(flown) / steps, float(hidden) / steps)
         for kind, (flown, hidden) in totals.items()
     )
-
-
-def _computing(work: Timeline) -> tuple[I64, I64]:
-    waits = np.array([bool(_HALVES.search(op.name)) for op in work.ops], dtype=np.bool_)
-    return spans_of(work, (ranks(work) == 0) & ~waits[work.which])
 
 
 def _flown(device: TraceDevice, kind: str, windows: I64, cover: tuple[I64, I64]) -> F64:
@@ -79,3 +94,167 @@ def _flown(device: TraceDevice, kind: str, windows: I64, cover: tuple[I64, I64])
 
 def _is(op_class: str, kind: str) -> bool:
     return op_class in COLLECTIVES if kind == ALL else op_class == kind
+
+
+@dataclass(frozen=True, slots=True)
+class BusyTime:
+    """Seconds of executions in steps; `step` and `execution` are indices."""
+
+    step: I64
+    execution: I64
+    seconds: F64
+
+
+def ranks(work: Timeline) -> I64:
+    """0 for what computes or moves, 1 for collectives, 2 for loops and calls, by execution."""
+    by_op = [
+        1 if op.op_class in COLLECTIVES else 2 if op.op_class == "control" else 0 for op in work.ops
+    ]
+    return np.array(by_op, dtype=np.int64)[work.which]
+
+
+def busy(device: TraceDevice) -> BusyTime:
+    """The seconds of every execution that are its own."""
+    work, rank = device.work, ranks(device.work)
+    cuts = np.array([s.start_ps for s in device.steps] + [device.steps[-1].stop_ps], np.int64)
+    parts: list[tuple[Segments, I64]] = []
+    for level in range(3):
+        mine = np.flatnonzero(rank == level)
+        found = cut(turns(mine, work.start_ps[mine], work.stop_ps[mine]), cuts)
+        above = spans_of(work, rank < level)
+        hidden = inside(found.start, found.stop, above)
+        parts.append((found, found.stop - found.start - hidden))
+    start = np.concatenate([found.start for found, _ in parts])
+    step = np.searchsorted(cuts, start, side="right") - 1
+    within = (step >= 0) & (step < len(device.steps))
+    owner = np.concatenate([found.owner for found, _ in parts])
+    own = np.concatenate([own for _, own in parts])
+    return BusyTime(step[within], owner[within], own[within].astype(np.float64) * SECONDS)
+
+
+def spans_of(work: Timeline, mine: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+    """The union of some executions."""
+    return union(work.start_ps[mine], work.stop_ps[mine])
+
+
+def waits_for_last(trace: Trace, groups: Mapping[str, Groups], *, first: int = 0) -> float:
+    """Seconds per step on one device; `first` is the place of the trace's first device in the mesh.
+
+    `groups` are those of every collective by its name. A wait ends with the collective at the
+    latest, because an end that the trace does not have is taken from what came next.
+    """
+    waited, steps = 0.0, sum(len(device.steps) for device in trace.devices)
+    for name, members in groups.items():
+        runs = [_runs(trace, at, name) for at in range(len(trace.devices))]
+        for group in members:
+            here = [place - first for place in group]
+            if all(0 <= place < len(runs) for place in here):
+                waited += _waited([runs[place] for place in here])
+    return waited / steps if steps else 0.0
+
+
+def _runs(trace: Trace, at: int, name: str) -> tuple[I64, I64]:
+    """When each run of a collective began and ended on a device, within its steps."""
+    device = trace.devices[at]
+    work = device.work
+    named = np.array([op.name == name for op in work.ops], dtype=np.bool_)
+    mine = named[work.which] if len(work) else np.zeros(0, dtype=np.bool_)
+    if device.steps:
+        mine &= (work.start_ps >= device.steps[0].start_ps) & (
+            work.start_ps < device.steps[-1].stop_ps
+        )
+    order = np.argsort(work.start_ps[mine], kind="stable")
+    return work.start_ps[mine][order], work.stop_ps[mine][order]
+
+
+def _waited(runs: Sequence[tuple[I64, I64]]) -> float:
+    count = len(runs[0][0])
+    if len(runs) < 2 or any(len(start) != count for start, _ in runs):
+        return 0.0  # a run that only some devices recorded cannot be told from another
+    starts = np.array([start for start, _ in runs])
+    stops = np.array([stop for _, stop in runs])
+    last = starts.max(axis=0)
+    return float(np.maximum(np.minimum(stops, last) - starts, 0).sum()) * SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class HostGap:
+    """Seconds per step on one device, and what the host did meanwhile."""
+
+    doing: str
+    seconds: float
+    count: float
+
+
+def host_gaps(trace: Trace, *, step: str | None = None) -> tuple[HostGap, ...]:
+    """What devices waited for, summed by what the host did."""
+    found: list[tuple[int, int]] = []
+    short, count, steps = 0.0, 0, 0
+    for device in trace.devices:
+        begin, end = _free(device, step)
+        steps += sum(step in (None, one.name) for one in device.steps)
+        longest = np.argsort(begin - end, kind="stable")[:_NAMED]
+        found += zip(begin[longest].tolist(), end[longest].tolist(), strict=True)
+        short += float((end - begin).sum()) * SECONDS
+        count += len(begin)
+    named = sorted(found, key=lambda gap: gap[0] - gap[1])[:_NAMED]
+    least = min((stop - start for start, stop in named), default=0)
+    threads = [_Covering.of(thread, least) for thread in trace.threads]
+    totals: dict[str, list[float]] = {}
+    for start, stop in named:
+        _add(totals, _doing(threads, start, stop), (stop - start) * SECONDS, 1)
+        short -= (stop - start) * SECONDS
+    if count > len(named):
+        _add(totals, SHORT, max(short, 0.0), count - len(named))
+    rows = [HostGap(doing, s / steps, count / steps) for doing, (s, count) in totals.items()]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _add(totals: dict[str, list[float]], doing: str, seconds: float, count: int) -> None:
+    row = totals.setdefault(doing, [0.0, 0.0])
+    row[0] += seconds
+    row[1] += count
+
+
+def _free(device: TraceDevice, step: str | None) -> tuple[I64, I64]:
+    """The spans of a device's steps in which nothing runs."""
+    work, steps = device.work, device.steps
+    cover = union(work.start_ps, work.stop_ps)
+    cuts = np.array([s.start_ps for s in steps] + [steps[-1].stop_ps], np.int64)
+    free = gaps(cover, int(cuts[0]), int(cuts[-1]))
+    found = cut(Segments(free[0], *free), cuts)
+    at = np.searchsorted(cuts, found.start, side="right") - 1
+    chosen = np.array([step in (None, s.name) for s in steps], dtype=np.bool_)[at]
+    return found.start[chosen], found.stop[chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class _Covering:
+    """The events of a thread that are long enough to cover half of a gap."""
+
+    thread: Thread
+    kind: I64
+    start: I64
+    stop: I64
+
+    @classmethod
+    def of(cls, thread: Thread, least_gap: int) -> "_Covering":
+        events = thread.events
+        long = events.duration_ps * 2 >= max(least_gap, 1)
+        stop = events.start_ps + events.duration_ps
+        return cls(thread, events.kind[long], events.start_ps[long], stop[long])
+
+
+def _doing(threads: Sequence[_Covering], start: int, stop: int) -> str:
+    """The shortest event that covers half of a gap."""
+    best: tuple[int, str] | None = None
+    for one in threads:
+        shared = np.minimum(one.stop, stop) - np.maximum(one.start, start)
+        covers = np.flatnonzero(shared * 2 >= stop - start)
+        if not len(covers):
+            continue
+        lengths = one.stop[covers] - one.start[covers]
+        at = int(covers[np.argmin(lengths)])
+        if best is None or int(lengths.min()) < best[0]:
+            best = int(lengths.min()), one.thread.event_name(int(one.kind[at]))
+    return best[1] if best else NOTHING

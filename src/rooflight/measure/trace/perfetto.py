@@ -66,12 +66,7 @@ def _thread(row: int, thread: Thread) -> Iterator[str]:
 
 
 def _spans(
-    process: int,
-    row: int,
-    heads: Sequence[str],
-    which: I64 | Sequence[int],
-    start: I64,
-    stop: I64,
+    process: int, row: int, heads: Sequence[str], which: I64 | Sequence[int], start: I64, stop: I64
 ) -> Iterator[str]:
     """Events that share the text before their times."""
     fixed = [f'{head[:-1]}, "ph":"X","pid":{process},"tid":{row}' for head in heads]

@@ -1,18 +1,45 @@
 """From a path to a `Trace`: find the file, map it, read it; whatever is wrong is one sentence."""
 
 import mmap
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.measure.trace.devices import WANTED, WITHOUT_STATS, read_devices
-from rooflight.measure.trace.record import Trace
-from rooflight.measure.trace.wire import Malformed
-from rooflight.measure.trace.xspace import Plane, read_planes
+from rooflight.measure.trace.classify import layer_of, op_class
+from rooflight.measure.trace.events import MISSING, Events
+from rooflight.measure.trace.named_ops import Programs, named_ops
+from rooflight.measure.trace.record import (
+    Peaks,
+    Thread,
+    Timeline,
+    Trace,
+    TraceDevice,
+    TraceOp,
+    TraceStep,
+)
+from rooflight.measure.trace.wire import I64, Malformed, fields
+from rooflight.measure.trace.xspace import EventMetadata, Plane, XLine, read_planes
+
+_DONE = re.compile(r"-done\(.*%([\w.-]+)\)")
+_DEVICE = re.compile(r"/device:(TPU|GPU):\d+")
+_OPS, _ASYNC, _STEPS, _MODULES = "XLA Ops", "Async XLA Ops", "Steps", "XLA Modules"
+_HBM = 1  # the memory space of a TPU's breakdown of accesses
+WANTED = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "step_num", "_p", "_c")
+WITHOUT_STATS = (_OPS,)  # they repeat the times; the rest is said once for each op
 
 EXAMPLE = Path(__file__).with_name("example.xplane.pb")
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """A step as the host's program marked it."""
+
+    start_ps: int
+    name: str
 
 
 def find_trace(path: Path) -> Path:
@@ -65,3 +92,243 @@ def planes_of(path: Path) -> Sequence[Plane]:
         ) from None
     raw = np.frombuffer(data, dtype=np.uint8)
     return read_planes(data, raw, wanted=WANTED, without_stats=WITHOUT_STATS)
+
+
+def read_devices(planes: Sequence[Plane]) -> tuple[tuple[TraceDevice, ...], tuple[Thread, ...]]:
+    """The devices of a trace, and the threads that are none."""
+    programs = Programs(planes)
+    hosts = [plane for plane in planes if plane.name.startswith("/host:CPU")]
+    marks = _marks(hosts)
+    devices: list[TraceDevice] = []
+    for plane in planes:
+        if _DEVICE.fullmatch(plane.name):
+            devices += _accelerator(plane, programs, marks)
+    threads: list[Thread] = []
+    for plane in hosts:
+        ran = [line.events.has("hlo_op").any() for line in plane.lines]
+        devices += cpu_devices(plane, programs, marks) if any(ran) and not devices else []
+        threads += [
+            Thread(line.name, line.events, plane)
+            for line, is_device in zip(plane.lines, ran, strict=True)
+            if len(line.events) and not is_device
+        ]
+    return tuple(devices), tuple(threads)
+
+
+def _marks(hosts: Sequence[Plane]) -> list[StepMark]:
+    """The steps that StepTraceAnnotation marked, in the order of their start."""
+    found: list[StepMark] = []
+    for plane in hosts:
+        for line in plane.lines:
+            own = line.events.pick(line.events.has("step_num"))
+            numbers = map(str, own.stat("step_num").tolist())
+            found += map(StepMark, own.start_ps.tolist(), numbers)
+    return sorted(found, key=lambda mark: mark.start_ps)
+
+
+def _accelerator(plane: Plane, programs: Programs, marks: Sequence[StepMark]) -> list[TraceDevice]:
+    """A TPU by its line of ops; else every stream of a GPU."""
+    by_name = {line.name: line for line in plane.lines}
+    if _OPS in by_name:
+        work = _timeline(plane, by_name[_OPS].events)
+    else:
+        streams = [line.events for line in plane.lines if line.name.startswith("Stream")]
+        work = named_ops(plane, streams, programs).work
+    if not len(work.which):
+        return []
+    if _ASYNC in by_name:
+        flights = _timeline(plane, by_name[_ASYNC].events)
+    else:
+        flights = _paired(plane, by_name[_OPS].events) if _OPS in by_name else Timeline.empty()
+    steps = _device_steps(plane, by_name, work, marks)
+    kind = plane.stats.get("device_type_string", "")
+    return [TraceDevice(plane.name, str(kind), work, flights, steps, _roof(plane))]
+
+
+def _roof(plane: Plane) -> Peaks:
+    def rate(stat: str, unit: float) -> float | None:
+        value = plane.stats.get(stat)
+        return value * unit if isinstance(value, int | float) and 0 < value < 1e12 else None
+
+    flops = rate("peak_teraflops_per_second", 1e12)
+    hbm = rate("peak_hbm_bw_gigabytes_per_second", 1e9)
+    return Peaks(flops, hbm, "the trace" if flops or hbm else "unknown")
+
+
+def _timeline(plane: Plane, events: Events) -> Timeline:
+    """Events whose metadata says everything about their op."""
+    kinds, which = np.unique(events.kind, return_inverse=True)
+    ops = tuple(_op_of(plane.kind(number)) for number in kinds.tolist())
+    return Timeline(ops, which, events.start_ps, events.start_ps + events.duration_ps)
+
+
+def _paired(plane: Plane, events: Events) -> Timeline:
+    """Flights of a trace without a line of them: from each start to the done that names it."""
+    kinds = {number: plane.kind(number) for number in np.unique(events.kind).tolist()}
+    starts = {_op_name(kind): number for number, kind in kinds.items()}
+    ops: list[TraceOp] = []
+    parts: list[tuple[I64, I64]] = []
+    for number, kind in kinds.items():
+        operand = _DONE.search(kind.name)
+        if operand is None or operand[1] not in starts:
+            continue
+        begin = np.sort(events.start_ps[events.kind == starts[operand[1]]])
+        done = events.kind == number
+        end = np.sort(events.start_ps[done] + events.duration_ps[done])
+        if len(begin) == len(end):  # a trace that begins in the middle has a done too many
+            ops.append(_op_of(kinds[starts[operand[1]]]))
+            parts.append((begin, end))
+    if not ops:
+        return Timeline.empty()
+    which = np.repeat(np.arange(len(ops)), [len(begin) for begin, _ in parts])
+    start, stop = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return Timeline(tuple(ops), which, start, np.maximum(start, stop))
+
+
+def _op_name(kind: EventMetadata) -> str:
+    """The name in `%NAME = SHAPE opcode(...)`."""
+    return kind.name.partition(" = ")[0].lstrip("%") or kind.display_name
+
+
+def _op_of(kind: EventMetadata) -> TraceOp:
+    stats = kind.stats
+    name = _op_name(kind)
+    category = str(stats.get("hlo_category", name))
+    flops = stats.get("flops")
+    if category.startswith("custom-call") and not flops:
+        flops = None  # a kernel that was given no cost says 0
+    return TraceOp(
+        name=name,
+        op_class=op_class(category, name, scope=str(stats.get("tf_op", "")), holds=frozenset()),
+        layer=layer_of(str(stats.get("tf_op", ""))),
+        line=str(stats.get("source", "")),
+        flops=float(flops) if isinstance(flops, int | float) else None,
+        nbytes=_hbm_bytes(stats.get("memory_access_breakdown"), stats.get("bytes_accessed")),
+    )
+
+
+def _hbm_bytes(breakdown: object, total: object) -> int | None:
+    """Bytes through the main memory: entries of (operation 1, memory space 2, bytes 3)."""
+    if isinstance(breakdown, bytes) and breakdown:
+        try:
+            entries = [
+                {f.number: f.value for f in fields(breakdown, e.start, e.stop)}
+                for e in fields(breakdown, 0, len(breakdown))
+            ]
+        except Malformed:
+            return None
+        return sum(e.get(3, 0) for e in entries if e.get(2) == _HBM)
+    return total if isinstance(total, int) else None
+
+
+def _device_steps(
+    plane: Plane, lines: dict[str, XLine], work: Timeline, marks: Sequence[StepMark]
+) -> tuple[TraceStep, ...]:
+    """By the line of steps; else by the runs of the program that took longest; else by the host."""
+    if _STEPS in lines and len(lines[_STEPS].events):
+        events = lines[_STEPS].events
+        names = [plane.kind(number).name for number in events.kind.tolist()]
+        return steps_from(events.start_ps, work, names)
+    names = [mark.name for mark in marks]
+    if _MODULES in lines and len(lines[_MODULES].events):
+        events = lines[_MODULES].events
+        kinds, which = np.unique(events.kind, return_inverse=True)
+        main = np.argmax(np.bincount(which, weights=events.duration_ps, minlength=len(kinds)))
+        return steps_from(events.start_ps[which == main], work, names)
+    return steps_from(np.array([mark.start_ps for mark in marks], np.int64), work, names)
+
+
+# The devices of a CPU: their ops run on any thread of the host and name their device and run.
+
+_MOST_DEVICES = 1024
+_NEVER = np.iinfo(np.int64).max
+
+
+def cpu_devices(plane: Plane, programs: Programs, marks: Sequence[StepMark]) -> list[TraceDevice]:
+    """Every device that ran an op, with its ops in the order of the threads."""
+    lines = [line.events for line in plane.lines]
+    found = [events.pick(events.has("hlo_op")) for events in lines]
+    ran = named_ops(plane, found, programs)
+    ordinal, run, number = (
+        np.concatenate([events.stat(name) for events in found])
+        for name in ("device_ordinal", "run_id", "_p")
+    )
+    said = _said_to_end(plane, lines, number)
+    names = [mark.name for mark in marks]
+    devices: list[TraceDevice] = []
+    for one in np.unique(ordinal)[:_MOST_DEVICES].tolist():
+        mine = np.flatnonzero(ordinal == one)
+        which, start = ran.work.which[mine], ran.work.start_ps[mine]
+        begun = Timeline(ran.work.ops, which, start, ran.work.stop_ps[mine])
+        work = Timeline(ran.work.ops, which, start, _done(begun, said[mine], ran.near))
+        steps = _steps(work, ran.module[mine], run[mine], names)
+        title = "CPU" if one == MISSING else f"CPU:{one}"
+        roof = Peaks(None, None, "unknown")
+        devices.append(TraceDevice(title, "", work, Timeline.empty(), steps, roof))
+    return devices
+
+
+def _said_to_end(plane: Plane, lines: Sequence[Events], number: I64) -> I64:
+    """When the event `end: NAME` with the number of each op began; 0 if there is none."""
+    ended = [events.pick(events.has("_c")) for events in lines]
+    kind = np.concatenate([events.kind for events in ended])
+    named = [k for k in np.unique(kind).tolist() if plane.kind(k).name.startswith("end: ")]
+    mine = np.isin(kind, named)
+    ids = np.concatenate([events.stat("_c") for events in ended])[mine]
+    begun = np.concatenate([events.start_ps for events in ended])[mine]
+    if not len(ids):
+        return np.zeros_like(number)
+    order = np.argsort(ids, kind="stable")
+    at = np.minimum(np.searchsorted(ids[order], number), len(ids) - 1)
+    known = (ids[order][at] == number) & (number != MISSING)
+    return np.where(known, begun[order][at], 0)
+
+
+def _done(begun: Timeline, said: I64, near: Sequence[frozenset[int]]) -> I64:
+    """When each op was done.
+
+    The thread that ends an op runs the next ones before it says so. But an op is done before any
+    op starts that reads its result, and before anything it read is made again; loops and calls,
+    whose results are tuples, last until they say so.
+    """
+    order = np.argsort(begun.which, kind="stable")
+    ops, first = np.unique(begun.which[order], return_index=True)
+    runs = {int(op): run for op, run in zip(ops, np.split(order, first[1:]), strict=True)}
+    starts = {op: np.append(np.sort(begun.start_ps[run]), _NEVER) for op, run in runs.items()}
+    done = said.copy()
+    for op, run in runs.items():
+        if begun.ops[op].op_class == "control":
+            continue
+        for other in near[op] & starts.keys():
+            after = np.searchsorted(starts[other], begun.start_ps[run], side="right")
+            done[run] = np.minimum(done[run], starts[other][after])
+    return np.maximum(begun.stop_ps, done)
+
+
+def _steps(work: Timeline, module: I64, run: I64, names: Sequence[str]) -> tuple[TraceStep, ...]:
+    """A step is a run of the program that took longest."""
+    busy = (work.stop_ps - work.start_ps).astype(np.float64)
+    main = int(np.argmax(np.bincount(module, weights=busy)))
+    mine = (module == main) & (run != MISSING)
+    runs, which = np.unique(run[mine], return_inverse=True)
+    starts = np.full(len(runs), _NEVER)
+    np.minimum.at(starts, which, work.start_ps[mine])
+    return steps_from(starts, work, names)
+
+
+def steps_from(starts: I64, work: Timeline, names: Sequence[str]) -> tuple[TraceStep, ...]:
+    """Steps that begin at some instants; without any, all of the trace is one.
+
+    `names` count if there is one for each; else steps are numbered from 0.
+    """
+    end = int(work.stop_ps.max())
+    if not len(starts):
+        return (TraceStep("all", int(work.start_ps.min()), end),)
+    order = np.argsort(starts, kind="stable").tolist()
+    shown = [str(at) for at in range(len(order))]
+    if len(names) == len(starts):
+        shown = [names[int(i)] for i in order]
+    begins = [int(starts[i]) for i in order]
+    stops = [*begins[1:], end]
+    steps = zip(shown, begins, stops, strict=True)
+    return tuple(TraceStep(name, begin, stop) for name, begin, stop in steps if stop > begin)

@@ -11,10 +11,9 @@ from typing import Literal
 import numpy as np
 
 from rooflight.errors import UnknownNameError, UsageError
-from rooflight.measure.trace.busy import busy
 from rooflight.measure.trace.classify import COLLECTIVES
-from rooflight.measure.trace.intervals import F64
-from rooflight.measure.trace.record import Peaks, Trace, TraceDevice, TraceOp
+from rooflight.measure.trace.overlap import busy
+from rooflight.measure.trace.record import F64, Peaks, Trace, TraceDevice, TraceOp
 
 By = Literal["class", "layer", "line", "op"]
 BY: tuple[By, ...] = ("class", "layer", "line", "op")
@@ -184,3 +183,23 @@ def _columns(op: TraceOp, roof: Peaks, runs: float, seconds: float) -> F64:
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else value
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDiff:
+    """Seconds per step under one key, in both."""
+
+    key: str
+    before_s: float
+    after_s: float
+
+    @property
+    def difference_s(self) -> float:
+        return self.after_s - self.before_s
+
+
+def changes(before: StepTable, after: StepTable) -> tuple[TimeDiff, ...]:
+    """Every key of either table; one that is missing took no time."""
+    keys = dict.fromkeys([row.key for table in (before, after) for row in table.rows])
+    found = [TimeDiff(key, before.seconds_of(key), after.seconds_of(key)) for key in keys]
+    return tuple(sorted(found, key=lambda change: -abs(change.difference_s)))

@@ -10,8 +10,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rooflight.measure.trace.batches import Spans, decode, split
-from rooflight.measure.trace.events import FARTHEST_NS, MISSING, PLACE_BITS, PS, Events, read_events
+from rooflight.measure.trace.events import (
+    FARTHEST_NS,
+    MISSING,
+    PLACE_BITS,
+    PS,
+    Events,
+    Spans,
+    decode,
+    read_events,
+    split,
+)
 from rooflight.measure.trace.wire import (
     BYTES,
     FIXED64,

@@ -197,12 +197,7 @@ def _lane(microbatches: Iterable[int], stage: int) -> _Lane:
 
 
 def _one_stage_a_device(
-    name: str,
-    stages: int,
-    microbatches: int,
-    phases: Callable[[int], list[Phase]],
-    *,
-    padded: int,
+    name: str, stages: int, microbatches: int, phases: Callable[[int], list[Phase]], *, padded: int
 ) -> Schedule:
     tables = (_unroll(phases(d), {"": _lane(range(padded), d)}) for d in range(stages))
     return _schedule(name, stages, microbatches, 1, tables)

@@ -106,12 +106,7 @@ def _segments(kv_length: jax.Array, queries: int, keys: int) -> splash.SegmentId
 def _blocks(queries: int, keys: int) -> splash.BlockSizes:
     q, kv = _block(queries), _block(keys)
     return splash.BlockSizes(
-        block_q=q,
-        block_kv=kv,
-        block_q_dkv=q,
-        block_kv_dkv=kv,
-        block_q_dq=q,
-        block_kv_dq=kv,
+        block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv
     )
 
 

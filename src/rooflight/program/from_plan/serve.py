@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision
 from rooflight.program.decode.cache import abstract_cache
 from rooflight.program.decode.generate import make_functions
 from rooflight.program.from_plan.served_step import (

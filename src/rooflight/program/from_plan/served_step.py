@@ -24,9 +24,8 @@ from rooflight.plan.serving.step.constraints import (
     spread_axes,
 )
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import mesh_axes, parse_serving_layout
+from rooflight.plan.serving.step.layout import mesh_axes, parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
-from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.plan.serving.step.terms import StepSpec
 
 WIDE = ("bf16", "f32", "f16")  # dtypes of arrays as they are

@@ -14,9 +14,8 @@ import optax  # pyright: ignore[reportMissingTypeStubs]
 from jax.sharding import AxisType, Mesh
 
 from rooflight.plan.file.record import Plan, from_json
-from rooflight.plan.training.memory.recipe import parse_recipe
-from rooflight.program.from_plan.schedule import schedule_of
-from rooflight.program.from_plan.setting import setting_of
+from rooflight.plan.training.memory.job import parse_recipe
+from rooflight.program.from_plan.setting import schedule_of, setting_of
 from rooflight.program.model.forward import Program
 from rooflight.program.train import abstract_batch, abstract_state, make_train_step
 

@@ -28,9 +28,9 @@ from rooflight.plan.serving.step.layout import (
     ServingLayout,
     check_one_engine,
     mesh_axes,
+    parse_precision,
     parse_serving_layout,
 )
-from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.plan.serving.step.terms import StepSpec
 from rooflight.program.checkpoint.read import import_huggingface, match_huggingface
 from rooflight.program.model.forward import Program

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rooflight.algebra.notation import parse_contraction, parse_tensor
-from rooflight.book.entry import Chapter, Entry, Problem
-from rooflight.book.read import chapters, find
-from rooflight.book.solve import BookAnswer, Solution, solve
-from rooflight.book.words import agreement, correction, show
+from rooflight.book.entry import Chapter, Entry, Problem, chapters, find
+from rooflight.book.solve import BookAnswer, Solution, agreement, correction, show, solve
 from rooflight.errors import UsageError
 from rooflight.models.presets import model_names
 from rooflight.ui.answer import Answer, Column, Fact, Table, Value, ViewLink, show_count

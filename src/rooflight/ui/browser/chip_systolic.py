@@ -1,7 +1,6 @@
 """The systolic array of Chip: a small matmul, cycle by cycle, with the values that move."""
 
-from rooflight.costs.systolic import Cycles, systolic_cycles
-from rooflight.costs.systolic_steps import Cycle, Matrix, systolic_steps
+from rooflight.costs.systolic import Cycle, Cycles, Matrix, systolic_cycles, systolic_steps
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip, MatrixUnit
 from rooflight.ui.answer import (

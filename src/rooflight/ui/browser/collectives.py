@@ -6,12 +6,10 @@ experts in two ways: each to those that want it (all-to-all), or all to all (all
 
 from collections.abc import Sequence
 
-from rooflight.costs.network import CollectiveKind
-from rooflight.costs.ragged import ragged_share
+from rooflight.costs.network import CollectiveKind, ragged_share
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import axes_of, mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, axes_of, mesh_of
 from rooflight.ui.answer import (
     Answer,
     Column,

@@ -7,8 +7,7 @@ from rooflight.costs.netsim.watch import Moment, Watched, watch
 from rooflight.costs.network import CollectiveKind, NetworkTime, collective_time
 from rooflight.hardware.mesh import Mesh
 from rooflight.ui.answer import Film, Frame, ViewLink, show_seconds
-from rooflight.ui.svg.hops import Arrow, HopsStill, hops_svg
-from rooflight.ui.svg.network import network_layout
+from rooflight.ui.svg.hops import Arrow, HopsStill, hops_svg, network_layout
 from rooflight.units import format_si
 
 _MOST_DRAWN = 64  # chips of a torus; more take long to simulate and to look at

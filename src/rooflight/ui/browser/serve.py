@@ -13,9 +13,8 @@ from rooflight.models.presets import model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
-from rooflight.plan.serving.step.precision import parse_precision
 from rooflight.ui.answer import (
     Answer,
     Column,

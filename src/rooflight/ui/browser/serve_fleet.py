@@ -12,8 +12,7 @@ from rooflight.plan.serving.fleet.way import FLEET_POLICIES, hourly_prices
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
 from rooflight.plan.serving.simulate.tally import Slo
-from rooflight.plan.serving.step.layout import parse_serving_layout
-from rooflight.plan.serving.step.precision import parse_precision
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.ui.answer import Answer
 from rooflight.ui.answers.serving import fleet_answer, searched
 from rooflight.ui.browser.serve import FIELDS, ServeInputs, answer, ask

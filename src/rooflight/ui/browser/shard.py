@@ -14,8 +14,7 @@ from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes, way
 from rooflight.costs.choose import Choice, Price, StepPrice, choose
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
-from rooflight.hardware.axes import mesh_of
-from rooflight.hardware.mesh import Mesh
+from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.ui.answer import (
     Answer,
     Column,

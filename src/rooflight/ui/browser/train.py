@@ -10,7 +10,7 @@ from rooflight.errors import UsageError
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import model_names
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.training.memory.recipe import RECIPES
+from rooflight.plan.training.memory.job import RECIPES
 from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidate, Question
 from rooflight.plan.training.search.plan import (
     plan_training,

@@ -7,12 +7,12 @@ it, and IPython itself is not imported.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol  # Any: a record of the type it is registered for
 
-from rooflight.algebra.contract import Strategy
+from rooflight.algebra.contract import Strategy, strategies
 from rooflight.algebra.notation import Contraction
 from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.hlo.collectives import Collective
-from rooflight.costs.choose import Choice, Price
+from rooflight.costs.choose import Choice, Price, StepPrice
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.roofline import OpTime
 from rooflight.hardware.calibration import Calibration
@@ -23,28 +23,144 @@ from rooflight.measure.reconcile.gap import Gap
 from rooflight.measure.trace.table import StepTable
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
-from rooflight.ui.html.page import Grid, figure, grid, paragraph
-from rooflight.ui.notebook.frame import framed
+from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
 from rooflight.ui.notebook.hardware import (
     calibration_html,
     chip_html,
+    framed,
     mesh_html,
     model_html,
     slice_html,
 )
-from rooflight.ui.notebook.matmuls import (
-    choice_html,
-    contraction_html,
-    network_html,
-    op_html,
-    price_html,
-    strategy_html,
-)
-from rooflight.ui.notebook.plans import plan_html
+from rooflight.ui.svg.memory import MemoryStacks, Stack, memory_svg
 from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
-from rooflight.units import format_seconds, format_si
+from rooflight.units import format_count, format_seconds, format_si
 
 # Steps that were compiled or measured as HTML: verdicts with their findings, tables of traces.
+
+
+def contraction_html(contraction: Contraction) -> str:
+    """What it could do: a line for each strategy."""
+    ways = strategies(contraction)
+    rows = tuple((str(i), "; ".join(map(str, way.steps))) for i, way in enumerate(ways, start=1))
+    table = grid(Grid(f"{len(ways)} ways to compute it", ("", "steps"), rows, "rw"))
+    return framed(str(contraction), table)
+
+
+def strategy_html(strategy: Strategy) -> str:
+    return framed(str(strategy.contraction), bullets([str(step) for step in strategy.steps]))
+
+
+def price_html(price: Price) -> str:
+    """Each step with its time and what binds it."""
+    bounds = f"between {format_seconds(price.lower_s)} and {format_seconds(price.upper_s)}"
+    heading = f"{price.strategy.contraction}: {format_seconds(price.expected_s)}, {price.summary}"
+    return framed(heading, paragraph(bounds), _steps(price))
+
+
+def choice_html(choice: Choice) -> str:
+    """The best, and the others in order of their price."""
+    best = choice.best
+    heading = f"{best.strategy.contraction}: {format_seconds(best.expected_s)}, {best.summary}"
+    rows = tuple(
+        (
+            f"{price.expected_s / best.expected_s:.2f}x",
+            format_seconds(price.expected_s),
+            format_si(price.network_bytes, "B"),
+            price.summary,
+        )
+        for price in choice.losers
+    )
+    header = ("lost by", "time", "collectives", "alternative")
+    lost = [grid(Grid("what lost", header, rows, "rrrl"))] if rows else []
+    return framed(heading, _steps(best), paragraph(f"why: {choice.because}"), *lost)
+
+
+def _steps(price: Price) -> str:
+    header = ("step", "time", "moves or computes", "bound by")
+    return grid(Grid("steps", header, tuple(map(_step, price.steps)), "lrrl"))
+
+
+def _step(step: StepPrice) -> tuple[str, ...]:
+    amount = format_si(step.flops, "FLOP") if step.op else format_si(step.nbytes, "B")
+    return str(step.step), format_seconds(step.expected_s), amount, step.binds
+
+
+def network_html(time: NetworkTime) -> str:
+    """The bounds of a collective."""
+    rows = tuple(
+        (name, format_seconds(value))
+        for name, value in (
+            ("expected", time.expected_s),
+            ("lower", time.lower_s),
+            ("upper", time.upper_s),
+        )
+    )
+    heading = f"{format_seconds(time.expected_s)}, bound by {time.binds}"
+    return framed(heading, grid(Grid("bounds", ("bound", "time"), rows, "lr")))
+
+
+def op_html(op: OpTime) -> str:
+    """What an operation needs of each roof."""
+    rows = tuple((roof.name, format_seconds(roof.seconds)) for roof in op.roofs)
+    heading = f"{format_seconds(op.lower_s)}, bound by {op.binds}"
+    return framed(heading, grid(Grid("roofs", ("roof", "time"), rows, "lr")))
+
+
+def plan_html(plan: Plan) -> str:
+    """The first lines are the answer, as on the terminal."""
+    tokens = format_count(plan.batch * plan.seq)
+    heading = f"{plan.model.title} on {plan.slice}, {tokens} tokens per step: {plan.layout}"
+    words = (
+        f"{format_seconds(plan.time.step_s)} per step, bound by {plan.binds};"
+        f" {plan.mfu.value:.1%} MFU ({plan.mfu.convention}), mesh {plan.mesh}"
+    )
+    return framed(heading, paragraph(words), _time(plan), _memory(plan), _why(plan), *_lost(plan))
+
+
+def _time(plan: Plan) -> str:
+    time = plan.time
+    rows = [
+        ("forecast" if time.forecast else "roofline", format_seconds(time.step_s)),
+        ("lower: everything overlaps", format_seconds(time.lower_s)),
+        ("upper: nothing does", format_seconds(time.upper_s)),
+        ("matmuls", format_seconds(time.matmuls_s)),
+        ("of these recomputed", format_seconds(time.recompute_s)),
+        ("bubble", format_seconds(time.bubble_s)),
+        *((f"collectives over {a}", format_seconds(s)) for a, s in time.collectives_s.items()),
+    ]
+    return grid(Grid("time of a step", ("what", "seconds"), tuple(rows), "lr"))
+
+
+def _memory(plan: Plan) -> str:
+    held = plan.memory
+    parts = tuple(part.name for part in held.parts)
+    stack = Stack(f"stage {held.stage}", tuple(part.nbytes for part in held.parts))
+    total, room = (format_si(n, "B") for n in (held.total_bytes, held.capacity_bytes))
+    title = f"A chip holds {total} of {room}"
+    picture = memory_svg(MemoryStacks(title, parts, (stack,), held.capacity_bytes))
+    words = "; ".join(f"{part.name} {format_si(part.nbytes, 'B')}" for part in held.parts)
+    return figure(picture, caption=title, describe=words)
+
+
+def _why(plan: Plan) -> str:
+    rows = tuple((choice.what, choice.value, choice.because) for choice in plan.choices)
+    return grid(Grid("chosen, and why", ("what", "value", "because"), rows, "llw"))
+
+
+def _lost(plan: Plan) -> list[str]:
+    rows = tuple(
+        (
+            other.layout,
+            other.mesh,
+            format_seconds(other.step_s),
+            format_si(other.hbm_bytes, "B"),
+            other.because,
+        )
+        for other in plan.alternatives
+    )
+    header = ("layout", "mesh", "step", "HBM", "because")
+    return [grid(Grid("what lost", header, rows, "llrrw"))] if rows else []
 
 
 def step_table_html(table: StepTable) -> str:

@@ -1,6 +1,8 @@
 """Chips, slices, meshes, models and calibrations as HTML."""
 
 from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
 
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.chip import Chip
@@ -10,9 +12,11 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import count_params
 from rooflight.models.spec import ModelSpec
 from rooflight.ui.html.page import Grid, Link, figure, grid, paragraph
-from rooflight.ui.notebook.frame import framed
+from rooflight.ui.html.style import dark_picture_rules, picture_rules
 from rooflight.ui.svg.roofline import RoofLine, roofline_svg
 from rooflight.units import format_count, format_si
+
+_STYLE = (files("rooflight.ui.notebook") / "frame.css").read_text("utf-8")
 
 _DTYPES = ("bf16", "int8", "fp8", "f32")  # of which a roof may be drawn, the first that is known
 
@@ -102,3 +106,11 @@ def calibration_html(one: Calibration) -> str:
     rows = tuple((name, f"{value:.4g}") for name, value in one.values.items())
     table = grid(Grid("constants", ("constant", "value"), rows, "lr"))
     return framed(f"{one.chip}, {one.engine}, {one.blocks}", paragraph(words), table)
+
+
+def framed(heading: str, *markup: str) -> str:
+    """A record as one element."""
+    dark = f"@media (prefers-color-scheme: dark) {{ .rooflight {{\n{dark_picture_rules()}\n}} }}"
+    style = f"{_STYLE.strip()}\n.rooflight {{\n{picture_rules()}\n}}\n{dark}"
+    head = f'<div class="rooflight"><style>\n{style}\n</style>\n<h4>{escape(heading)}</h4>'
+    return "\n".join([head, *markup, "</div>"])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.log_axis import LogAxis
+from rooflight.ui.svg.marks import LogAxis
 from rooflight.units import format_seconds
 
 _LEFT, _TOP, _BOTTOM, _RIGHT = 84.0, 56.0, 60.0, 150.0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.log_axis import LogAxis, tick_label
+from rooflight.ui.svg.marks import LogAxis, tick_label
 from rooflight.ui.text.labels import Box, spread
 from rooflight.units import format_seconds
 

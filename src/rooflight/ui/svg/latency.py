@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.log_axis import LogAxis
+from rooflight.ui.svg.marks import LogAxis
 from rooflight.ui.text.labels import Box
 from rooflight.units import format_seconds
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.log_axis import LogAxis, tick_label
+from rooflight.ui.svg.marks import LogAxis, tick_label
 from rooflight.ui.text.labels import Anchor, Box, place_labels
 from rooflight.units import format_si
 

@@ -165,7 +165,8 @@ def _drawing(picture: ShardPicture, width: float) -> tuple[list[str], float]:
     panels = _panels(picture, max_cols=_readable_cols(picture, room))
     cell = _cell_size(panels[0], room, is_vector=len(picture.dims) < 2)
     panel_height = _HEADER + cell[1] * len(panels[0].rows) + 16
-    colours = _colours(picture)
+    sets = list(dict.fromkeys(picture.holders[index] for index in sorted(picture.holders)))
+    colours = {ids: _pale(0.55 + i / len(sets)) for i, ids in enumerate(sets)}
     size = min(17.0, (width - 2 * _MARGIN) / svg.text_width(picture.title, 1))
     body = [svg.text(_MARGIN, 32, picture.title, size=size, weight="bold")]
     body.append(svg.text(_MARGIN, 52, picture.caption, fill=svg.MUTED))
@@ -187,12 +188,6 @@ def _cell_size(panel: _BlockGrid, room: float, *, is_vector: bool) -> tuple[floa
     outline = min(room, 480.0)
     width = max(outline / len(panel.cols), min(120.0, room / len(panel.cols)))
     return width, 44.0 if is_vector else max(26.0, 0.43 * outline / len(panel.rows))
-
-
-def _colours(picture: ShardPicture) -> dict[tuple[str, ...], str]:
-    """A pale hue for each set of holders, evenly round the wheel in the order of the blocks."""
-    sets = list(dict.fromkeys(picture.holders[index] for index in sorted(picture.holders)))
-    return {ids: _pale(0.55 + i / len(sets)) for i, ids in enumerate(sets)}
 
 
 def _pale(hue: float) -> str:

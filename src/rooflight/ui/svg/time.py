@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.log_axis import LogAxis, tick_label
+from rooflight.ui.svg.marks import LogAxis, tick_label
 from rooflight.ui.text.labels import Box, spread
 from rooflight.units import format_seconds
 
@@ -52,7 +52,8 @@ def time_svg(plot: TimePlot, *, width: int = 880, height: int = 470) -> str:
     names = max(svg.text_width(line.label, _LABEL_SIZE) for line in plot.drawn) + 40
     frame = Box(_LEFT, _TOP, width - _LEFT - names, height - _TOP - _BOTTOM)
     area = _Area(frame, *_axes(plot))
-    colours = _colours(plot.drawn)
+    free = iter(svg.PALETTE * len(plot.drawn))
+    colours = [svg.INK if line.look == "matmuls" else next(free) for line in plot.drawn]
     body = [svg.text(24, 32, plot.title, size=17, weight="bold"), *area.grid()]
     body += area.asked(plot.asked)
     for line, colour in zip(plot.drawn, colours, strict=True):
@@ -66,12 +67,6 @@ def _axes(plot: TimePlot) -> tuple[LogAxis, LogAxis]:
     across = [math.log10(tokens) for tokens, _ in points]
     up = [math.log10(seconds) for _, seconds in points]
     return LogAxis(min(across) - 0.1, max(across)), LogAxis(min(up) - 0.15, max(up) + 0.1)
-
-
-def _colours(lines: Sequence[TimeLine]) -> list[str]:
-    """Ink for the matmuls, the next of the palette for every other line."""
-    free = iter(svg.PALETTE * len(lines))
-    return [svg.INK if line.look == "matmuls" else next(free) for line in lines]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.serving_calibration import load_first_token
 from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.fleet.candidates import candidate_layouts
+from rooflight.plan.serving.fleet.bound import candidate_layouts
 from rooflight.plan.serving.fleet.cost import calibration_of
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.model import StepModel
-from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.time import ON_CHIP, ServingStepTime
 
 Bound = Literal["lower", "matmuls", "expected"]

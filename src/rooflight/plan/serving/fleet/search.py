@@ -11,19 +11,21 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison, disaggregate_or_not
-from rooflight.plan.serving.fleet.plan import Fleet, FleetSearch, Watch, cheapest_fleet
-from rooflight.plan.serving.fleet.questions import (
+from rooflight.plan.serving.fleet.plan import (
     Doubled,
+    Fleet,
+    FleetSearch,
     Hour,
+    Watch,
     WhyNotFleet,
+    cheapest_fleet,
     doubled_demands,
     hourly_fleets,
     why_not,
 )
 from rooflight.plan.serving.fleet.way import FleetPolicy, ways_to_serve
 from rooflight.plan.serving.simulate.setup import SchedulerLimits
-from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout
-from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.layout import Precision, ServingLayout, parse_serving_layout
 
 
 @dataclass(frozen=True, slots=True)

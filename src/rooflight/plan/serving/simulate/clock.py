@@ -9,6 +9,7 @@ is exact; a run over a bend is within the tolerance.
 
 import math
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rooflight.plan.serving.step.cost import StepCost
@@ -37,10 +38,7 @@ class StepClock:
     def step(self, *, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:
         """One step, as the step model has it."""
         return self._cost.seconds(
-            decode_rows=rows,
-            kv_tokens=kv,
-            prefill_tokens=chunk_tokens,
-            prefill_kv_tokens=attended,
+            decode_rows=rows, kv_tokens=kv, prefill_tokens=chunk_tokens, prefill_kv_tokens=attended
         )
 
     def late(self, *, chunk_tokens: int, attended: int) -> float:
@@ -125,3 +123,30 @@ def _count_until(piece: _Piece, rows: int, kv: int, seconds: float) -> int:
     while count > 1 and _total(piece, rows, kv, count - 1) >= seconds:
         count -= 1
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Seconds that even an idle replica needs."""
+
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+
+
+def floor_seconds(
+    clock: StepClock, *, input_tokens: int, output_tokens: int, transfer_s: float = 0.0
+) -> Floor:
+    """The closed form: the prompt in one step, then a token per step, each alone.
+
+    TTFT = t(P)        E2E = TTFT + transfer + sum of t(1 row, P + i) for i = 1 .. output - 1
+    """
+    attended = input_tokens * (input_tokens + 1) // 2
+    ttft_s = clock.step(rows=0, kv=0, chunk_tokens=input_tokens, attended=attended)
+    ttft_s += clock.late(chunk_tokens=input_tokens, attended=attended)
+    gaps = output_tokens - 1
+    if not gaps:
+        return Floor(ttft_s, 0.0, ttft_s)
+    _, decode_s = clock.decode(rows=1, kv=input_tokens + 1, steps=gaps, until_s=math.inf)
+    tail_s = transfer_s + decode_s
+    return Floor(ttft_s, tail_s / gaps, ttft_s + tail_s)

@@ -7,9 +7,8 @@ from rooflight.errors import PlacementError
 from rooflight.hardware.catalog import load_chip
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.step.derive_model import known_model
-from rooflight.plan.serving.step.layout import KvSplit, ServingLayout
+from rooflight.plan.serving.step.layout import KvSplit, Precision, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
-from rooflight.plan.serving.step.precision import Precision
 
 _BF16 = Precision()
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival
-from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.clock import Floor, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Fleet, TogetherFleet, Transfer
-from rooflight.plan.serving.simulate.floor import Floor, floor_seconds
-from rooflight.plan.serving.simulate.quantiles import Quantiles
 from rooflight.plan.serving.simulate.replica import Ticket
-from rooflight.plan.serving.simulate.tally import Slo, Tally
+from rooflight.plan.serving.simulate.tally import Quantiles, Slo, Tally
 from rooflight.plan.serving.step.cost import StepCost
 
 Watch = Callable[[int, int], None]  # requests that came, requests that are done

@@ -6,22 +6,21 @@ In: a model, a slice, a serving layout, dtypes. Out: a `Setup`, the replica that
 from dataclasses import dataclass
 
 from rooflight.batching.request import Limits, Policy
+from rooflight.dtypes import Dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
 from rooflight.models.graph.build import model_graph
-from rooflight.models.graph.count import kv_bytes_per_token
+from rooflight.models.graph.count import kv_bytes, kv_bytes_per_token
+from rooflight.models.graph.ops import Graph
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.clock import StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import Transfer
-from rooflight.plan.serving.simulate.floor import floor_seconds
 from rooflight.plan.serving.simulate.run import PoolSplit
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.kv_moves import hand_over
-from rooflight.plan.serving.step.layout import ServingLayout
+from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
-from rooflight.plan.serving.step.precision import Precision
 
 _MOST_BLOCKS = 1 << 20  # of one replica; a simulation keeps a record of each
 
@@ -112,3 +111,39 @@ class Setup:
         """Sequences of this length that a replica holds at once."""
         limits = self.limits()
         return max(1, min(limits.max_rows, limits.pool_tokens // context))
+
+
+@dataclass(frozen=True, slots=True)
+class KvMove:
+    """A cache on its way: its bytes, and the rate of all chips or hosts together."""
+
+    nbytes: int
+    bytes_per_s: float
+    over: str
+
+    @property
+    def seconds(self) -> float:
+        return self.nbytes / self.bytes_per_s
+
+
+def hand_over(graph: Graph, positions: int, dtype: Dtype, source: Slice, target: Slice) -> KvMove:
+    """A finished prompt's cache from a prefill slice to a generate slice, over the DCN.
+
+    Every host sends or receives its part at once, so the side with less bandwidth binds. It stops
+    holding where other transfers share the network, and it is hidden where layers are sent as
+    they end.
+    """
+    rate = min(_dcn(source), _dcn(target))
+    return KvMove(kv_bytes(graph, batch=1, seq=positions, dtype=dtype), rate, "DCN")
+
+
+def _dcn(on: Slice) -> float:
+    """The network egress of all hosts; a chip behind switches brings its own port."""
+    if on.chip.switched:
+        return on.num_chips * on.chip.switched.nic_bytes_per_s
+    if on.chip.dcn_bytes_per_s_per_host is None:
+        raise UsageError(
+            f"{on.chip.title} has no DCN bandwidth in its catalog, so no cache can leave {on}",
+            hint="choose another chip, or add dcn_bytes_per_s_per_host in your own chip file",
+        )
+    return on.num_hosts * on.chip.dcn_bytes_per_s_per_host

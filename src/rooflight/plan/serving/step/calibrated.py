@@ -83,12 +83,10 @@ def generate_s(parts: GenerateParts, values: Values, rows: Floats) -> Floats:
         parts.matmul_s * dealt * queries / (values["matmul"] * kept),
     )
     experts = _smooth_max(
-        parts.experts_s * touched / read,
-        parts.expert_matmul_s * rows * queries / values["matmul"],
+        parts.experts_s * touched / read, parts.expert_matmul_s * rows * queries / values["matmul"]
     )
     attention = _smooth_max(
-        parts.kv_s * dealt / values["kv"],
-        parts.attention_s * dealt * queries / values["attention"],
+        parts.kv_s * dealt / values["kv"], parts.attention_s * dealt * queries / values["attention"]
     )
     kernel = np.where(parts.is_eager > 0, LAUNCH_S, values["kernel"])
     rest = (

@@ -13,8 +13,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.constraints import Constraints, Path
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.step.layout import ServingLayout, rules
-from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.layout import Precision, ServingLayout, rules
 from rooflight.plan.serving.step.terms import StepSpec, derive_steps
 from rooflight.plan.training.derive.algorithm import pad_routed
 from rooflight.plan.training.derive.constraints import as_matmul, constrain, vectors_of

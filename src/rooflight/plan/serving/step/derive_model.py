@@ -16,9 +16,8 @@ from rooflight.hardware.mesh import Mesh, place
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.step.layout import Phase, ServingLayout, mesh_axes, rules
+from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
-from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.terms import CommTerm, StepSpec, Term, layer_terms, nominal_sizes
 from rooflight.plan.training.time.stage_time import HEAD
 from rooflight.plan.training.time.stages import stage_layers
@@ -45,7 +44,7 @@ def serving_model(
 ) -> StepModel:
     """Derives the terms of every layer; `overhead_s` is that of the chip's catalog unless given.
 
-    >>> from rooflight.plan.serving.step.precision import parse_precision
+    >>> from rooflight.plan.serving.step.layout import parse_precision
     >>> from rooflight.models.presets import load_model
     >>> from rooflight.hardware.slice import parse_slice
     >>> model = serving_model(load_model("llama3-70b"), parse_slice("v5e:4x4"),

@@ -13,9 +13,8 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import Op
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.load import generate_load, prefill_load
-from rooflight.plan.serving.step.layout import Phase, ServingLayout, mesh_axes, rules
+from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.model import message_s, term_s
-from rooflight.plan.serving.step.precision import Precision
 from rooflight.plan.serving.step.terms import CommTerm, StepSpec, derive_steps, layer_terms
 
 PHASES: tuple[Phase, ...] = ("prefill", "generate")

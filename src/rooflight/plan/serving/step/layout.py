@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from rooflight.algebra.notation import Axes
+from rooflight.dtypes import DTYPES, Dtype, parse_dtype
 from rooflight.errors import ParseError, ShardingError, UnknownNameError, UsageError
 from rooflight.models.layout.rules import Layout, Rule
 from rooflight.models.spec import ModelSpec
@@ -95,7 +96,7 @@ def rules(layout: ServingLayout, model: ModelSpec, phase: Phase) -> Layout:
     A prefill leaves the cache split by heads: one prompt has no batch to split.
     """
     cut = [(name, in_experts) for name, size, in_experts in _cut(layout, model) if size > 1]
-    axes = {letter: _named(cut, letter) for letter in "PWRXZY"}
+    axes = {letter: tuple(name for name, _ in cut if name[0] == letter) for letter in "PWRXZY"}
     tokens, tensor = axes["R"] + axes["X"], axes["Y"] + axes["Z"]
     experts = [name for name, in_experts in cut if in_experts]
     others = tuple(name for name, in_experts in cut if not in_experts and name[0] in "RXZY")
@@ -128,10 +129,6 @@ def _kept(axes: dict[str, Axes], kv: KvSplit) -> Rule:
     if kv == "batch":
         return {**whole, "B": axes["X"] + axes["Z"]}
     return {**whole, "S": axes["Z"]}
-
-
-def _named(cut: list[tuple[str, bool]], letter: str) -> Axes:
-    return tuple(name for name, _ in cut if name[0] == letter)
 
 
 def _cut(layout: ServingLayout, model: ModelSpec) -> Iterator[tuple[str, int, bool]]:
@@ -171,3 +168,48 @@ def check_one_engine(split: ServingLayout) -> None:
             hint=f"use tp, ws and ep, such as tp={split.num_chips}; run each part of dp as a"
             " server of its own, behind `rooflight route`",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Element formats of a served model.
+
+    >>> parse_precision("int8/bf16/bf16").weights.name, parse_precision("int8").compute
+    ('int8', 'int8')
+    """
+
+    weights: Dtype = DTYPES["bf16"]
+    kv: Dtype = DTYPES["bf16"]
+    compute: str = "bf16"  # of matmuls with weights; attention is computed as activations are kept
+    activations: Dtype = DTYPES["bf16"]
+    whole: tuple[str, ...] = ()  # parts whose weights stay as activations are: ("head",)
+
+    def __str__(self) -> str:
+        return f"{self.weights.name}/{self.kv.name}/{self.compute}"
+
+    def of_part(self, part: str) -> Dtype:
+        """What the weights of a part of the model are stored in."""
+        return self.activations if part in self.whole else self.weights
+
+    def compute_of(self, part: str) -> str:
+        """The dtype that matmuls with the weights of a part run in."""
+        return self.activations.name if part in self.whole else self.compute
+
+
+def parse_precision(text: str) -> Precision:
+    """Reads WEIGHTS[/KV[/COMPUTE]]; what is left out is as the weights, caches of 8 bits or more.
+
+    Engines keep the cache of 4-bit floats in fp8; int4 is of weights alone, and leaves it in bf16.
+
+    >>> [str(parse_precision(text)) for text in ("nvfp4", "int4", "fp8")]
+    ['nvfp4/fp8/nvfp4', 'int4/bf16/int4', 'fp8/fp8/fp8']
+    """
+    parts = text.split("/")
+    if len(parts) > 3:
+        raise ParseError(f"{text!r} names {len(parts)} dtypes", hint="write int8 or int8/bf16/bf16")
+    names = [parse_dtype(p.strip()).name for p in parts]
+    kept = names[0]
+    if DTYPES[kept].bits < 8:
+        kept = "bf16" if kept.startswith("int") else "fp8"
+    weights, kv, compute = (*names, *[kept, names[0]][len(names) - 1 :])
+    return Precision(DTYPES[weights], DTYPES[kv], compute)

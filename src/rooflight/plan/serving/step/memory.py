@@ -16,8 +16,7 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import HAS_FLOPS, Cache
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.step.layout import ServingLayout, mesh_axes, rules
-from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.layout import Precision, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.terms import StepSpec, padded_sizes
 from rooflight.plan.training.memory.count import usable_hbm_bytes
 from rooflight.plan.training.time.stages import stage_layers
@@ -51,7 +50,7 @@ class ChipUsage:
 class ServingMemory:
     """The memory of a layout at any batch and context; a step has at most `step_tokens`.
 
-    >>> from rooflight.plan.serving.step.precision import parse_precision
+    >>> from rooflight.plan.serving.step.layout import parse_precision
     >>> from rooflight.models.presets import load_model
     >>> from rooflight.hardware.slice import parse_slice
     >>> memory = ServingMemory(load_model("llama3-70b"), parse_slice("v5e:4x4"),

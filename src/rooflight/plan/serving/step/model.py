@@ -12,8 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.load import Load, chunk_load, generate_load, prefill_load
-from rooflight.plan.serving.step.layout import Phase, ServingLayout
-from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout
 from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm, Term
 from rooflight.plan.serving.step.time import ServingStepTime
 

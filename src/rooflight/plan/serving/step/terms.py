@@ -26,7 +26,7 @@ from rooflight.dtypes import DTYPES, Dtype
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
-from rooflight.plan.serving.step.precision import Precision
+from rooflight.plan.serving.step.layout import Precision
 from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.derive.derivation import Derived, derive_forward, known_strategies
 

@@ -6,6 +6,7 @@ chip that nobody measured gets its kind's constants and a wide interval, never t
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +24,18 @@ from rooflight.hardware.calibration import (
 )
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.ops import Graph
-from rooflight.plan.training.forecast.constants import Values
+
+Values = Mapping[str, float]
+MATMUL_CONSTANTS = ("matmul_bf16", "matmul_fp8", "matmul_mxfp8", "matmul_nvfp4")
+PRECISIONS = {"fp8": 1, "int8": 1, "mxfp8": 2, "nvfp4": 3, "fp4": 3, "mxfp4": 3, "int4": 3}
+
+# The catalog alone: every roof is reached and every collective hides behind matmuls.
+ROOF: Values = {
+    **dict.fromkeys((*MATMUL_CONSTANTS, "experts", "attention", "memory", "dispatch"), 1.0),
+    **dict.fromkeys(("near_links", "far_links"), 1.0),
+    **dict.fromkeys(("overlap_weights", "overlap_activations", "overlap_experts"), 1.0),
+    **dict.fromkeys(("matmul_launch_s", "step_s"), 0.0),
+}
 
 Distance = Literal["own", "chip", "family", "framework", "kind", "none"]
 # Half-widths of the 80 % interval in logs, where the constants are another framework's, another
@@ -117,3 +129,13 @@ def engine_family(engine: str) -> str:
 
 def _typical(chip: Chip, blocks: str) -> Calibration:
     return Calibration(chip.name, OWN, blocks, typical_values(), 0, (), "", 0.0, 0.0, 0.7)
+
+
+def efficiency_name(kind: str, dtype: str) -> str:
+    """The constant that divides FLOPs; those of experts have one more."""
+    return "attention" if kind == "attention" else MATMUL_CONSTANTS[PRECISIONS.get(dtype, 0)]
+
+
+def memory_name(kind: str) -> str:
+    """The constant that divides bytes."""
+    return {"dispatch": "dispatch", "host": "far_links"}.get(kind, "memory")

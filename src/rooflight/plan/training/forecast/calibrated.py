@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.hardware.calibration import Constant, calibration_constants
-from rooflight.plan.training.forecast.constants import MATMUL_CONSTANTS, PRECISIONS, ROOF, Values
+from rooflight.plan.training.forecast.basis import MATMUL_CONSTANTS, PRECISIONS, ROOF, Values
 from rooflight.plan.training.time.parts import WORK_KINDS, Parts
 
 Floats = NDArray[np.float64]

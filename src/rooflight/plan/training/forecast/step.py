@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rooflight.plan.training.forecast.basis import Basis
-from rooflight.plan.training.forecast.constants import Values, efficiency_name, memory_name
+from rooflight.plan.training.forecast.basis import Basis, Values, efficiency_name, memory_name
 from rooflight.plan.training.time.parts import Parts, TrainingRun, Work, training_parts
 
 MATMULS = ("matmul", "experts", "attention")  # kinds of work that are matmuls

@@ -15,10 +15,16 @@ from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.algebra.steps import Step
 from rooflight.costs.mesh_sweep import Floats
 from rooflight.models.graph.ops import Graph, Op
-from rooflight.plan.training.derive.cache import derive_again
+from rooflight.plan.training.derive.algorithm import derive_again
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
-from rooflight.plan.training.forecast.tally import Key, Recomputed, really_sent, tally_of
-from rooflight.plan.training.forecast.works import ForecastSetting, Works
+from rooflight.plan.training.forecast.works import (
+    ForecastSetting,
+    Key,
+    Recomputed,
+    Works,
+    really_sent,
+    tally_of,
+)
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.time.compose import Seconds

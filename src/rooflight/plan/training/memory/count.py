@@ -25,10 +25,17 @@ from rooflight.hardware.chip import Chip
 from rooflight.models.graph.count import dim_sizes, op_flops, param_count, training_flops
 from rooflight.plan.file.record import Part
 from rooflight.plan.training.memory.framework import Spread
-from rooflight.plan.training.memory.in_flight import gathered_part, loss_dtypes, workspace_part
 from rooflight.plan.training.memory.job import Job
 from rooflight.plan.training.memory.remat import Remat, keep
-from rooflight.plan.training.memory.sized import BlockBytes, StateComponent, components, size_up
+from rooflight.plan.training.memory.sized import (
+    BlockBytes,
+    StateComponent,
+    components,
+    gathered_part,
+    loss_dtypes,
+    size_up,
+    workspace_part,
+)
 from rooflight.plan.training.memory.template import Same
 from rooflight.plan.training.time.stages import (
     Waiting,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import device_bytes, ways
-from rooflight.dtypes import Dtype
+from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.count import dim_sizes
@@ -15,12 +15,76 @@ from rooflight.models.layout.rules import Layout
 from rooflight.models.layout.schedules import SCHEDULES
 from rooflight.models.layout.zero import data_axes
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
-from rooflight.plan.training.memory.recipe import RECIPES, Recipe
 from rooflight.plan.training.memory.remat import REMATS, Remat
+
+_BF16, _F32 = DTYPES["bf16"], DTYPES["f32"]
 
 Zero = Literal[0, 1, 2, 3]
 # Fewest and most virtual stages; interleaved has no most.
 _VIRTUAL: dict[str, tuple[int, int | None]] = {"interleaved": (2, None), "zb-v": (2, 2)}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Dtypes of what is stored; None is not stored. Adam has two moments.
+
+    >>> {name: recipe.weights.name for name, recipe in RECIPES.items()}
+    {'10': 'bf16', '16': 'bf16', '18': 'bf16', 'f32': 'f32'}
+    """
+
+    name: str
+    weights: Dtype
+    gradients: Dtype | None
+    master: Dtype | None
+    moments: tuple[Dtype, ...]
+    used_by: str
+    compute: Dtype = _BF16  # of activations, of gathered weights and of their gradients
+
+
+RECIPES = {
+    r.name: r
+    for r in (
+        Recipe(
+            "10",
+            _BF16,
+            None,
+            None,
+            (_F32, _F32),
+            "chapters 5 and 6 of the book: gradients are used up as they come, no master weights",
+        ),
+        Recipe(
+            "16",
+            _BF16,
+            _BF16,
+            _F32,
+            (_F32, _F32),
+            "mixed precision of the ZeRO paper (arXiv 1910.02054): 2 + 2 + K, K = 12",
+        ),
+        Recipe(
+            "18",
+            _BF16,
+            _F32,
+            _F32,
+            (_F32, _F32),
+            "Megatron-LM's distributed optimizer, which adds up gradients in fp32",
+        ),
+        Recipe(
+            "f32",
+            _F32,
+            _F32,
+            None,
+            (_F32, _F32),
+            "fp32 weights cast to bf16 for each matmul: torchtitan's FSDP, MaxText's default",
+        ),
+    )
+}
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Finds a recipe by name; unknown names get a did-you-mean."""
+    if text not in RECIPES:
+        raise UnknownNameError("recipe", text, RECIPES)
+    return RECIPES[text]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def keep(ops: Sequence[Op], remat: Remat) -> SavedActivations:
             continue
         recomputed[value] = None
         todo += [v for d in makers for v in d.reads]
-    order = _in_order(done)
+    order = list(dict.fromkeys(v for d in done for v in (*d.reads, d.writes)))
     return SavedActivations(
         tuple(v.tensor for v in order if v in saved),
         tuple(v.tensor for v in order if v in recomputed and v in needed),
@@ -174,7 +174,3 @@ def _read_by_gradients(done: _OpValues) -> tuple[_Value, ...]:
     is_sum = done.op.kind == "elementwise" and done.op.name.endswith(".add")
     is_dispatch = done.op.kind == "route" and "C" in done.op.contraction.result.dims
     return () if is_sum or is_dispatch else done.reads
-
-
-def _in_order(done: Sequence[_OpValues]) -> list[_Value]:
-    return list(dict.fromkeys(v for d in done for v in (*d.reads, d.writes)))

@@ -4,20 +4,114 @@ In: a `Job`. Out: `BlockBytes`. A stage only adds: so many layers of this block,
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+
+import numpy as np
 
 from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import local_shape, ways
-from rooflight.dtypes import Dtype
+from rooflight.costs.mesh_sweep import Floats
+from rooflight.dtypes import DTYPES, Dtype
 from rooflight.models.layout.zero import split_state
-from rooflight.plan.training.memory.in_flight import Gathered, backward_bytes, gathered, loss_bytes
-from rooflight.plan.training.memory.job import Job, OnChip
-from rooflight.plan.training.memory.template import Same, Stored, Template, WeightDot, template_of
+from rooflight.plan.file.record import Part
+from rooflight.plan.training.memory.framework import Framework
+from rooflight.plan.training.memory.job import Job, Microbatching, OnChip, Recipe
+from rooflight.plan.training.memory.remat import Remat
+from rooflight.plan.training.memory.template import (
+    Layer,
+    Same,
+    Stored,
+    Template,
+    WeightDot,
+    template_of,
+)
+from rooflight.plan.training.time.stage_time import HEAD, stage_shares
+from rooflight.plan.training.time.sweep import Points
+from rooflight.units import format_si
+
+_F32 = DTYPES["f32"]
 
 AxisSizes = tuple[tuple[str, int], ...]
 Shape = tuple[str, tuple[int, ...]]  # of a matmul's weight on one chip, with the op's name
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A weight brought together for its matmul, in the compute dtype; no bytes if it is whole."""
+
+    name: str
+    nbytes: int
+
+
+def gathered(matmuls: Iterable[WeightDot], on: OnChip) -> tuple[Gathered, ...]:
+    """The weights of one layer, or of the head, in the order of their matmuls."""
+    return tuple(Gathered(p.name, _gathered_bytes(p, on)) for p in matmuls)
+
+
+def _gathered_bytes(matmul: WeightDot, on: OnChip) -> int:
+    job = on.job
+    flat = job.data_axes if job.zero >= 3 else ()
+    if ways(tuple({*matmul.gathered_over, *flat}), job.axes) == 1:
+        return 0
+    return on.nbytes(matmul.weight, job.recipe.compute)
+
+
+def gathered_part(job: Job, runs: Sequence[tuple[int, Sequence[Gathered]]]) -> Part:
+    """The most that gathered weights take; `runs` are layers with how many there are of each."""
+    if job.framework.keeps_weights and job.num_stages > 1:
+        nbytes, what = _whole_stage(job, runs), "all weights of the stage, f32 gradients"
+    elif job.framework.gathers_blocks:
+        # Gradients are scattered in fp32, so that one takes as much as two weights in bf16.
+        layers = [Gathered("layer", sum(g.nbytes for g in run)) for _, run in runs]
+        nbytes, what = _pair(layers, gradients=2)[0], "two layers in a row, and an f32 gradient"
+    else:
+        nbytes, names = _pair([g for _, run in runs for g in run], gradients=1)
+        what = f"{names}, and a gradient"
+    if not nbytes:
+        return Part("gathered weights", 0, "no weight is gathered for its matmul")
+    because = f"{job.recipe.compute.name}: {what} before its scatter"
+    return Part("gathered weights", nbytes, because)
+
+
+def _pair(found: Sequence[Gathered], *, gradients: int) -> tuple[int, str]:
+    """Two in a row, one in use and one ahead, and the gradient of the larger one."""
+    most, names = 0, ""
+    for first, second in zip([Gathered("", 0), *found], found, strict=False):
+        nbytes = first.nbytes + second.nbytes + gradients * max(first.nbytes, second.nbytes)
+        if nbytes > most:
+            most, names = nbytes, " and ".join(g.name for g in (first, second) if g.nbytes)
+    return most, names
+
+
+def _whole_stage(job: Job, runs: Iterable[tuple[int, Sequence[Gathered]]]) -> int:
+    weights = sum(count * g.nbytes for count, run in runs for g in run)
+    return weights + weights * _F32.nbytes(1) // job.recipe.compute.nbytes(1)
+
+
+def loss_dtypes(job: Job) -> tuple[Dtype, ...]:
+    """Dtypes of the arrays as large as the logits that are in memory together."""
+    framework = job.framework
+    is_split = ways(job.layout.inner.get("V", ()), job.axes) > 1
+    return framework.split_loss if is_split and framework.split_loss else framework.loss
+
+
+def backward_bytes(layer: Layer, on: OnChip) -> int:
+    """What a layer recomputes, and the gradients around its widest op."""
+    return on.total(layer.recomputed) + max(map(on.total, layer.moments))
+
+
+def workspace_part(job: Job, *, layer: int, loss: int | None) -> Part:
+    """The loss and the backward pass of a layer are never in memory together."""
+    at_layer = "a layer in its backward pass"
+    if loss is None:
+        return Part("workspace", layer, at_layer)
+    dtypes = " + ".join(d.name for d in loss_dtypes(job))
+    at_loss = f"logits and gradient at the loss ({dtypes})"
+    if loss >= layer:
+        return Part("workspace", loss, f"{at_loss}; {at_layer} takes {format_si(layer, 'B')}")
+    return Part("workspace", layer, f"{at_layer}; {at_loss} take {format_si(loss, 'B')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +151,7 @@ def size_up(job: Job) -> BlockBytes:
         },
         on.total(template.head_saved),
         sum(on.nbytes(p.weight, job.recipe.compute) for p in template.head_matmuls),
-        loss_bytes(on, template),
+        sum(on.nbytes(template.logits, dtype) for dtype in loss_dtypes(on.job)),
     )
 
 
@@ -124,3 +218,70 @@ def _held(
     local = math.prod(local_shape(placed, dims, axes))
     free = [axis for axis in extra if axis not in placed.sharded_over]
     return -(-local // ways(free, axes))
+
+
+class LeastMemory:
+    """Bytes that a chip holds in any case: weights, gradients, optimizer, saved activations.
+
+    Less than `memory` finds, which adds gathered weights and workspace and takes the worst
+    stage: what exceeds the HBM here can be left out unseen.
+    """
+
+    def __init__(self, points: Points, recipe: Recipe, framework: Framework) -> None:
+        self._points = points
+        self._state = _state_bytes(points, recipe, framework) + np.zeros(len(points))
+
+        @cache  # policies share most tensors
+        def held(tensor: Tensor) -> Floats:
+            return points.elements(points.layout.of_activation(tensor))
+
+        nbytes, none = recipe.compute.bits_per_element / 8, np.zeros(len(points))
+        self._saved = {
+            name: {
+                block: nbytes * sum(map(held, filter(framework.keeps, layer.tensors)), none)
+                for block, layer in saved.items()
+                if block != HEAD and not layer.on_host
+            }
+            for name, saved in points.sizes.saved.items()
+        }
+
+    def bytes(self, micro: Microbatching, remat: Remat) -> Floats:
+        """On every point, for one option."""
+        points = self._points
+        order = points.sizes.graph.order
+        first = [first_share(order, int(s), micro) for s in points.distinct_stages]
+        saved = sum(
+            (
+                np.array([share.get(block, 0.0) for share in first])[points.stages_of] * saved
+                for block, saved in self._saved[remat.name].items()
+            ),
+            np.zeros(1),
+        )
+        waiting = np.where(points.num_stages > 1, np.minimum(points.count, points.num_stages), 1)
+        return self._state / points.num_stages + waiting * saved
+
+
+@lru_cache(maxsize=4096)
+def first_share(order: tuple[int, ...], stages: int, micro: Microbatching) -> Mapping[int, float]:
+    if stages % 2 and micro.schedule == "dualpipe":
+        return {}
+    return stage_shares(order, stages, micro)[0]
+
+
+def _state_bytes(points: Points, recipe: Recipe, framework: Framework) -> Floats:
+    layout, scans = points.layout, framework.scans_layers
+    summed = recipe.gradients or recipe.compute
+    is_summed = points.count > 1 if scans or not recipe.gradients else np.ones(1, np.bool_)
+    gradient = np.where(is_summed, summed.bits_per_element / 8, 0.0)
+    spare = (*layout.inner.get("B", ()), *layout.inner.get("T", ()))
+    total = np.zeros(1)
+    for param in points.sizes.graph.params:
+        placed = layout.of_weight(param.tensor)
+        held = param.count * points.elements(placed)
+        free = points.split(a for a in spare if a not in placed.sharded_over)
+        optimizer = [d for d in (recipe.master, *recipe.moments) if d]
+        total = total + held * recipe.weights.bits_per_element / 8
+        total = total + held / free * (sum(d.bits_per_element for d in optimizer) / 8 + gradient)
+        if scans and param.block is not None:  # stacked until the optimizer takes them
+            total = total + held * recipe.weights.bits_per_element / 8
+    return total

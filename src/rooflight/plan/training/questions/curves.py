@@ -19,9 +19,8 @@ from rooflight.hardware.mesh import Mesh
 from rooflight.models.layout.rules import Layout, parse_layout
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
-from rooflight.plan.training.search.cache import Asked
+from rooflight.plan.training.search.cache import Asked, every_point
 from rooflight.plan.training.search.candidate import Candidate, Question, step_of
-from rooflight.plan.training.search.divided import every_point
 from rooflight.plan.training.search.options import can_run
 from rooflight.plan.training.search.ranked import rank
 from rooflight.plan.training.search.region import Region

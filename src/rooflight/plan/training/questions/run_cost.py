@@ -94,10 +94,7 @@ def run_cost(
     rate = rates.get(chip.name) or next(iter(rates.values()))
     flops = run_flops(q.graph, tokens=tokens, seq=q.seq)[CONVENTION]
     terms = Terms(
-        q.on,
-        mfu=best.mfu,
-        dtype=chip.matmul_dtype(q.dtype.name),
-        mtbf_hours=rate.mtbf_hours,
+        q.on, mfu=best.mfu, dtype=chip.matmul_dtype(q.dtype.name), mtbf_hours=rate.mtbf_hours
     )
     between_s = rate.mtbf_hours * _HOUR_S / q.on.num_chips
     return RunCost(

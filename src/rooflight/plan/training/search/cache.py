@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rooflight.algebra.notation import Contraction, Tensor
-from rooflight.costs.mesh_sweep import MeshSweep
+from rooflight.costs.mesh_sweep import Bools, Ints, MeshSweep
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.slice import Slice
 from rooflight.models.graph.ops import Graph
@@ -20,8 +20,18 @@ from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.derivation import Split, splits_of
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
 from rooflight.plan.training.memory.template import Same
-from rooflight.plan.training.search.space import Meshes, every_placement, templates
+from rooflight.plan.training.search.candidate import Question
+from rooflight.plan.training.search.space import (
+    Meshes,
+    data_axes,
+    every_placement,
+    first_alike,
+    microbatch_counts,
+    templates,
+)
 from rooflight.plan.training.time.sweep import Points, Workload, contractions
+
+_CHUNK = 50_000  # points priced together: their arrays stay small
 
 Asked = Mapping[int, Sequence[Contraction]]
 OURS = FRAMEWORKS["rooflight"]
@@ -97,3 +107,49 @@ def search_cache_of(graph: Graph, on: Slice, seq: int, framework: Framework = OU
 @lru_cache(maxsize=4)
 def _kept(same: Same, on: Slice, seq: int, framework: Framework) -> SearchCache:
     return SearchCache(same.graph, on, seq, framework)
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """Sizes that divide, one point of each, and how many layouts each of them stands for."""
+
+    few: Points
+    times: Ints
+    number: Ints  # among the few, by ways and by microbatches; -1 does not divide
+    ways_of: Ints  # which ways each mesh has
+
+    def points(self, left: Bools) -> Iterator[tuple[Points, Ints]]:
+        """All placements of the sizes that are left, a chunk at a time, and which size each has."""
+        few = self.few
+        mesh_of, count_of = np.nonzero(np.append(left, False)[self.number][self.ways_of])
+        for start in range(0, len(mesh_of), _CHUNK):
+            mesh, count = (of[start : start + _CHUNK] for of in (mesh_of, count_of))
+            points = Points(few.sizes, few.meshes, mesh, few.distinct_counts, count)
+            yield points, self.number[self.ways_of[mesh], count]
+
+
+def divided(question: Question, sizes: Workload, placed: Placed) -> Divided | None:
+    """The sizes that leave each data shard whole sequences; None where there are none."""
+    meshes, region = placed.meshes, question.region
+    if meshes.count and region.is_placed:
+        meshes = meshes.only(region.on(meshes))
+    counts = np.array(region.counts(microbatch_counts(question.batch)), np.int64)
+    if not meshes.count or not len(counts):
+        return None
+    first, ways_of = first_alike([meshes.ways(axis) for axis in meshes.sweep.sizes])
+    whole = Points(sizes, meshes, first, np.ones(1, np.int64), np.zeros_like(first))
+    data = whole.split(data_axes(meshes.layout))[:, None]
+    divides = whole.divides(placed.splits)[:, None] & (question.batch // counts % data == 0)
+    at, count_of = np.nonzero(divides)
+    number = np.full(divides.shape, -1)
+    number[at, count_of] = np.arange(len(at))
+    few = Points(sizes, meshes, first[at], counts, count_of)
+    times = np.bincount(ways_of, meshes.times())[at].astype(np.int64)
+    return Divided(few, times, number, ways_of) if len(at) else None
+
+
+def every_point(question: Question, sizes: Workload, placed: Placed) -> Iterator[Points]:
+    """All points of a template that divide, a chunk at a time."""
+    found = divided(question, sizes, placed)
+    if found:
+        yield from (points for points, _ in found.points(np.ones(len(found.few), np.bool_)))

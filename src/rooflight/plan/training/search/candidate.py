@@ -20,8 +20,7 @@ from rooflight.plan.training.forecast.evidence import evidence, unseen_of
 from rooflight.plan.training.forecast.step import Forecast, forecast_run
 from rooflight.plan.training.memory.count import Memory, memory, usable_hbm_bytes
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
-from rooflight.plan.training.memory.job import Job, Microbatching
-from rooflight.plan.training.memory.recipe import RECIPES, Recipe
+from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching, Recipe
 from rooflight.plan.training.memory.remat import Remat
 from rooflight.plan.training.search.region import EVERYWHERE, Region
 from rooflight.plan.training.time.parts import STORED, TrainingRun

@@ -21,7 +21,7 @@ from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.options import policies_of, schedules_of
 from rooflight.plan.training.search.region import Region, Ways
 from rooflight.plan.training.search.space import templates
-from rooflight.plan.training.time.bubble import IN_STEP
+from rooflight.plan.training.time.stages import IN_STEP
 from rooflight.units import parse_count
 
 _ALSO = {"tp": ("tp", "sp", "qtp")}  # people say tp for all: they split the same weights

@@ -16,7 +16,7 @@ from rooflight.plan.training.memory.remat import REMATS, Remat, parse_remat
 from rooflight.plan.training.memory.template import Same
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.region import or_all
-from rooflight.plan.training.time.bubble import BUBBLES
+from rooflight.plan.training.time.stages import BUBBLES
 from rooflight.plan.training.time.sweep import Points
 
 _VIRTUAL = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)

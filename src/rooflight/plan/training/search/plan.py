@@ -26,7 +26,7 @@ from rooflight.plan.file.record import (
 from rooflight.plan.training.forecast.basis import blocks_of
 from rooflight.plan.training.forecast.evidence import evidence
 from rooflight.plan.training.memory.framework import FRAMEWORKS, default_framework, parse_framework
-from rooflight.plan.training.memory.recipe import parse_recipe
+from rooflight.plan.training.memory.job import parse_recipe
 from rooflight.plan.training.search.candidate import Candidate, Question, Rank, counted_seconds
 from rooflight.plan.training.search.run import Search, Watch, divides, search_training, why_behind
 from rooflight.plan.training.time.stage_time import Overlap

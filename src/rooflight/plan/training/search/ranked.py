@@ -61,12 +61,7 @@ class Ranked:
         points = self.points
         mesh = points.meshes.mesh(int(points.mesh_of[self.at[index]]))
         micro, remat = self.options[int(self.option[index])]
-        return (
-            points.layout,
-            mesh,
-            replace(micro, count=int(points.count[self.at[index]])),
-            remat,
-        )
+        return (points.layout, mesh, replace(micro, count=int(points.count[self.at[index]])), remat)
 
 
 class Placements:

@@ -21,7 +21,7 @@ from rooflight.costs.mesh_sweep import Bools, Floats, Ints
 from rooflight.errors import ModelError, ShardingError
 from rooflight.models.graph.count import training_flops
 from rooflight.models.layout.rules import Layout, scheme_axes
-from rooflight.plan.training.forecast.constants import MATMUL_CONSTANTS
+from rooflight.plan.training.forecast.basis import MATMUL_CONSTANTS
 from rooflight.plan.training.forecast.evidence import (
     context_axes,
     least_context,
@@ -33,9 +33,15 @@ from rooflight.plan.training.forecast.sweep import Forecasts
 from rooflight.plan.training.forecast.works import ForecastSetting, LeastSeconds
 from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.job import Microbatching
-from rooflight.plan.training.memory.least import LeastMemory
 from rooflight.plan.training.memory.remat import Remat
-from rooflight.plan.training.search.cache import Asked, SearchCache, search_cache_of
+from rooflight.plan.training.memory.sized import LeastMemory
+from rooflight.plan.training.search.cache import (
+    Asked,
+    Divided,
+    SearchCache,
+    divided,
+    search_cache_of,
+)
 from rooflight.plan.training.search.candidate import (
     Candidate,
     Question,
@@ -46,7 +52,6 @@ from rooflight.plan.training.search.candidate import (
     price_one,
     question_basis,
 )
-from rooflight.plan.training.search.divided import Divided, divided
 from rooflight.plan.training.search.options import allowed_on, options_of, policies_of, schedules_of
 from rooflight.plan.training.search.ranked import Placements, Ranked, in_order, rank
 from rooflight.plan.training.search.region import or_all

@@ -13,13 +13,12 @@ import numpy as np
 
 from rooflight.algebra.notation import Contraction, Tensor
 from rooflight.costs.mesh_sweep import Floats, Ints
-from rooflight.plan.training.derive.algorithm import visible_part
-from rooflight.plan.training.derive.cache import derive_again
+from rooflight.plan.training.derive.algorithm import derive_again, visible_part
 from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat
-from rooflight.plan.training.time.bubble import idle_rounds, seconds_of
 from rooflight.plan.training.time.stage_time import HEAD, Overlap, Part, step_shares
+from rooflight.plan.training.time.stages import idle_rounds, seconds_of
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.sweep import Chooser, Points, combinations_of, placing
 

@@ -36,8 +36,8 @@ from rooflight.plan.training.derive.algorithm import (
 from rooflight.plan.training.derive.derivation import token_axes
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS, Remat, is_score, keep
-from rooflight.plan.training.time.bubble import BUBBLES, idle_rounds, seconds_of
 from rooflight.plan.training.time.stage_time import HEAD, step_shares
+from rooflight.plan.training.time.stages import BUBBLES, idle_rounds, seconds_of
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.traffic import (
     Traffic,

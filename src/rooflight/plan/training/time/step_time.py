@@ -21,7 +21,6 @@ from rooflight.models.layout.rules import Layout
 from rooflight.plan.training.derive.algorithm import derive_algorithm
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS, Remat
-from rooflight.plan.training.time.bubble import idle_seconds, published_idle_seconds
 from rooflight.plan.training.time.stage_time import (
     HEAD,
     Overlap,
@@ -33,6 +32,7 @@ from rooflight.plan.training.time.stage_time import (
     together,
     transfers,
 )
+from rooflight.plan.training.time.stages import idle_seconds, published_idle_seconds
 
 _WHOLE = Microbatching()
 

@@ -23,8 +23,7 @@ from rooflight.dtypes import Dtype
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Graph
 from rooflight.models.layout.rules import Layout
-from rooflight.plan.training.derive.algorithm import is_routed
-from rooflight.plan.training.derive.cache import contractions_of
+from rooflight.plan.training.derive.algorithm import contractions_of, is_routed
 from rooflight.plan.training.derive.derivation import Split, known_options, splits_of, token_axes
 from rooflight.plan.training.memory.remat import Remat, SavedActivations, keep
 from rooflight.plan.training.search.space import LARGEST_CODE, Meshes, first_alike
