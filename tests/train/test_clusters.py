@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from rooflight.hardware.catalog import chip_names, load_chip
 from rooflight.plan.file.record import from_json
 from rooflight.train.supervisor import listen
 
-from .small_run import small_plan, write_plan
+from ..dated_figure import DOCS, write_figure
+from .small_run import MODEL, small_plan, write_plan
 
 FLAGS = ["--data", "it's tokens", "--out", "run", "--steps", "10"]
 SCHEMA = Path(__file__).with_name("jobset_schema.json")
@@ -286,3 +288,18 @@ def _run_slurm(script: Path, tools: Path, code: int) -> tuple[list[str], list[st
     assert subprocess.run(["bash", str(script)], env=env).returncode == code
     found = [(tools / name).read_text().splitlines() for name in ("words", "called")]
     return found[0], found[1]
+
+
+def test_the_script_of_the_docs_is_what_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ROOFLIGHT_UPDATE_GOLDEN=1` writes it."""
+    monkeypatch.chdir(tmp_path)
+    plan = _plan(tmp_path, "h100:8x16")
+    named = replace(from_json(plan.read_text()), model=replace(MODEL, name="llama3-70b"))
+    write_plan(Path("plan.json"), named)
+    words = ["--data", "tokens", "--out", "run", "--steps", "1000", "--write", "slurm"]
+    assert main(["launch", "plan.json", *words]) == 0
+    script = capsys.readouterr().out.replace(str(tmp_path), "/home/me")
+    write_figure("clusters.md", "script", f"```bash\n{script}```")
+    assert script in (DOCS / "clusters.md").read_text()
