@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -116,6 +116,17 @@ class Launched:
         if self.popen is not None and self.popen.poll() is None:
             self.kill()
         self._log.close()
+
+
+def processes(*words: str) -> Iterator[int]:
+    """Those of this machine whose command has all these words, NULs between."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if all(word in found for word in words):
+            yield int(path.parent.name)
 
 
 def _alive(pid: int) -> bool:

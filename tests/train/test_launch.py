@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import selectors
 import shutil
@@ -15,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
@@ -381,50 +379,6 @@ def test_data_that_was_made_anew_makes_another_run(tmp_path: Path, tokens: Path)
     assert identity(replace(run, data=str(tokens))) == before  # wherever it is
     write_tokens([write_text(tmp_path / "other.txt", words=900)], copy, vocab=300)
     assert identity(run) != before
-
-
-def test_the_jobs_of_clusters_start_every_host(
-    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = write_plan(tmp_path / "plan.json", small_plan("fsdp=X", "X=16", "v5e:4x4"))
-    flags = ["--data", "it's tokens", "--out", "run", "--steps", "10", "--hosts", "4"]
-    assert main(["launch", str(plan), *flags, "--write", "jobset"]) == 0
-    document = yaml.safe_load(capsys.readouterr().out)
-    job = document["spec"]["replicatedJobs"][0]["template"]["spec"]
-    pod = job["template"]["spec"]
-    assert (job["parallelism"], job["completions"]) == (4, 4)
-    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
-    command = pod["containers"][0]["command"]
-    assert command[:2] == ["rooflight", "launch"]
-    assert command[-6:-1] == ["--hosts", "4", "--host", "$(HOST)", "--leader"]
-    assert main(["launch", str(plan), *flags, "--write", "slurm"]) == 0
-    script = tmp_path / "job.sh"
-    script.write_text(capsys.readouterr().out)
-    _run_slurm(script, tmp_path)
-
-
-def _run_slurm(script: Path, folder: Path) -> None:
-    """The script with stand-ins of Slurm's commands: what each task would be started as."""
-    tools = folder / "bin"
-    tools.mkdir()
-    for name, body in {
-        "scontrol": "printf 'node-a\\nnode-b\\n'",
-        "srun": 'SLURM_PROCID=3 exec "$@"',
-        "rooflight": 'printf "%s\\n" "$@"',
-    }.items():
-        (tools / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tools / name).chmod(0o755)
-    path = f"{tools}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", str(script)],
-        env={**os.environ, "PATH": path, "SLURM_JOB_NODELIST": "x"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    words = done.stdout.splitlines()
-    assert words[-6:] == ["--hosts", "4", "--host", "3", "--leader", "node-a:8476"]
-    assert words[words.index("--data") + 1] == "it's tokens"
 
 
 def test_bare_verbs_print_a_run_to_begin_with(capsys: pytest.CaptureFixture[str]) -> None:

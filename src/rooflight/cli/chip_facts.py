@@ -81,6 +81,8 @@ def _show(value: object, unit: str) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return "x".join(map(str, cast(tuple[int, ...], value)))
+    if isinstance(value, str):
+        return value
     number = cast(float, value)
     if unit == "s":
         return format_seconds(number)
@@ -165,6 +167,8 @@ def _literal(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return str(list(cast(tuple[int, ...], value)))
+    if isinstance(value, str):
+        return _quote(value)
     if isinstance(value, int):
         return f"{value:_}"
     number = cast(float, value)

@@ -1,5 +1,6 @@
 """`rooflight launch`: a run on several processes and hosts, started again when one dies."""
 
+import os
 import shlex
 import sys
 
@@ -10,7 +11,8 @@ from rooflight.cli.run_flags import FLAGS, TEMPLATE, add_run, cpu_devices, requi
 from rooflight.cli.train_page import Progress
 from rooflight.errors import UsageError
 from rooflight.plan.file.codec import encode
-from rooflight.train.cluster_files import ClusterJob, jobset, slurm
+from rooflight.plan.file.record import to_json
+from rooflight.train.cluster_files import FORMS, ClusterJob, num_hosts
 from rooflight.train.events import goodput
 from rooflight.train.processes import HangTimeout
 from rooflight.train.run import Run
@@ -19,14 +21,13 @@ from rooflight.units import parse_seconds, whole
 
 HELP = "a run on several processes and hosts, watched, and started again when one dies"
 _PORT = 8476
-_FORMS = {"jobset": jobset, "slurm": slurm}
 _MOST = 10**5
 
 
 def configure(parser: Parser) -> None:
     add_run(parser)
     parser.add_argument("--processes", default="1", help="of each host (default 1)")
-    parser.add_argument("--hosts", default="1", help="how many (default 1)")
+    parser.add_argument("--hosts", help="how many (default 1; with --write, as the plan's slice)")
     parser.add_argument("--host", default="0", help="which one this is, from 0 (default 0)")
     parser.add_argument(
         "--leader",
@@ -48,10 +49,14 @@ def configure(parser: Parser) -> None:
     add_choice(
         parser,
         "--write",
-        (*_FORMS,),
+        (*FORMS,),
         what="cluster",
         default=None,
         help="start nothing: print the job of a cluster, jobset of Kubernetes or slurm",
+    )
+    parser.add_argument("--image", default="IMAGE", help="of the containers of --write jobset")
+    parser.add_argument(
+        "--claim", default="CLAIM", metavar="NAME", help="of the volume with data and run folder"
     )
     parser.set_examples("rooflight launch", "rooflight launch --json")
 
@@ -64,9 +69,10 @@ def run(args: Namespace) -> int:
             print(TEMPLATE, end="")
         return 0
     found = run_of(args)
-    job = _job(args, found)
     if args.write:
-        return _write(args, found, job)
+        return _write(args, found)
+    args.hosts = args.hosts or "1"
+    job = _job(args, found)
     require_packages()
     return _launch(args, job)
 
@@ -99,12 +105,12 @@ def _job(args: Namespace, run: Run) -> HostJob:
 def _command(args: Namespace, number: int) -> str:
     """What starts a host."""
     where = ["--hosts", args.hosts, "--host", str(number), "--leader", args.leader]
-    return shlex.join([*_words(args), *where])
+    return shlex.join(["rooflight", "launch", args.run, *_words(args), *where])
 
 
 def _words(args: Namespace) -> list[str]:
-    """The command, less what says which host this is."""
-    words = ["rooflight", "launch", args.run]
+    """The command after the run's file, less what says which host this is."""
+    words = list[str]()
     for flag in FLAGS:
         value = getattr(args, flag)
         words += [] if value is None else [f"--{flag.replace('_', '-')}", value]
@@ -112,11 +118,26 @@ def _words(args: Namespace) -> list[str]:
     return [*words, "--processes", args.processes]
 
 
-def _write(args: Namespace, run: Run, job: HostJob) -> int:
-    name = "".join(c if c.isalnum() else "-" for c in f"rooflight-{run.plan.model.name}").lower()
-    words = tuple(_words(args))
+def _write(args: Namespace, run: Run) -> int:
     on = run.plan.placed().slice
-    text = _FORMS[args.write](ClusterJob(name, words, job.num_hosts, on, job.leader[1] or _PORT))
+    given = None if args.hosts is None else whole("--hosts", args.hosts, most=_MOST)
+    args.hosts = str(num_hosts(args.write, on, given))
+    job = _job(args, run)
+    found = ClusterJob(
+        run.plan.model.name,
+        args.run,
+        to_json(run.plan),
+        tuple(_words(args)),
+        (run.data, run.out),
+        os.getcwd(),
+        job.num_hosts,
+        on,
+        job.leader[1] or _PORT,
+        args.cpu,
+        args.image,
+        args.claim,
+    )
+    text = FORMS[args.write](found)
     if args.json:
         print_json("launch", {"form": args.write, "text": text})
     else:

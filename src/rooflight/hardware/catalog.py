@@ -5,6 +5,7 @@ folder or file named by the environment variable ROOFLIGHT_CHIPS (several, joine
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,10 +14,18 @@ from typing import cast
 
 from rooflight.dtypes import DTYPES
 from rooflight.errors import ParseError, UnknownNameError
-from rooflight.hardware.chip import Chip, MatrixUnit, Source, SwitchedSpec, TorusSpec
+from rooflight.hardware.chip import (
+    Chip,
+    KubernetesNode,
+    MatrixUnit,
+    Source,
+    SwitchedSpec,
+    TorusSpec,
+)
 
 _BUILT_IN = Path(__file__).parent / "catalog"
 _ALIASES = {"v4p": "v4", "7x": "tpu7x", "ironwood": "tpu7x", "trillium": "v6e", "v5litepod": "v5e"}
+_NAME = re.compile(r"[\w./-]{1,253}", re.ASCII)
 
 Table = Mapping[str, object]
 
@@ -108,6 +117,7 @@ class _ChipFile:
             spot_prices={n: need(f"spot_prices.{n}") for n in self._section(facts, "spot_prices")},
             torus=self._torus(),
             switched=self._switched(),
+            kubernetes=self._kubernetes(),
             detail=self._detail(),
             sources=self.used,
         )
@@ -182,6 +192,23 @@ class _ChipFile:
         if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes):
             raise self._error(f"has {name} = {value!r}; it must be a list of sizes")
         return tuple(cast(list[int], sizes))
+
+    def _name(self, name: str) -> str | None:
+        value = self._fact(name)
+        if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
+            raise self._error(f"has {name} = {value!r}; it must be a name")
+        return value
+
+    def _kubernetes(self) -> KubernetesNode | None:
+        if "kubernetes" not in self.facts:
+            return None
+        resource = self._name("kubernetes.resource")
+        if resource is None:
+            raise self._error("lacks kubernetes.resource")
+        self._positive("kubernetes.chips_per_node")
+        return KubernetesNode(
+            resource, self._name("kubernetes.accelerator"), self._whole("kubernetes.chips_per_node")
+        )
 
     def _flag(self, name: str) -> bool:
         return self._fact(name) is True

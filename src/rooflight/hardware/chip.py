@@ -70,6 +70,15 @@ class SwitchedSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesNode:
+    """What a pod asks for, and how Google Kubernetes Engine labels and cuts nodes of this chip."""
+
+    resource: str
+    accelerator: str | None = None  # None: no label that we know
+    chips_per_node: int | None = None  # None: those of a host
+
+
+@dataclass(frozen=True, slots=True)
 class Chip:
     """One accelerator. `detail` holds the facts only some chips have (SMs, L2, registers...)."""
 
@@ -91,6 +100,7 @@ class Chip:
     prices: Mapping[str, float] = field(hash=False)  # dollars of a chip-hour on demand, by cloud
     torus: TorusSpec | None = None
     switched: SwitchedSpec | None = None
+    kubernetes: KubernetesNode | None = None
     detail: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
     spot_prices: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
     sources: Mapping[str, Source] = field(default_factory=dict[str, Source], hash=False)

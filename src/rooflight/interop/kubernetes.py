@@ -7,17 +7,12 @@ at commit 84436a96b9e6 of 2026-08-18; node labels are those of GKE.
 import json
 from collections.abc import Iterator
 
+from rooflight.hardware.kubernetes import node_labels
 from rooflight.interop.framework import Loss
 from rooflight.interop.serving import ServedExport, ServedFleet, Server, command, export_commands
 
 _PORT = 8000
 _PICKER_PORT = 9002
-_TPU_NODES = {  # cloud.google.com/gke-tpu-accelerator
-    "v5e": "tpu-v5-lite-podslice",
-    "v5p": "tpu-v5p-slice",
-    "v6e": "tpu-v6e-slice",
-    "tpu7x": "tpu7x",
-}
 
 
 def export_manifest(fleet: ServedFleet, server: Server) -> ServedExport:
@@ -36,7 +31,7 @@ def _losses(fleet: ServedFleet) -> Iterator[Loss]:
             f"{fleet.on.num_hosts} hosts a replica",
             "a Deployment has one pod a replica; use a LeaderWorkerSet with these words",
         )
-    if fleet.on.chip.torus and fleet.on.chip.name not in _TPU_NODES:
+    if fleet.on.chip.torus and not node_labels(fleet.on):
         yield Loss(f"nodes of {fleet.on.chip.name}", "no label that we know")
 
 
@@ -48,7 +43,8 @@ def _deployment(fleet: ServedFleet, server: Server, role: str, count: int) -> st
     name = f"{_name(fleet)}-{role}"
     words = ", ".join(json.dumps(w) for w in [*command(fleet, server, role), "--port", f"{_PORT}"])
     chips = min(fleet.on.num_chips, fleet.on.chip.host_chips)
-    resource = "google.com/tpu" if fleet.on.chip.torus else "nvidia.com/gpu"
+    node = fleet.on.chip.kubernetes
+    resource = node.resource if node else "RESOURCE"
     return f"""\
 apiVersion: apps/v1
 kind: Deployment
@@ -74,15 +70,9 @@ spec:
 
 
 def _selector(fleet: ServedFleet) -> str:
-    node = _TPU_NODES.get(fleet.on.chip.name)
-    if node is None:
-        return ""
-    shape = "x".join(map(str, fleet.on.shape))
-    return f"""\
-      nodeSelector:
-        cloud.google.com/gke-tpu-accelerator: {node}
-        cloud.google.com/gke-tpu-topology: {shape}
-"""
+    labels = node_labels(fleet.on) if fleet.on.chip.torus else {}
+    lines = "".join(f"        {label}: {value}\n" for label, value in labels.items())
+    return f"      nodeSelector:\n{lines}" if lines else ""
 
 
 def _pool(fleet: ServedFleet) -> str:

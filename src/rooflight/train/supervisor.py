@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import IO
 
@@ -127,7 +127,7 @@ class _Supervisor:
             lambda: f"{address}:{free_port(address)}",
             attempt=last,
         )
-        server = await asyncio.start_server(leader.accept, address, port)
+        server = await listen(leader.accept, address, port, self._say)
         bound = server.sockets[0].getsockname()[1]
         follow = asyncio.create_task(self._follow(bound))
         lead = asyncio.create_task(leader.lead())
@@ -223,6 +223,24 @@ class _Supervisor:
         if self._processes is not None:
             await self._processes.kill()
             self._processes = None
+
+
+async def listen(
+    accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    address: str,
+    port: int,
+    say: Callable[[str], None],
+) -> asyncio.Server:
+    """At this host's own name, which a cluster may publish after it has started the host."""
+    said = False
+    while True:
+        try:
+            return await asyncio.start_server(accept, address, port)
+        except socket.gaierror as error:
+            if not said:
+                say(f"waits for the name {address}: {error.strerror}")
+            said = True
+            await asyncio.sleep(_AGAIN_S)
 
 
 def free_port(address: str) -> int:

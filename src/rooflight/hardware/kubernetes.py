@@ -1,0 +1,25 @@
+"""The nodes of a slice as Google Kubernetes Engine labels them."""
+
+import math
+
+from rooflight.hardware.slice import Slice
+
+_TPU = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+_GPU = "cloud.google.com/gke-accelerator"
+_FLAT = 4  # chips of the one slice that is written with its longest axes first, 2x2x1
+
+
+def node_labels(on: Slice) -> dict[str, str]:
+    """What a pod selects its nodes by; nothing where the catalog knows no label.
+
+    >>> from rooflight.hardware.slice import parse_slice
+    >>> [*node_labels(parse_slice("v5p:8x4x4")).values()], node_labels(parse_slice("mi300x:8"))
+    (['tpu-v5p-slice', '4x4x8'], {})
+    """
+    node = on.chip.kubernetes
+    if node is None or node.accelerator is None:
+        return {}
+    if on.chip.torus is None:
+        return {_GPU: node.accelerator}
+    shape = sorted(on.shape, reverse=math.prod(on.shape) <= _FLAT)
+    return dict(zip(_TPU, (node.accelerator, "x".join(map(str, shape))), strict=True))
