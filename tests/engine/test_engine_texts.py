@@ -55,6 +55,15 @@ def test_texts_on_four_devices_are_those_of_transformers(place: str, folder: Pat
     check(report("engine_texts_worker.py", str(folder / place), place))
 
 
+@pytest.mark.parametrize("name", ["qwen2", "qwen3_moe", "gemma2", "olmo2"])
+def test_texts_of_a_family_are_those_of_transformers(name: str, folder: Path) -> None:
+    texts = report("engine_families_worker.py", str(folder / name), name)[name]
+    assert texts["tokens"] == 7 * 20
+    assert texts["different"] == 0
+    assert texts["distinct"] > 10
+    assert texts["preemptions"] > 0
+
+
 @pytest.mark.parametrize("layout", ["dp=2", "tp=2,pp=2", "cp=2"])
 def test_layouts_that_split_sequences_layers_or_prompts_are_refused(layout: str) -> None:
     with pytest.raises(UsageError, match="would split layers, sequences or positions"):

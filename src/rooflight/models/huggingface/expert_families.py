@@ -36,9 +36,11 @@ def _qwen_mlps(config: HfConfig, moe: Moe) -> list[Mlp | Moe]:
 
 def qwen3_moe(config: HfConfig) -> ModelSpec:
     expert = Mlp(config.whole("moe_intermediate_size"), activation=activation(config))
-    experts = config.whole("num_experts"), config.whole("num_experts_per_tok")
+    written = "num_local_experts" if config.get("num_local_experts") else "num_experts"
+    experts = config.whole(written), config.whole("num_experts_per_tok")
     moe = Moe(*experts, expert, normalizes=config.flag("norm_topk_prob", default=False))
-    pairs = zip(qwen_windows(config), _qwen_mlps(config, moe), strict=True)
+    config.used.add("max_window_layers")  # here every layer slides, if any does
+    pairs = zip(qwen_windows(config, first=0), _qwen_mlps(config, moe), strict=True)
     blocks = [
         Block(qwen3_attention(config, window, kv_heads=4, head_dim=None), mlp)
         for window, mlp in pairs

@@ -45,6 +45,10 @@ _QK_NORMS: Mapping[str, Forms] = {
     "attention.Q_scale": ("self_attn.q_norm.weight[H]",),
     "attention.K_scale": ("self_attn.k_norm.weight[H]",),
 }
+_QK_NORMS_ALL: Mapping[str, Forms] = {
+    "attention.Q_scale": ("self_attn.q_norm.weight[K G H]",),
+    "attention.K_scale": ("self_attn.k_norm.weight[K H]",),
+}
 _LATENT: Mapping[str, Forms] = {
     "attention.W_dq": ("self_attn.q_a_proj.weight[Q,D]",),
     "attention.B_dq": ("self_attn.q_a_proj.bias[Q]",),
@@ -69,6 +73,10 @@ _SANDWICH: Mapping[str, Forms] = {
     "attention_in_norm.Scale": ("input_layernorm.weight[D]",),
     "attention_out_norm.Scale": ("post_attention_layernorm.weight[D]",),
     "mlp_in_norm.Scale": ("pre_feedforward_layernorm.weight[D]",),
+    "mlp_out_norm.Scale": ("post_feedforward_layernorm.weight[D]",),
+}
+_AFTER: Mapping[str, Forms] = {
+    "attention_out_norm.Scale": ("post_attention_layernorm.weight[D]",),
     "mlp_out_norm.Scale": ("post_feedforward_layernorm.weight[D]",),
 }
 _MLP: Mapping[str, Forms] = {
@@ -127,6 +135,10 @@ LAYERS: Mapping[str, Mapping[str, Forms]] = {
     "llama": {**_HEADS, **_NORMS, **_MLP},
     "mistral": {**_HEADS, **_NORMS, **_MLP},
     "mixtral": {**_HEADS, **_NORMS, **_MIXTRAL},
+    "qwen2": {**_HEADS, **_NORMS, **_MLP},
+    "qwen3_moe": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP, **_DEEPSEEK},
+    "gemma2": {**_HEADS, **_SANDWICH, **_MLP},
+    "olmo2": {**_HEADS, **_QK_NORMS_ALL, **_AFTER, **_MLP},
     "qwen3": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP},
     "gemma3_text": {**_HEADS, **_QK_NORMS, **_SANDWICH, **_MLP},
     "deepseek_v3": {**_LATENT, **_NORMS, **_MLP, **_DEEPSEEK},
