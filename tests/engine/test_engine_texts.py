@@ -14,6 +14,7 @@ from engine_process import report
 from rooflight.errors import UsageError
 from rooflight.serve.engine.load import Placement
 
+FAMILIES = ("qwen2", "qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite")
 PLAIN, HITS, TIGHT = "plain", "prefix hits", "chunks, preemption and prefix hits"
 
 
@@ -55,7 +56,9 @@ def test_texts_on_four_devices_are_those_of_transformers(place: str, folder: Pat
     check(report("engine_texts_worker.py", str(folder / place), place))
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3_moe", "gemma2", "olmo2"])
+@pytest.mark.parametrize(
+    "name", ["qwen2", "qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"]
+)
 def test_texts_of_a_family_are_those_of_transformers(name: str, folder: Path) -> None:
     texts = report("engine_families_worker.py", str(folder / name), name)[name]
     assert texts["tokens"] == 7 * 20

@@ -90,6 +90,16 @@ MODELS: dict[str, Config] = {
         "final_logit_softcapping": 5.0,
     },
     "olmo2": {"model_type": "olmo2"},
+    "phi3": {"model_type": "phi3", "sliding_window": 7},
+    "glm4": {"model_type": "glm4"},
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.5,
+        "logits_scaling": 0.4,
+        "mlp_bias": True,
+    },
     "gemma3": {
         "model_type": "gemma3_text",
         "num_hidden_layers": 8,  # a whole pattern, and the beginning of another
@@ -101,6 +111,19 @@ MODELS: dict[str, Config] = {
     "gpt_oss": {"model_type": "gpt_oss", "sliding_window": 6, **_EXPERTS},
 }
 OPTIONS: dict[str, Config] = {
+    "phi3 with longrope, half turned": {
+        "model_type": "phi3",
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "original_max_position_embeddings": 128,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.25],
+            "long_factor": [2.0, 4.0],
+        },
+    },
     "qwen2 with windows, tied": {
         "model_type": "qwen2",
         "use_sliding_window": True,

@@ -26,7 +26,7 @@ import hf_models
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hf_configs import CONFIGS  # pyright: ignore[reportMissingImports]
+from hf_configs import CONFIGS, WITHOUT_PRESET  # pyright: ignore[reportMissingImports]
 
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.mesh import parse_mesh
@@ -51,6 +51,7 @@ LENGTHS = [24, 17, 9, 1]  # longer than every window
 FULL_SIZE = (
     *("llama3.1-405b", "mistral-7b", "mixtral-8x22b", "qwen3-32b", "gemma3-27b", "deepseek-v3"),
     *("gpt-oss-120b", "qwen2-72b", "qwen3-235b-a22b", "gemma2-27b", "olmo2-32b"),
+    *("phi4", "glm4-9b", "granite3-8b"),
 )
 LAYOUTS = ("fsdp=X,tp=Y", "ws=X,sp=Y", "fsdp=X,ep=Y")
 
@@ -84,7 +85,7 @@ def full_size(names: list[str]) -> dict[str, Any]:
     """Published models at full size, without weights: what their tensors are to us."""
     found: dict[str, Any] = {}
     for name in names:
-        config = CONFIGS[name]
+        config = (CONFIGS | WITHOUT_PRESET)[name]
         shapes = hf_models.tensor_shapes(config)
         specs = tensor_specs(model_from_hf(config))
         stores, left_out = match(config["model_type"], specs, shapes)

@@ -14,7 +14,7 @@ from workers import report
 TOLERANCE = 1e-4  # of logits near 5, in fp32
 NAMES = (
     *("llama", "mistral", "mixtral", "qwen3", "gemma3", "deepseek_v3", "gpt_oss", "qwen2"),
-    *("qwen3_moe", "gemma2", "olmo2"),
+    *("qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"),
 )
 
 Found = dict[str, dict[str, Any]]  # JSON

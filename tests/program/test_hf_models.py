@@ -20,7 +20,8 @@ TOLERANCE = 1e-4  # of logits near 5, in fp32
 FILE_BYTES = 60_000  # asked of the worker; one tensor may be larger, and a header comes on top
 NAMES = (
     *("llama", "mistral", "mixtral", "qwen3", "gemma3", "deepseek_v3", "gpt_oss", "qwen2"),
-    *("qwen3_moe", "gemma2", "olmo2"),
+    *("qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"),
+    "phi3 with longrope, half turned",
     "qwen2 with windows, tied",
     "qwen3_moe with windows, every other layer",
     "llama with biases, tied",
