@@ -14,6 +14,7 @@ from engine_process import report
 from rooflight.errors import UsageError
 from rooflight.serve.engine.load import Placement
 
+FAMILIES = ("qwen2", "qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite")
 PLAIN, HITS, TIGHT = "plain", "prefix hits", "chunks, preemption and prefix hits"
 
 
@@ -53,6 +54,17 @@ def test_texts_without_a_compiler_are_those_of_transformers(
 @pytest.mark.parametrize("place", ["tp4", "positions", "experts"])
 def test_texts_on_four_devices_are_those_of_transformers(place: str, folder: Path) -> None:
     check(report("engine_texts_worker.py", str(folder / place), place))
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2", "qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"]
+)
+def test_texts_of_a_family_are_those_of_transformers(name: str, folder: Path) -> None:
+    texts = report("engine_families_worker.py", str(folder / name), name)[name]
+    assert texts["tokens"] == 7 * 20
+    assert texts["different"] == 0
+    assert texts["distinct"] > 10
+    assert texts["preemptions"] > 0
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "tp=2,pp=2", "cp=2"])

@@ -25,6 +25,7 @@ _SIZES: Config = {
     "vocab_size": VOCAB,
     "max_position_embeddings": 256,
     "initializer_range": 0.2,
+    "pad_token_id": None,  # torch would give the row of this token no gradient
 }
 _LATENT: Config = {
     "num_attention_heads": 4,
@@ -43,6 +44,11 @@ _LATENT: Config = {
     "num_nextn_predict_layers": 0,
 }
 _EXPERTS: Config = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_SOME_EXPERTS: Config = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -67,7 +73,33 @@ MODELS: dict[str, Config] = {
     "llama": {"model_type": "llama", "rope_parameters": _LLAMA3},
     "mistral": {"model_type": "mistral", "sliding_window": 7},
     "mixtral": {"model_type": "mixtral", **_EXPERTS},
+    "qwen2": {"model_type": "qwen2"},
     "qwen3": {"model_type": "qwen3"},
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        **_SOME_EXPERTS,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [1],
+    },
+    "gemma2": {
+        "model_type": "gemma2",
+        "num_hidden_layers": 6,
+        "sliding_window": 5,
+        "query_pre_attn_scalar": 16,
+        "attn_logit_softcapping": 4.0,
+        "final_logit_softcapping": 5.0,
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "phi3": {"model_type": "phi3", "sliding_window": 7},
+    "glm4": {"model_type": "glm4"},
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.5,
+        "logits_scaling": 0.4,
+        "mlp_bias": True,
+    },
     "gemma3": {
         "model_type": "gemma3_text",
         "num_hidden_layers": 8,  # a whole pattern, and the beginning of another
@@ -79,6 +111,26 @@ MODELS: dict[str, Config] = {
     "gpt_oss": {"model_type": "gpt_oss", "sliding_window": 6, **_EXPERTS},
 }
 OPTIONS: dict[str, Config] = {
+    "phi3 with longrope, half turned": {
+        "model_type": "phi3",
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "original_max_position_embeddings": 128,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.25],
+            "long_factor": [2.0, 4.0],
+        },
+    },
+    "qwen2 with windows, tied": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 6,
+        "max_window_layers": 1,
+        "tie_word_embeddings": True,
+    },
     "llama with biases, tied": {
         "model_type": "llama",
         "attention_bias": True,
@@ -90,6 +142,14 @@ OPTIONS: dict[str, Config] = {
         "use_sliding_window": True,
         "sliding_window": 6,
         "max_window_layers": 1,
+        "attention_bias": True,
+    },
+    "qwen3_moe with windows, every other layer": {
+        "model_type": "qwen3_moe",
+        **_SOME_EXPERTS,
+        "decoder_sparse_step": 2,
+        "use_sliding_window": True,
+        "sliding_window": 6,
         "attention_bias": True,
     },
     "deepseek without a query latent": {
@@ -145,6 +205,23 @@ def logits_of(model: Any, tokens: Tokens, lengths: list[int]) -> Any:
     with torch.no_grad():
         out = model(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask.astype(int)))
     return out.logits.numpy()
+
+
+def save_gradients(model: Any, folder: Path, tokens: Tokens, lengths: list[int]) -> float:
+    """The loss of a step, and its gradients, saved as the weights they are of."""
+    mask = np.arange(tokens.shape[1]) < np.array(lengths)[:, None]
+    logits = model(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask + 0)).logits
+    real = torch.from_numpy(mask[:, 1:])
+    targets = torch.from_numpy(tokens[:, 1:])[real]
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1][real], targets)
+    loss.backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+        for table in model.buffers():  # no gradient reaches them
+            table.zero_()
+    model.save_pretrained(folder)
+    return float(loss.detach())
 
 
 def decode_packed(blocks: Any, scales: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Run as a process of its own: `python hf_worker.py FOLDER NAME...`. Prints one JSON object: for each
 model what its config leaves over, how far our logits are from theirs, how far theirs are after our
-export, and the names of tensors that did not come back bit for bit; and four-bit weights, decoded.
+export, the names of tensors that did not come back bit for bit, and how far the gradients of a step
+are from theirs; and four-bit weights, decoded.
 """
 
 import json
@@ -23,8 +24,9 @@ sys.path.append(str(Path(__file__).parents[1] / "specs"))
 
 import hf_models
 import jax
+import jax.numpy as jnp
 import numpy as np
-from hf_configs import CONFIGS  # pyright: ignore[reportMissingImports]
+from hf_configs import CONFIGS, WITHOUT_PRESET  # pyright: ignore[reportMissingImports]
 
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.mesh import parse_mesh
@@ -41,10 +43,16 @@ from rooflight.program.checkpoint.match import match
 from rooflight.program.checkpoint.read import LoadedWeights, import_huggingface
 from rooflight.program.model.forward import Program
 from rooflight.program.model.loss import logits
-from rooflight.program.model.params import abstract_params, tensor_specs
+from rooflight.program.model.params import Tree, abstract_params, tensor_specs
 from rooflight.program.shardings import device_mesh
+from rooflight.program.train import Batch, loss_and_gradients
 
 LENGTHS = [24, 17, 9, 1]  # longer than every window
+FULL_SIZE = (
+    *("llama3.1-405b", "mistral-7b", "mixtral-8x22b", "qwen3-32b", "gemma3-27b", "deepseek-v3"),
+    *("gpt-oss-120b", "qwen2-72b", "qwen3-235b-a22b", "gemma2-27b", "olmo2-32b"),
+    *("phi4", "glm4-9b", "granite3-8b"),
+)
 LAYOUTS = ("fsdp=X,tp=Y", "ws=X,sp=Y", "fsdp=X,ep=Y")
 
 
@@ -77,7 +85,7 @@ def full_size(names: list[str]) -> dict[str, Any]:
     """Published models at full size, without weights: what their tensors are to us."""
     found: dict[str, Any] = {}
     for name in names:
-        config = CONFIGS[name]
+        config = (CONFIGS | WITHOUT_PRESET)[name]
         shapes = hf_models.tensor_shapes(config)
         specs = tensor_specs(model_from_hf(config))
         stores, left_out = match(config["model_type"], specs, shapes)
@@ -129,6 +137,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
         split.params, program.specs, out, config=config, max_file_bytes=60_000
     )
     again = hf_models.logits_of(hf_models.load_model(out), tokens, LENGTHS)
+    step = step_gradients(program, found.params, theirs, tokens, folder)
     return {
         "family": options["model_type"],
         "not_understood": model.not_understood,
@@ -140,14 +149,42 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
         "largest_file": max(f.stat().st_size for f in files),
         "different": different(tensors(folder), tensors(out)),
         "split": counts,
+        "step": step,
+    }
+
+
+def step_gradients(
+    program: Program, params: Tree, theirs: Any, tokens: Any, folder: Path
+) -> dict[str, float]:
+    """How far our loss and gradients of one step are from theirs, tensor by tensor.
+
+    Ours are written as the weights they are of, so the same names hold on both sides.
+    """
+    real = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    weights = np.roll(real, -1, 1) & (np.arange(max(LENGTHS)) < max(LENGTHS) - 1)
+    batch = Batch(*(jnp.asarray(x) for x in (tokens, np.roll(tokens, -1, 1), weights + 0.0)))
+    with jax.set_mesh(device_mesh(program.constraints.axes)):
+        taken = jax.jit(partial(loss_and_gradients, program, microbatches=1))
+        loss, ours = taken(params, batch)
+    config = json.loads((folder / "config.json").read_text())
+    export_huggingface(ours, program.specs, folder / "ours", config=config)
+    wanted_loss = hf_models.save_gradients(theirs, folder / "theirs", tokens, LENGTHS)
+    found, wanted = tensors(folder / "ours"), tensors(folder / "theirs")
+    assert set(found) == set(wanted)
+    errors = {n: np.abs(found[n] - g).max() / (np.abs(g).max() + 1e-30) for n, g in wanted.items()}
+    still = [n for n, g in wanted.items() if not g.any()]
+    return {
+        "loss_error": abs(float(loss) - wanted_loss),
+        "error": float(max(e for n, e in errors.items() if n not in still)),
+        "moving": len(wanted) - len(still),
+        "still": float(max((np.abs(found[n]).max() for n in still), default=0)),
     }
 
 
 def main(folder: Path, names: list[str]) -> dict[str, Any]:
     hf_models.quiet()
     found = {name: compare(name, folder / str(i)) for i, name in enumerate(names)}
-    sizes = full_size(["llama3.1-405b", "mistral-7b", "mixtral-8x22b", "qwen3-32b", "gemma3-27b"])
-    sizes |= full_size(["deepseek-v3", "gpt-oss-120b"])
+    sizes = full_size(list(FULL_SIZE))
     return {"models": found, "packed": packed_values(), "full_size": sizes}
 
 

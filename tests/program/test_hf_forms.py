@@ -19,7 +19,9 @@ SIZES = st.fixed_dictionaries({d: st.integers(1, 5) for d in DIMS})
 
 def ours_of(text: str) -> list[set[str]]:
     """The dims of each weight that a form may stand for: one part of every sum."""
-    words = text.partition("[")[2].rstrip("]").replace(",", " ").split()
+    dims = text.partition("[")[2].rstrip("]").split(",")
+    mine = (next((p for p in d.split("|") if p[0] == "*"), d).lstrip("*") for d in dims)
+    words = " ".join(mine).split()
     found: list[set[str]] = [set()]
     for word in words:
         if "/" not in word:

@@ -1,4 +1,4 @@
-"""Tiny models of `transformers` in all seven families, through our program and back."""
+"""Tiny models of `transformers` in every family, through our program and back."""
 
 import json
 import subprocess
@@ -19,7 +19,11 @@ WORKER = Path(__file__).with_name("hf_worker.py")
 TOLERANCE = 1e-4  # of logits near 5, in fp32
 FILE_BYTES = 60_000  # asked of the worker; one tensor may be larger, and a header comes on top
 NAMES = (
-    *("llama", "mistral", "mixtral", "qwen3", "gemma3", "deepseek_v3", "gpt_oss"),
+    *("llama", "mistral", "mixtral", "qwen3", "gemma3", "deepseek_v3", "gpt_oss", "qwen2"),
+    *("qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"),
+    "phi3 with longrope, half turned",
+    "qwen2 with windows, tied",
+    "qwen3_moe with windows, every other layer",
     "llama with biases, tied",
     "qwen3 with windows",
     "deepseek without a query latent",
@@ -48,6 +52,15 @@ def found(everything: Found) -> Found:
 def test_logits_are_those_of_transformers(found: Found, name: str) -> None:
     assert found[name]["size"] > 1  # the weights are large enough for a difference to show
     assert found[name]["error"] <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradients_of_a_step_are_those_of_transformers(found: Found, name: str) -> None:
+    step = found[name]["step"]
+    assert step["moving"] > 20  # tensors
+    assert step["loss_error"] <= TOLERANCE
+    assert step["error"] <= TOLERANCE  # of the largest element of its tensor
+    assert step["still"] <= 1e-7
 
 
 @pytest.mark.parametrize("name", NAMES)

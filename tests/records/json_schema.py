@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin
 
-from rooflight.plan.file.codec import Kind, keys
+from rooflight.plan.file.codec import Kind, defaults, keys
 
 Schema = dict[str, object]
 
@@ -33,25 +33,25 @@ def json_schema(kind: type, *, verb: str, schema: int) -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"rooflight {verb}",
-        **_object(frame | _properties(kind, defs)),
+        **_object(frame | _properties(kind, defs), kind),
         "description": body["description"],
         "$defs": dict(sorted(defs.items())),
     }
 
 
 def _record(kind: type, defs: dict[str, Schema]) -> Schema:
-    return {**_object(_properties(kind, defs)), "description": _sentence(kind)}
+    return {**_object(_properties(kind, defs), kind), "description": _sentence(kind)}
 
 
 def _properties(kind: type, defs: dict[str, Schema]) -> dict[str, Schema]:
     return {key: _schema(part, defs) for key, part in keys(kind).items()}
 
 
-def _object(properties: Mapping[str, Schema]) -> Schema:
+def _object(properties: Mapping[str, Schema], kind: type) -> Schema:
     return {
         "type": "object",
         "properties": dict(properties),
-        "required": list(properties),
+        "required": [key for key in properties if key not in defaults(kind)],
         "additionalProperties": False,
     }
 

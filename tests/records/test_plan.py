@@ -36,6 +36,15 @@ def test_every_model_goes_through_the_file_whole(name: str) -> None:
     assert from_json(to_json(plan)).model == load_model(name)
 
 
+def test_a_key_that_came_later_stands_only_where_it_says_something() -> None:
+    plan = sample_plan()
+    assert "residual_scale" not in json.loads(to_json(plan))["model"]
+    scaled = replace(plan, model=replace(plan.model, residual_scale=0.22, logit_scale=0.5))
+    assert json.loads(to_json(scaled))["model"]["residual_scale"] == 0.22
+    assert from_json(to_json(scaled)) == scaled
+    assert plan_hash(scaled) != plan_hash(plan)
+
+
 def spoil(change: Callable[[Document], object]) -> str:
     document: Document = json.loads(to_json(sample_plan()))
     change(document)

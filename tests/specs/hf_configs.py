@@ -328,3 +328,30 @@ CONFIGS: dict[str, Config] = {
         "vocab_size": 51200,
     },
 }
+
+# Families that no preset is of.
+WITHOUT_PRESET: dict[str, Config] = {
+    "glm4-9b": _llama(4096, 13696, 40, 32, 2, 151552)
+    | {
+        "model_type": "glm4",
+        "attention_bias": True,
+        "head_dim": 128,
+        "max_position_embeddings": 32768,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-05,
+        "tie_word_embeddings": False,
+    },
+    "granite3-8b": _llama(4096, 12800, 40, 32, 8, 49155)
+    | {
+        "model_type": "granite",
+        "attention_bias": False,
+        "attention_multiplier": 0.0078125,
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 16.0,
+        "max_position_embeddings": 4096,
+        "mlp_bias": False,
+        "residual_multiplier": 0.22,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    },
+}

@@ -1,6 +1,7 @@
 """Configs from Hugging Face: every key is understood, known to be irrelevant, or named."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import count_params
 from rooflight.models.huggingface.read import model_from_hf, read_hf_config
 
-from .hf_configs import CONFIGS
+from .hf_configs import CONFIGS, WITHOUT_PRESET
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -31,9 +32,9 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", CONFIGS | WITHOUT_PRESET)
 def test_nothing_of_a_published_config_is_left_over_but_on_purpose(name: str) -> None:
-    notes = model_from_hf(CONFIGS[name]).not_understood
+    notes = model_from_hf((CONFIGS | WITHOUT_PRESET)[name]).not_understood
     assert [note.split()[0] for note in notes] == LEFT_OUT.get(name, [])
 
 
@@ -97,6 +98,49 @@ def test_a_kind_of_layer_that_is_not_modelled_is_refused() -> None:
     config = CONFIGS["qwen3-8b"] | {"layer_types": ["linear_attention"] * 36}
     with pytest.raises(UsageError, match="linear_attention"):
         model_from_hf(config)
+
+
+def test_the_factors_of_granite_are_read() -> None:
+    model = model_from_hf(WITHOUT_PRESET["granite3-8b"])
+    assert (model.embedding_scale, model.residual_scale, model.logit_scale) == (12, 0.22, 1 / 16)
+    assert model.blocks[0].attention.scale == 0.0078125
+
+
+LONGROPE = {"type": "longrope", "short_factor": [1.5] * 48, "long_factor": [9.0] * 48}
+LONG_PHI = CONFIGS["phi3-mini"] | {
+    "rope_scaling": LONGROPE,
+    "max_position_embeddings": 131072,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def test_positions_of_longrope_have_the_factors_of_short_sequences() -> None:
+    rope = model_from_hf(LONG_PHI).blocks[0].attention.rope
+    assert rope is not None and rope.scaling is not None
+    assert (rope.scaling.factors, rope.scaling.original_seq) == ((1.5,) * 48, 4096)
+    assert rope.scaling.attention_factor == pytest.approx(
+        (1 + math.log(32) / math.log(4096)) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("factors", [[1.5] * 47, [0.0] * 48, ["x"], [], 3, None])
+def test_wrong_factors_of_longrope_are_refused(factors: object) -> None:
+    with pytest.raises(UsageError, match="factor"):
+        model_from_hf(LONG_PHI | {"rope_scaling": LONGROPE | {"short_factor": factors}})
+
+
+def test_the_part_of_a_head_that_turns_is_read_from_either_place() -> None:
+    old = CONFIGS["phi4"] | {"partial_rotary_factor": 0.75}
+    new = CONFIGS["phi4"] | {"rope_parameters": {"partial_rotary_factor": 0.75}}
+    rope = model_from_hf(new).blocks[0].attention.rope
+    assert rope is not None and rope.dim == 96
+    assert model_from_hf(old).layers == model_from_hf(new).layers
+
+
+def test_experts_are_counted_under_either_name() -> None:
+    config = dict(CONFIGS["qwen3-30b-a3b"])
+    config["num_local_experts"] = config.pop("num_experts")
+    assert model_from_hf(config).layers == model_from_hf(CONFIGS["qwen3-30b-a3b"]).layers
 
 
 @given(st.sampled_from(sorted(CONFIGS)), st.data())

@@ -5,7 +5,7 @@ sizes have the book's letters beside them (chapter 4); what nobody stated is Non
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rooflight.errors import UsageError
@@ -15,6 +15,7 @@ from rooflight.hardware.chip import Source
 NormPlace = Literal["attention_in", "attention_out", "mlp_in", "mlp_out", "block_in"]
 # clipped_swiglu: (up + 1) * gate * sigmoid(1.702 gate), both clipped first (gpt-oss).
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "clipped_swiglu"]
+_LATER = {"may_be_absent": True}  # from a plan file, where it is the default
 _LONGEST_PATTERN = 16  # layers; Gemma 3 repeats every 6
 
 
@@ -33,15 +34,17 @@ class Norm:
 class RopeScaling:
     """How rotary frequencies are stretched to sequences longer than those first trained on."""
 
-    kind: Literal["linear", "llama3", "yarn"]
+    kind: Literal["linear", "llama3", "yarn", "longrope", "unknown"]  # unknown is only planned
     factor: float
     original_seq: int = 8192
     low: float = 1.0  # llama3: full stretch below this many turns in the original length
     high: float = 4.0  # llama3: none above
     beta_fast: float = 32.0  # yarn: none above this many turns
     beta_slow: float = 1.0  # yarn: full stretch below
-    attention_factor: float = 1.0  # yarn: on both the rotated queries and keys
+    attention_factor: float = 1.0  # yarn, longrope: on both the rotated queries and keys
     truncates: bool = True  # yarn: the ramp begins and ends at whole frequencies
+    # longrope: the stretch of each pair, within the original length; others hold beyond it
+    factors: tuple[float, ...] = field(default=(), metadata=_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,14 @@ class Attention:
             raise UsageError(
                 f"an attention window of {self.window} sees nothing",
                 hint="leave the window out where a layer sees all positions",
+            )
+        factors = self.rope.scaling.factors if self.rope and self.rope.scaling else ()
+        whole = self.latent.rope_dim if self.latent else self.head_dim
+        turned = (self.rope.dim if self.rope else None) or whole
+        if factors and 2 * len(factors) != turned:
+            raise UsageError(
+                f"{len(factors)} factors of longrope for the {turned // 2} pairs of a head",
+                hint="give one factor for each pair of elements that turns",
             )
 
 
@@ -178,6 +189,8 @@ class ModelSpec:
     dtype: str | None = None
     source: Source | None = None
     not_understood: tuple[str, ...] = ()  # what the file says and this record does not hold
+    residual_scale: float | None = field(default=None, metadata=_LATER)  # of what a half adds
+    logit_scale: float | None = field(default=None, metadata=_LATER)
 
     def __post_init__(self) -> None:
         # They are written into comments, pages and logs of many formats, each a line.

@@ -100,12 +100,19 @@ class HfConfig:
         """A list of layer numbers; empty if missing."""
         return [i for i in self._items(key, "layers") if isinstance(i, int)]
 
-    def _items(self, key: str, what: Literal["words", "layers"]) -> Sequence[object]:
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers above zero."""
+        found = self._items(key, "numbers")
+        if not found or not all(0 < cast(float, n) < 1e30 for n in found):
+            raise self.error(f"has {key} = {found!r}", f'make "{key}" a list of numbers above 0')
+        return tuple(float(cast(float, n)) for n in found)
+
+    def _items(self, key: str, what: Literal["words", "layers", "numbers"]) -> Sequence[object]:
         value = self.get(key)
         if value is None:
             return ()
         items = cast(Sequence[object], value) if isinstance(value, list) else (None,)
-        kind = str if what == "words" else int
+        kind = {"words": str, "layers": int, "numbers": int | float}[what]
         if not all(isinstance(item, kind) for item in items):
             raise self.error(f"has {key} = {value!r}", f'make "{key}" a list of {what}')
         return items

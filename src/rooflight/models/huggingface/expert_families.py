@@ -6,7 +6,7 @@ In: an `HfConfig`. Out: a `ModelSpec` without its name.
 from dataclasses import replace
 
 from rooflight.models.huggingface.config import HfConfig
-from rooflight.models.huggingface.numbers import activation, latent_scale, rotary
+from rooflight.models.huggingface.numbers import activation, latent_scale, rotary, rotated_part
 from rooflight.models.huggingface.parts import (
     decoder,
     heads_of,
@@ -36,9 +36,11 @@ def _qwen_mlps(config: HfConfig, moe: Moe) -> list[Mlp | Moe]:
 
 def qwen3_moe(config: HfConfig) -> ModelSpec:
     expert = Mlp(config.whole("moe_intermediate_size"), activation=activation(config))
-    experts = config.whole("num_experts"), config.whole("num_experts_per_tok")
+    written = "num_local_experts" if config.get("num_local_experts") else "num_experts"
+    experts = config.whole(written), config.whole("num_experts_per_tok")
     moe = Moe(*experts, expert, normalizes=config.flag("norm_topk_prob", default=False))
-    pairs = zip(qwen_windows(config), _qwen_mlps(config, moe), strict=True)
+    config.used.add("max_window_layers")  # here every layer slides, if any does
+    pairs = zip(qwen_windows(config, first=0), _qwen_mlps(config, moe), strict=True)
     blocks = [
         Block(qwen3_attention(config, window, kv_heads=4, head_dim=None), mlp)
         for window, mlp in pairs
@@ -116,7 +118,7 @@ def glm4_moe(config: HfConfig) -> ModelSpec:
         *heads,
         qkv_bias=config.flag("attention_bias", default=False),
         qk_norm="head" if config.flag("use_qk_norm", default=False) else None,
-        rope=rotary(config, dim=int(heads[2] * config.number("partial_rotary_factor", 0.5))),
+        rope=rotary(config, dim=rotated_part(config, heads[2], 0.5)),
     )
     moe = _sigmoid_experts(config, scale=1.0, groups=(1, 1))
     return _deepseek(config, attention, moe, num_shared=1, num_dense=1, eps=1e-5)

@@ -6,7 +6,7 @@ In: an `HfConfig`. Out: a `ModelSpec` without its name.
 from dataclasses import replace
 
 from rooflight.models.huggingface.config import HfConfig
-from rooflight.models.huggingface.numbers import activation, rotary
+from rooflight.models.huggingface.numbers import activation, rotary, rotated_part
 from rooflight.models.huggingface.parts import (
     decoder,
     heads_of,
@@ -14,7 +14,17 @@ from rooflight.models.huggingface.parts import (
     qwen_windows,
     windows_of,
 )
-from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Norm, NormPlace, Rope, repeats
+from rooflight.models.spec import (
+    Attention,
+    Block,
+    Mlp,
+    ModelSpec,
+    Norm,
+    NormPlace,
+    Repeat,
+    Rope,
+    repeats,
+)
 
 SANDWICH: tuple[NormPlace, ...] = ("attention_in", "attention_out", "mlp_in", "mlp_out")
 AFTER: tuple[NormPlace, ...] = ("attention_out", "mlp_out")
@@ -162,11 +172,38 @@ def olmo2(config: HfConfig) -> ModelSpec:
 def phi3(config: HfConfig) -> ModelSpec:
     """Phi-3 and Phi-4; queries, keys and values in one matrix, which counts the same."""
     heads, window = heads_of(config), config.maybe_whole("sliding_window")
-    rotated = int(heads[2] * config.number("partial_rotary_factor", 1.0))
-    rope = rotary(config, dim=rotated if rotated < heads[2] else None)
+    rope = rotary(config, dim=rotated_part(config, heads[2]))
     mlp = Mlp(config.whole("intermediate_size"), activation=activation(config))
     block = Block(Attention(*heads, window=window, rope=rope), mlp)
     return decoder(config, [block] * config.whole("num_hidden_layers"), eps=1e-5)
+
+
+def glm4(config: HfConfig) -> ModelSpec:
+    """Norms before and after both halves; half of a head turns, neighbours together."""
+    heads = heads_of(config, head_dim=128, kv_heads=2)
+    attention = Attention(
+        *heads,
+        qkv_bias=config.flag("attention_bias", default=True),
+        rope=rotary(config, dim=rotated_part(config, heads[2], 0.5), interleaved=True),
+    )
+    mlp = Mlp(config.whole("intermediate_size"), activation=activation(config))
+    blocks = [Block(attention, mlp, SANDWICH)] * config.whole("num_hidden_layers")
+    return decoder(config, blocks, eps=1.5625e-7)
+
+
+def granite(config: HfConfig) -> ModelSpec:
+    """Llama with factors on what is looked up, scored, added and told."""
+    model = llama(config)
+    scale = config.number("attention_multiplier", 1.0)
+    (run,) = model.layers
+    block = replace(run.blocks[0], attention=replace(run.blocks[0].attention, scale=scale))
+    return replace(
+        model,
+        layers=(Repeat((block,), run.times),),
+        embedding_scale=config.number("embedding_multiplier", 1.0),
+        residual_scale=config.number("residual_multiplier", 1.0),
+        logit_scale=1 / (config.number("logits_scaling", 1.0) or 1.0),
+    )
 
 
 def gpt2(config: HfConfig) -> ModelSpec:

@@ -49,6 +49,13 @@ def rotary(
     return Rope(base, dim, interleaved, _scaling(config, values))
 
 
+def rotated_part(config: HfConfig, head_dim: int, share: float = 1.0) -> int | None:
+    """The elements of a head that turn; None is all of them."""
+    key = "partial_rotary_factor"
+    part = int(head_dim * _parameters(config, "").number(key, config.number(key, share)))
+    return part if part < head_dim else None
+
+
 def _parameters(config: HfConfig, kind: str) -> HfConfig:
     """The keys of rotary positions, from wherever they are written."""
     given = config.get("rope_parameters")
@@ -68,6 +75,8 @@ def _scaling(config: HfConfig, values: HfConfig) -> RopeScaling | None:
     first = values.maybe_whole("original_max_position_embeddings")
     first = first or config.maybe_whole("original_max_position_embeddings")
     first = first or config.maybe_whole("max_position_embeddings") or 8192
+    if kind in ("longrope", "su") or values.get("short_factor") is not None:
+        return _longrope(config, values, first)
     if kind == "linear":
         return RopeScaling("linear", factor, first)
     if kind == "llama3":
@@ -83,8 +92,19 @@ def _scaling(config: HfConfig, values: HfConfig) -> RopeScaling | None:
             attention_factor=_attention_factor(values, factor),
             truncates=values.flag("truncate", default=True),
         )
-    config.notes.append(f"rotary positions of kind {kind} (taken as not stretched)")
-    return None
+    config.notes.append(f"rotary positions of kind {kind} (only planned, as if not stretched)")
+    return RopeScaling("unknown", factor, first)
+
+
+def _longrope(config: HfConfig, values: HfConfig, first: int) -> RopeScaling:
+    """A stretch of its own for each pair (arXiv 2402.13753), the same for all short sequences."""
+    factors = values.numbers("short_factor")
+    longest = config.maybe_whole("max_position_embeddings") or first
+    factor = values.number("factor", longest / first)
+    raised = math.sqrt(1 + math.log(factor) / math.log(first)) if factor > 1 < first else 1.0
+    if values.get("attention_factor") is not None:
+        raised = values.number("attention_factor", 1.0)
+    return RopeScaling("longrope", factor, first, attention_factor=raised, factors=factors)
 
 
 def _attention_factor(values: HfConfig, factor: float) -> float:

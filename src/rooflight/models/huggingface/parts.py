@@ -69,10 +69,10 @@ def windows_of(
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def qwen_windows(config: HfConfig) -> list[int | None]:
-    """The layers from `max_window_layers` on slide, if any does."""
+def qwen_windows(config: HfConfig, first: int | None = None) -> list[int | None]:
+    """The layers from `first` or `max_window_layers` on slide, if any does."""
     window = config.whole("sliding_window", 4096)
-    first = config.layer("max_window_layers", 28)
+    first = config.layer("max_window_layers", 28) if first is None else first
     slides = config.flag("use_sliding_window", default=False)
     return windows_of(config, lambda i: i >= first, window if slides else None)
 

@@ -1,8 +1,10 @@
 """Typed dataclasses to JSON and back; small, strict, the same for every record.
 
 In: a frozen dataclass, or text. Out: text, or the dataclass. A file holds every field of a record,
-defaults too, so that it means the same under a later version. What is missing, unknown or of
-the wrong type is an error that names the key by its path: `memory.parts[2].nbytes`.
+defaults too, so that it means the same under a later version; but a field that came later, whose
+metadata says `may_be_absent`, stands only where it is not the default, so that older files hold.
+What is missing, unknown or of the wrong type is an error that names the key by its path:
+`memory.parts[2].nbytes`.
 
 Fields may be str, bool, int, float, None, `Literal`, dataclasses, `tuple[T, ...]`,
 `Mapping[str, T]` and unions of a few dataclasses that differ in their keys.
@@ -120,7 +122,10 @@ def encode(value: object, path: str = "") -> object:
         items = enumerate(cast(tuple[object, ...], value))
         return [encode(item, f"{path}[{i}]") for i, item in items]
     if is_dataclass(value):
-        return {key: encode(getattr(value, key), _member(path, key)) for key in keys(type(value))}
+        absent = defaults(type(value))
+        members = {key: getattr(value, key) for key in keys(type(value))}
+        shown = {k: v for k, v in members.items() if k not in absent or v != absent[k]}
+        return {key: encode(item, _member(path, key)) for key, item in shown.items()}
     raise ModelError(f"{path} is a {type(value).__name__}, which no file can hold")
 
 
@@ -202,7 +207,7 @@ def _read_record(kind: type, value: object, path: str) -> object:
         if key not in keys(kind):
             raise _unknown(_member(path, key), key, keys(kind))
     for key in keys(kind):
-        if key not in members:
+        if key not in members and key not in defaults(kind):
             raise ParseError(f"{_member(path, key)} is missing", hint=_HINT)
     hints = keys(kind)
     parts = {key: _read(hints[key], item, _member(path, key)) for key, item in members.items()}
@@ -218,6 +223,12 @@ def keys(kind: type) -> Mapping[str, Kind]:
     """The fields of a dataclass with their types, in order."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
+
+
+@lru_cache(maxsize=256)
+def defaults(kind: type) -> Mapping[str, object]:
+    """The fields that a file may leave out, and what they are then."""
+    return {f.name: f.default for f in fields(kind) if f.metadata.get("may_be_absent")}
 
 
 def _members(value: object, path: str) -> dict[str, object]:

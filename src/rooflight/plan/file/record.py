@@ -10,12 +10,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rooflight.errors import ModelError, UsageError
 from rooflight.hardware.mesh import Mesh, parse_mesh
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.file.codec import dump, encode, keys, load
+from rooflight.plan.file.codec import dump, encode, load
 
 SCHEMA = 3
 
@@ -242,7 +242,7 @@ def plan_hash(plan: Plan) -> str:
     Two hosts with the same hash run the same step. A model's name, the times, the reasons and the
     alternatives do not count.
     """
-    model = {k: encode(getattr(plan.model, k)) for k in keys(ModelSpec) if k not in _LABELS}
+    model = {k: v for k, v in cast(dict[str, Any], encode(plan.model)).items() if k not in _LABELS}
     decides = {"model": model} | {k: encode(getattr(plan, k)) for k in _DECIDES}
     text = json.dumps(decides, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -103,8 +103,8 @@ def export_huggingface(
         for place in stored.places():
             parts.setdefault(place.name, []).append(ExportedPart(leaf, stored, place))
 
-    # Two weights share a tensor of a file at most; all experts of a layer come one after another.
-    @lru_cache(maxsize=2)
+    # Three weights share a tensor of a file at most; all experts of a layer come one after another.
+    @lru_cache(maxsize=3)
     def fetch(leaf: int, row: int | None) -> Array:
         return _on_host(leaves[leaf], row)
 

@@ -6,6 +6,7 @@ our order. Each dim of the file's tensor is a product of factors, the slowest fi
     K G H     three of our dims in one
     H+Hv      two parts side by side, of which ours is the one whose dim our tensor has
     0/2       the first of two: before `F` one half of the rows, after `F` every other row
+    K H|*K H  two ranges one after the other, of which ours has the star
     {E}       in the name: one tensor for each index of our dim E
 """
 
@@ -46,6 +47,26 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class FileDim:
+    """A dim of a file's tensor: our factors, and the ranges that lie before and after them."""
+
+    factors: tuple[Factor, ...]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def start(self, sizes: Sizes) -> int:
+        return sum(_product(text, sizes) for text in self.before)
+
+    def size(self, sizes: Sizes) -> int:
+        beside = sum(_product(text, sizes) for text in self.before + self.after)
+        return beside + math.prod(f.size(sizes) for f in self.factors)
+
+
+def _product(text: str, sizes: Sizes) -> int:
+    return math.prod(sizes[d] for d in text.split())
+
+
+@dataclass(frozen=True, slots=True)
 class TensorWindow:
     """A block of a file's tensor, and how what was read becomes a block of ours."""
 
@@ -64,12 +85,12 @@ class Form:
     """The name of a file's tensor and its dims in terms of ours."""
 
     name: str
-    dims: tuple[tuple[Factor, ...], ...]
+    dims: tuple[FileDim, ...]
     ours: tuple[str, ...]  # in our order, less a dim that is in the name
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """The shape that the file's tensor must have."""
-        return tuple(math.prod(f.size(sizes) for f in dim) for dim in self.dims)
+        return tuple(dim.size(sizes) for dim in self.dims)
 
     def window(self, sizes: Sizes, wanted: Mapping[str, Span]) -> TensorWindow:
         """The smallest block, contiguous in each dim, that holds the wanted spans of our dims.
@@ -84,11 +105,12 @@ class Form:
         folded: list[int] = []
         inner: list[Span] = []
         for dim in self.dims:
-            narrowed = _narrow([(f.size(sizes), *f.span(sizes, wanted)) for f in dim])
+            start, spans = dim.start(sizes), [f.span(sizes, wanted) for f in dim.factors]
+            narrowed = _narrow(start, [f.size(sizes) for f in dim.factors], spans)
             slices.append(narrowed[0])
             folded += narrowed[1]
             inner += narrowed[2]
-        factors = [f for dim in self.dims for f in dim]
+        factors = [f for dim in self.dims for f in dim.factors]
         picks = tuple(
             slice(*span) if f.dim else span[0] for f, span in zip(factors, inner, strict=True)
         )
@@ -97,20 +119,21 @@ class Form:
         return TensorWindow(tuple(slices), tuple(folded), picks, order)
 
 
-def _narrow(spans: Sequence[tuple[int, int, int]]) -> tuple[slice, list[int], list[Span]]:
+def _narrow(
+    start: int, sizes: Sequence[int], spans: Sequence[Span]
+) -> tuple[slice, list[int], list[Span]]:
     """One dim of the file: what to read, how to fold it, what of each factor to keep.
 
-    Spans are (size, from, to) of each factor. Up to the first factor of which we want more than
-    one index the block shrinks to what is wanted; faster factors are read whole.
+    Our part of it begins at `start`. Up to the first factor of which we want more than one index
+    the block shrinks to what is wanted; faster factors are read whole.
     """
-    start, stride = 0, math.prod(size for size, _, _ in spans)
-    for place, (size, low, high) in enumerate(spans):
+    stride = math.prod(sizes)
+    for place, (size, (low, high)) in enumerate(zip(sizes, spans, strict=True)):
         stride //= size
         start += low * stride
         if high - low != 1 or place == len(spans) - 1:
-            rest = spans[place + 1 :]
-            folded = [1] * place + [high - low] + [s for s, _, _ in rest]
-            inner = [(0, 1)] * place + [(0, high - low)] + [(a, b) for _, a, b in rest]
+            folded = [1] * place + [high - low, *sizes[place + 1 :]]
+            inner = [(0, 1)] * place + [(0, high - low), *spans[place + 1 :]]
             return slice(start, start + (high - low) * stride), folded, inner
     raise AssertionError("a dim of a file has at least one factor")
 
@@ -125,11 +148,16 @@ def parse_form(text: str, ours: Sequence[str]) -> Form | None:
     assert match, text
     name = match["name"]
     own = tuple(d for d in ours if f"{{{d}}}" not in name)
-    dims = tuple(
-        tuple(_factor(word, own) for word in dim.split()) for dim in match["dims"].split(",")
-    )
-    found = sorted(f.dim for dim in dims for f in dim if f.dim)
+    dims = tuple(_dim(dim, own) for dim in match["dims"].split(","))
+    found = sorted(f.dim for dim in dims for f in dim.factors if f.dim)
     return Form(name, dims, own) if found == sorted(own) else None
+
+
+def _dim(text: str, ours: Sequence[str]) -> FileDim:
+    ranges = text.split("|")
+    mine = next((i for i, each in enumerate(ranges) if each.startswith("*")), 0)
+    factors = tuple(_factor(word, ours) for word in ranges[mine].lstrip("*").split())
+    return FileDim(factors, tuple(ranges[:mine]), tuple(ranges[mine + 1 :]))
 
 
 def _factor(word: str, ours: Sequence[str]) -> Factor:

@@ -41,9 +41,19 @@ _HEADS: Mapping[str, Forms] = {
     "attention.B_v": ("self_attn.v_proj.bias[K H]",),
     "attention.B_o": ("self_attn.o_proj.bias[D]",),
 }
+_FUSED_HEADS: Mapping[str, Forms] = {
+    "attention.W_q": ("self_attn.qkv_proj.weight[*K G H|K H|K H,D]",),
+    "attention.W_k": ("self_attn.qkv_proj.weight[K G H|*K H|K H,D]",),
+    "attention.W_v": ("self_attn.qkv_proj.weight[K G H|K H|*K H,D]",),
+    "attention.W_o": ("self_attn.o_proj.weight[D,K G H]",),
+}
 _QK_NORMS: Mapping[str, Forms] = {
     "attention.Q_scale": ("self_attn.q_norm.weight[H]",),
     "attention.K_scale": ("self_attn.k_norm.weight[H]",),
+}
+_QK_NORMS_ALL: Mapping[str, Forms] = {
+    "attention.Q_scale": ("self_attn.q_norm.weight[K G H]",),
+    "attention.K_scale": ("self_attn.k_norm.weight[K H]",),
 }
 _LATENT: Mapping[str, Forms] = {
     "attention.W_dq": ("self_attn.q_a_proj.weight[Q,D]",),
@@ -71,6 +81,15 @@ _SANDWICH: Mapping[str, Forms] = {
     "mlp_in_norm.Scale": ("pre_feedforward_layernorm.weight[D]",),
     "mlp_out_norm.Scale": ("post_feedforward_layernorm.weight[D]",),
 }
+_GLM_SANDWICH: Mapping[str, Forms] = {
+    **_NORMS,
+    "attention_out_norm.Scale": ("post_self_attn_layernorm.weight[D]",),
+    "mlp_out_norm.Scale": ("post_mlp_layernorm.weight[D]",),
+}
+_AFTER: Mapping[str, Forms] = {
+    "attention_out_norm.Scale": ("post_attention_layernorm.weight[D]",),
+    "mlp_out_norm.Scale": ("post_feedforward_layernorm.weight[D]",),
+}
 _MLP: Mapping[str, Forms] = {
     "mlp.W_gate": ("mlp.gate_proj.weight[F,D]",),
     "mlp.W_in": ("mlp.up_proj.weight[F,D]",),
@@ -78,6 +97,11 @@ _MLP: Mapping[str, Forms] = {
     "mlp.B_gate": ("mlp.gate_proj.bias[F]",),
     "mlp.B_in": ("mlp.up_proj.bias[F]",),
     "mlp.B_out": ("mlp.down_proj.bias[D]",),
+}
+_FUSED_MLP: Mapping[str, Forms] = {
+    "mlp.W_gate": ("mlp.gate_up_proj.weight[0/2 F,D]",),
+    "mlp.W_in": ("mlp.gate_up_proj.weight[1/2 F,D]",),
+    "mlp.W_out": ("mlp.down_proj.weight[D,F]",),
 }
 # A module that has all its experts in one tensor stores them so where nobody converts them back.
 _STACKED: Mapping[str, Forms] = {
@@ -127,6 +151,13 @@ LAYERS: Mapping[str, Mapping[str, Forms]] = {
     "llama": {**_HEADS, **_NORMS, **_MLP},
     "mistral": {**_HEADS, **_NORMS, **_MLP},
     "mixtral": {**_HEADS, **_NORMS, **_MIXTRAL},
+    "qwen2": {**_HEADS, **_NORMS, **_MLP},
+    "qwen3_moe": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP, **_DEEPSEEK},
+    "gemma2": {**_HEADS, **_SANDWICH, **_MLP},
+    "phi3": {**_FUSED_HEADS, **_NORMS, **_FUSED_MLP},
+    "glm4": {**_HEADS, **_GLM_SANDWICH, **_FUSED_MLP},
+    "granite": {**_HEADS, **_NORMS, **_MLP},
+    "olmo2": {**_HEADS, **_QK_NORMS_ALL, **_AFTER, **_MLP},
     "qwen3": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP},
     "gemma3_text": {**_HEADS, **_QK_NORMS, **_SANDWICH, **_MLP},
     "deepseek_v3": {**_LATENT, **_NORMS, **_MLP, **_DEEPSEEK},

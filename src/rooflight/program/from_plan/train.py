@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh
 from rooflight.plan.file.record import Plan, from_json
 from rooflight.plan.training.memory.job import parse_recipe
 from rooflight.program.from_plan.setting import schedule_of, setting_of
-from rooflight.program.model.forward import Program
+from rooflight.program.model.forward import Program, check_length
 from rooflight.program.train import abstract_batch, abstract_state, make_train_step
 
 _LEARNING_RATE = 1e-3  # any: it decides no collective and no byte
@@ -36,6 +36,7 @@ def build_here(plan: Plan) -> tuple[Any, tuple[Any, ...]]:
 
 def make_program(plan: Plan) -> Program:
     """The program of a plan: its constraints, its dtypes, its remat policy."""
+    check_length(plan.model, plan.seq)
     setting, recipe = setting_of(plan), parse_recipe(plan.recipe)
     return Program(
         plan.model,

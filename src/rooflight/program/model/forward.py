@@ -67,6 +67,13 @@ class Program:
                     "has neither",
                     hint="choose a model with rotary or learned positions and its own keys",
                 )
+            rope = block.attention.rope
+            if rope and rope.scaling and rope.scaling.kind == "unknown":
+                raise UsageError(
+                    f"{self.model.name} stretches its rotary positions in a way that the program "
+                    f"does not have: {'; '.join(self.model.not_understood)}",
+                    hint="choose a model with linear, llama3, yarn or longrope positions, or none",
+                )
 
     @property
     def staging(self) -> Staging | None:
@@ -127,7 +134,23 @@ def embed(
             split = Tensor("W_positions", ("L", "D"), ((), constraint.result[-1].axes_of("D")))
             rows = scope.weights["embedding.W_positions"].astype(scope.dtype)
             x = x + _rows_at(jax.reshard(rows, spec_of(split)), positions, x)
-        return x if model.embedding_scale is None else x * model.embedding_scale
+        return scaled_by(x, model.embedding_scale)
+
+
+def scaled_by(x: jax.Array, factor: float | None) -> jax.Array:
+    return x if factor is None else x * factor
+
+
+def check_length(model: ModelSpec, seq: int) -> None:
+    """Raises where positions of longrope are stretched by other factors beyond a length."""
+    for rope in (block.attention.rope for block in model.blocks):
+        scaling = rope.scaling if rope else None
+        if scaling and scaling.kind == "longrope" and seq > scaling.original_seq:
+            raise UsageError(
+                f"{model.name} turns all positions of a sequence otherwise once it is longer than "
+                f"{scaling.original_seq} tokens (longrope); the program has no such change",
+                hint=f"keep sequences within {scaling.original_seq} tokens, got {seq}",
+            )
 
 
 def _rows_at(rows: jax.Array, positions: jax.Array | None, x: jax.Array) -> jax.Array:
@@ -161,9 +184,9 @@ def hidden(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
 
 def finish(program: Program, params: Tree, x: jax.Array) -> jax.Array:
     """From the last layer's x[B,T,D] to h[B,T,D]."""
-    if not program.model.has_final_norm:
-        return x
-    return frame_scope(program, params).norm("final_norm.norm", x, program.model.norm)
+    if program.model.has_final_norm:
+        x = frame_scope(program, params).norm("final_norm.norm", x, program.model.norm)
+    return scaled_by(x, program.model.logit_scale)
 
 
 def forward_run(
@@ -249,12 +272,13 @@ def forward_block(
         memory=memory,
         positions=positions,
     )
-    attended = normed("attention_out", attended)
+    attended = scaled_by(normed("attention_out", attended), model.residual_scale)
     if not block.is_parallel:
         with jax.named_scope("attention.add"):
             x = start = checkpoint_name(x + attended, "attention.add")
         attended = None
     fed = normed("mlp_out", _feed(scope, program, block, normed("mlp_in", start)))
+    fed = scaled_by(fed, model.residual_scale)
     with jax.named_scope("mlp.add"):
         return x + fed if attended is None else x + attended + fed
 

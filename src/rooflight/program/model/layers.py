@@ -44,6 +44,9 @@ def frequencies(rope: Rope, head_dim: int) -> tuple[list[float], float]:
         return [f / scaling.factor for f in plain], 1.0
     if scaling.kind == "llama3":
         return [_llama3(f, scaling) for f in plain], 1.0
+    if scaling.kind == "longrope":
+        pairs = zip(plain, scaling.factors, strict=True)
+        return [f / stretch for f, stretch in pairs], scaling.attention_factor
     return _yarn(plain, rope, scaling, dim), scaling.attention_factor
 
 

@@ -33,7 +33,7 @@ from rooflight.plan.serving.step.layout import (
 )
 from rooflight.plan.serving.step.terms import StepSpec
 from rooflight.program.checkpoint.read import import_huggingface, match_huggingface
-from rooflight.program.model.forward import Program
+from rooflight.program.model.forward import Program, check_length
 from rooflight.program.model.params import JAX_DTYPES, Tree, abstract_params
 from rooflight.program.quantized import FORMATS, quantize_weights
 from rooflight.program.shardings import device_mesh
@@ -84,8 +84,10 @@ def load_engine(
 
 def check_folder(folder: str | Path, config: EngineConfig, placement: Placement) -> None:
     """Raises where `load_engine` would, less what depends on the devices that are here."""
-    program = _program(folder, config, placement)[0]
-    match_huggingface(folder, program.specs)
+    alone = Placement(dtypes=placement.dtypes)
+    for each, where in ((folder, placement), (placement.drafter, alone)):
+        if each is not None:
+            match_huggingface(each, _program(each, config, where)[0].specs)
 
 
 def _load(
@@ -93,7 +95,7 @@ def _load(
 ) -> tuple[Program, Tree, Axes]:
     """Program and weights, and the axes over which the positions of a row are spread."""
     program, setting = _program(folder, config, placement)
-    _check(placement.split, setting.layout.cache or {})
+    _check_devices(placement.split)
     target = abstract_params(
         program.specs, program.constraints, device_mesh(program.constraints.axes)
     )
@@ -108,9 +110,11 @@ def _program(
     folder: str | Path, config: EngineConfig, placement: Placement
 ) -> tuple[Program, StepSpec]:
     model, dtypes = read_hf_config(folder), parse_precision(placement.dtypes)
+    check_length(model, config.max_model_tokens)
     axes = mesh_axes(placement.split, model) or {"Y": 1}
     mesh = place(axes, parse_slice(placement.on))
     setting = generate_setting(model, placement.split, mesh, dtypes)
+    _check_rows(placement.split, setting.layout.cache or {})
     constraints = generate_constraints(
         setting, rows=config.max_rows, context=config.max_model_tokens
     )
@@ -130,8 +134,7 @@ def _make_devices(count: int) -> None:
             jax.config.update("jax_num_cpu_devices", THREADS * count)
 
 
-def _check(split: ServingLayout, cache: Rule) -> None:
-    """Raises where rows are split, or where there are too few devices."""
+def _check_devices(split: ServingLayout) -> None:
     found = len(jax.devices())
     if split.num_chips > found:
         raise UsageError(
@@ -139,6 +142,9 @@ def _check(split: ServingLayout, cache: Rule) -> None:
             hint="on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
             f"{THREADS * split.num_chips}",
         )
+
+
+def _check_rows(split: ServingLayout, cache: Rule) -> None:
     if cache.get("B"):
         raise UsageError(
             f"{split} splits the cache by sequences, of which an engine has one pool",
