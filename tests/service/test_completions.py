@@ -25,6 +25,13 @@ def test_a_completion_has_the_shape_that_clients_read(server: Server) -> None:
     assert usage["completion_tokens"] <= 8
 
 
+def test_the_model_is_found_by_its_name(server: Server) -> None:
+    listed = server.client.get("/v1/models").json["data"]
+    assert [server.client.get(f"/v1/models/{one['id']}").json for one in listed] == listed
+    other = server.client.get("/v1/models/nope")
+    assert other.status == 404 and other.code == "model_not_found"
+
+
 def test_the_time_to_a_first_token_is_told_in_parts(server: Server) -> None:
     names = ("time_to_first_token", "request_queue_time", "request_prefill_time")
 

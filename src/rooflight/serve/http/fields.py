@@ -7,7 +7,6 @@ left out has a default; null counts as left out, as OpenAI's clients send it.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -15,6 +14,7 @@ from rooflight.serve.http.problem import ApiError, invalid
 
 Json = Any  # what `json.loads` gives; narrowed by the fields below
 Schema = dict[str, Any]
+UNSUPPORTED = "unsupported_parameter"
 
 
 class JsonField(Protocol):
@@ -97,7 +97,7 @@ class Text:
 class Enumeration:
     """One of a few constants; a single one says that a feature is not there."""
 
-    values: tuple[str | int | float | bool, ...]
+    values: tuple[str | int | float | bool | None, ...]
 
     def read(self, value: Json, at: str) -> Json:
         for known in self.values:
@@ -160,8 +160,11 @@ class AnyOf:
 
     def read(self, value: Json, at: str) -> Json:
         for one in self.fields:
-            with suppress(ApiError):
+            try:
                 return one.read(value, at)
+            except ApiError as problem:
+                if problem.code == UNSUPPORTED:  # which says more
+                    raise
         raise invalid(at, f"not {self.what}")
 
     def schema(self) -> Schema:
@@ -183,12 +186,12 @@ class Fields:
         for name in given:
             if name not in self.members:
                 raise invalid(_join(at, name[:64]), "not a parameter that this server knows")
-        for name in self.required:
-            if given.get(name) is None:
-                raise invalid(_join(at, name), "missing")
         found = {
             n: self.members[n].read(v, _join(at, n)) for n, v in given.items() if v is not None
         }
+        for name in self.required:
+            if name not in found:
+                raise invalid(_join(at, name), "missing")
         return {**dict.fromkeys(self.members), **self.defaults, **found}
 
     def schema(self) -> Schema:
@@ -214,7 +217,7 @@ class Unserved:
         except ApiError:
             hint = f"leave {at} out, or send {self.neutral}"
             text = f"{at}: this server does not do {self.what}; {hint}"
-            raise ApiError(400, "unsupported_parameter", text, param=at) from None
+            raise ApiError(400, UNSUPPORTED, text, param=at) from None
 
     def schema(self) -> Schema:
         return self.inner.schema()

@@ -24,6 +24,24 @@ from rooflight.serve.http.fields import (
 from rooflight.serve.http.problem import ApiError, invalid
 
 _MAX_SEED = 2**31 - 1
+_NULL = Enumeration((None,))
+# Read and bounded, and of no effect on an answer: who asks, what a hosted service keeps or bills.
+HARMLESS: dict[str, JsonField] = {
+    "user": Text(256),
+    "safety_identifier": Text(256),
+    "prompt_cache_key": Text(256),
+    "prompt_cache_retention": Text(64),
+    "metadata": FreeObject(16 * 1024),
+    "store": Flag(),
+    "service_tier": Text(64),
+}
+_UNSERVED_CHAT = {
+    "audio": "sound",
+    "reasoning_effort": "efforts of reasoning",
+    "web_search_options": "searches of the web",
+    "functions": "functions, which are called tools now",
+    "function_call": "functions, which are called tools now",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +108,9 @@ def _shared(bounds: Bounds) -> dict[str, JsonField]:
         "seed": Integer(0, _MAX_SEED),
         "stop": stops,
         "stream": Flag(),
-        "stream_options": Fields({"include_usage": Flag()}),
+        "stream_options": Fields({"include_usage": Flag(), "include_obfuscation": Flag()}),
         "ignore_eos": Flag(),
-        "user": Text(256),
+        **HARMLESS,
         "response_format": _response_format(bounds),
         "frequency_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
         "presence_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
@@ -115,6 +133,10 @@ def _chat_only(bounds: Bounds) -> dict[str, JsonField]:
         "max_completion_tokens": Integer(1, bounds.max_model_tokens - 1),
         "logprobs": Flag(),
         "top_logprobs": Integer(0, bounds.max_logprobs),
+        "prediction": FreeObject(bounds.max_characters),  # which may save time, not change words
+        "verbosity": Unserved(Enumeration(("medium",)), "other verbosities", '"medium"'),
+        "modalities": Unserved(Items(Enumeration(("text",)), 1), "other modalities", '["text"]'),
+        **{name: Unserved(_NULL, what, "null") for name, what in _UNSERVED_CHAT.items()},
         "tools": Unserved(Items(Flag(), 0), "calls of tools", "[]"),
         "tool_choice": Unserved(Enumeration(("none",)), "calls of tools", '"none"'),
     }
@@ -122,7 +144,10 @@ def _chat_only(bounds: Bounds) -> dict[str, JsonField]:
 
 def _messages(bounds: Bounds) -> Items:
     text = Text(bounds.max_characters)
-    part = Fields({"type": Enumeration(("text",)), "text": text}, ("type", "text"))
+    kind = Unserved(Enumeration(("text",)), "pictures, sound or files", '"text"')
+    media = Unserved(_NULL, "pictures, sound or files", "null")
+    others = dict.fromkeys(("image_url", "input_audio", "file"), media)
+    part = Fields({"type": kind, "text": text, **others}, ("type", "text"))
     content = AnyOf((text, Items(part, bounds.max_messages)), "a text or a list of text parts")
     role = Enumeration(("system", "developer", "user", "assistant"))
     message = Fields({"role": role, "content": content, "name": Text(64)}, ("role", "content"))
