@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.serve.engine.request import Sampling
 from rooflight.serve.http.asked import read_chat, read_completion
 from rooflight.serve.http.body import parse_json
 from rooflight.serve.http.bounds import Bounds
@@ -81,7 +82,7 @@ def test_any_bytes_are_json_or_a_problem(body: bytes) -> None:
 
 def test_defaults_are_those_of_openai() -> None:
     asked = read_completion(PROTOCOL, {"model": "tiny", "prompt": "a", "max_tokens": 2})
-    assert (asked.n, asked.temperature, asked.top_p, asked.logprobs) == (1, 1.0, 1.0, None)
+    assert (asked.n, asked.sampling, asked.logprobs) == (1, Sampling(1.0), None)
     assert not asked.stream and asked.stops == () and asked.prompts == ("a",)
     default = read_completion(PROTOCOL, {"model": "tiny", "prompt": [1, 2]})
     assert default.new_tokens(100) == 16 and default.new_tokens(4) == 4

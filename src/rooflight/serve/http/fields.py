@@ -130,6 +130,31 @@ class FreeObject:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenNumbers:
+    """Numbers of at most `most` tokens, whose ids are the names of an object."""
+
+    vocab: int
+    number: Real
+    most: int
+
+    def read(self, value: Json, at: str) -> dict[int, float]:
+        if type(value) is not dict:
+            raise invalid(at, "not an object")
+        given = cast(dict[str, Json], value)
+        if len(given) > self.most:
+            raise invalid(at, f"{len(given)} tokens, not at most {self.most}")
+        for id in given:
+            if not (id.isascii() and id.isdigit() and len(id) < 10 and int(id) < self.vocab):
+                raise invalid(at, f"names must be token ids from 0 to {self.vocab - 1}")
+        return {int(id): self.number.read(v, _join(at, id)) for id, v in given.items()}
+
+    def schema(self) -> Schema:
+        names = {"pattern": "^[0-9]{1,9}$", "maxLength": 9}
+        form = {"type": "object", "maxProperties": self.most, "propertyNames": names}
+        return {**form, "additionalProperties": self.number.schema()}
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """A list of at most `most`."""
 

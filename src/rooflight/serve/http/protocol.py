@@ -19,6 +19,7 @@ from rooflight.serve.http.fields import (
     JsonField,
     Real,
     Text,
+    TokenNumbers,
     Unserved,
 )
 from rooflight.serve.http.problem import ApiError, invalid
@@ -112,10 +113,11 @@ def _shared(bounds: Bounds) -> dict[str, JsonField]:
         "ignore_eos": Flag(),
         **HARMLESS,
         "response_format": _response_format(bounds),
-        "frequency_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
-        "presence_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
-        "repetition_penalty": Unserved(Enumeration((1,)), "penalties", "1"),
-        "logit_bias": Unserved(Fields({}), "biases of tokens", "{}"),
+        "min_p": Real(0, 1),
+        "frequency_penalty": Real(-2, 2),
+        "presence_penalty": Real(-2, 2),
+        "repetition_penalty": Real(0.01, 100),
+        "logit_bias": TokenNumbers(bounds.vocab, Real(-100, 100), bounds.max_biases),
     }
 
 
@@ -137,8 +139,9 @@ def _chat_only(bounds: Bounds) -> dict[str, JsonField]:
         "verbosity": Unserved(Enumeration(("medium",)), "other verbosities", '"medium"'),
         "modalities": Unserved(Items(Enumeration(("text",)), 1), "other modalities", '["text"]'),
         **{name: Unserved(_NULL, what, "null") for name, what in _UNSERVED_CHAT.items()},
-        "tools": Unserved(Items(Flag(), 0), "calls of tools", "[]"),
-        "tool_choice": Unserved(Enumeration(("none",)), "calls of tools", '"none"'),
+        "tools": Items(_function(bounds), bounds.max_tools),
+        "tool_choice": _tool_choice(),
+        "parallel_tool_calls": Flag(),
     }
 
 
@@ -149,9 +152,39 @@ def _messages(bounds: Bounds) -> Items:
     others = dict.fromkeys(("image_url", "input_audio", "file"), media)
     part = Fields({"type": kind, "text": text, **others}, ("type", "text"))
     content = AnyOf((text, Items(part, bounds.max_messages)), "a text or a list of text parts")
-    role = Enumeration(("system", "developer", "user", "assistant"))
-    message = Fields({"role": role, "content": content, "name": Text(64)}, ("role", "content"))
-    return Items(message, bounds.max_messages, least=1)
+    called = Fields({"name": Text(64, least=1), "arguments": text}, ("name", "arguments"))
+    kind = Enumeration(("function",))
+    call = Fields({"id": Text(128), "type": kind, "function": called}, ("function",))
+    message = {
+        "role": Enumeration(("system", "developer", "user", "assistant", "tool")),
+        "content": content,
+        "name": Text(64),
+        "tool_calls": Items(call, bounds.max_tools),
+        "tool_call_id": Text(128),
+        "reasoning_content": text,
+        "refusal": Unserved(_NULL, "refusals", "null"),
+        "annotations": Items(_NULL, 0),
+    }
+    return Items(Fields(message, ("role",)), bounds.max_messages, least=1)
+
+
+def _function(bounds: Bounds) -> Fields:
+    """A tool."""
+    members = {
+        "name": Text(64, least=1),
+        "description": Text(bounds.max_characters),
+        "parameters": FreeObject(bounds.max_schema_characters),
+        "strict": Flag(),
+    }
+    function = Fields(members, ("name",))
+    return Fields({"type": Enumeration(("function",)), "function": function}, ("type", "function"))
+
+
+def _tool_choice() -> JsonField:
+    named = Fields({"name": Text(64, least=1)}, ("name",))
+    one = {"type": Enumeration(("function",)), "function": named}
+    fields = (Enumeration(("none", "auto", "required")), Fields(one, ("type", "function")))
+    return AnyOf(fields, "none, auto, required or the name of a function")
 
 
 def _response_format(bounds: Bounds) -> JsonField:
