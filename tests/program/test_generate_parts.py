@@ -39,10 +39,11 @@ DRAWS = 4096
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
 
 
-def drawn(temperature: float, top_k: int = 0, top_p: float = 1.0) -> Any:
+def drawn(temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Any:
     """How often each of four tokens comes, over many seeds."""
     rows = [np.full(DRAWS, x) for x in (np.float32(temperature), top_k, np.float32(top_p))]
-    draws = Draws(*(jnp.asarray(x) for x in (*rows, np.arange(DRAWS))))
+    rows += [np.arange(DRAWS), np.full(DRAWS, np.float32(min_p))]
+    draws = Draws(*map(jnp.asarray, rows))
     logits = jnp.asarray(np.tile(LOGITS, (DRAWS, 1, 1)))
     with jax.set_mesh(device_mesh({"X": 1})):
         tokens = jax.jit(sample)(logits, draws, jnp.zeros((DRAWS, 1), jnp.int32))
@@ -59,6 +60,9 @@ def drawn(temperature: float, top_k: int = 0, top_p: float = 1.0) -> Any:
         ((1.0, 0, 0.5), [1, 0, 0, 0]),
         ((1.0, 0, 0.0), [1, 0, 0, 0]),  # the largest is always there
         ((1.0, 3, 0.8), [0.5 / 0.75, 0.25 / 0.75, 0, 0]),  # of the top 3, two reach 0.8
+        ((1.0, 0, 1.0, 0.45), [2 / 3, 1 / 3, 0, 0]),  # of at least 0.45 times the largest
+        ((0.5, 0, 1.0, 0.45), [1, 0, 0, 0]),  # after the temperature, as in transformers
+        ((1.0, 0, 1.0, 1.0), [1, 0, 0, 0]),
         ((0.0,), [1, 0, 0, 0]),
         ((1.0, 1), [1, 0, 0, 0]),
     ],
@@ -67,6 +71,15 @@ def test_tokens_come_as_often_as_their_chances(options: Any, chances: list[float
     found = drawn(*options)
     assert np.abs(found - chances).max() < 4 * 0.5 / DRAWS**0.5
     assert np.array_equal(found > 0, np.array(chances) > 0)
+
+
+@pytest.mark.parametrize(("temperature", "min_p"), [(1.0, 0.25), (2.0, 0.25), (0.7, 0.1)])
+def test_tokens_below_min_p_are_those_of_transformers(temperature: float, min_p: float) -> None:
+    torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
+    scores = torch.tensor(LOGITS[None] / temperature)
+    left = transformers.MinPLogitsWarper(min_p)(None, scores)
+    wanted = torch.softmax(left, -1).numpy()[0]
+    assert np.abs(drawn(temperature, min_p=min_p) - wanted).max() < 4 * 0.5 / DRAWS**0.5
 
 
 def test_greedy_takes_the_largest_logit() -> None:

@@ -368,7 +368,7 @@ def test_an_answer_comes_as_it_is_or_not_at_all(fleet: tuple[Process, list[Proce
 def test_without_keys_a_page_of_another_name_gets_no_answer(
     fleet: tuple[Process, list[Process]],
 ) -> None:
-    for path in ("/metrics", "/health", "/v1/models"):
+    for path in ("/metrics", "/health", "/v1/models", "/v1/models/tiny"):
         request = urllib.request.Request(fleet[0].url + path, headers={"Host": "evil.example"})
         with pytest.raises(urllib.error.HTTPError, match="421"):
             urllib.request.urlopen(request, timeout=300)

@@ -25,6 +25,13 @@ def test_a_completion_has_the_shape_that_clients_read(server: Server) -> None:
     assert usage["completion_tokens"] <= 8
 
 
+def test_the_model_is_found_by_its_name(server: Server) -> None:
+    listed = server.client.get("/v1/models").json["data"]
+    assert [server.client.get(f"/v1/models/{one['id']}").json for one in listed] == listed
+    other = server.client.get("/v1/models/nope")
+    assert other.status == 404 and other.code == "model_not_found"
+
+
 def test_the_time_to_a_first_token_is_told_in_parts(server: Server) -> None:
     names = ("time_to_first_token", "request_queue_time", "request_prefill_time")
 
@@ -152,6 +159,40 @@ def test_tokens_and_text_go_back_and_forth(server: Server) -> None:
     for text in ("the cat", "naïve café 你好 🙂", " spaces  kept "):
         tokens = server.client.post("/tokenize", {"prompt": text}).json["tokens"]
         assert server.client.post("/detokenize", {"tokens": tokens}).json["prompt"] == text
+
+
+def test_a_bias_makes_a_token_certain_or_impossible(server: Server) -> None:
+    token = server.client.post("/tokenize", {"prompt": "x", "add_special_tokens": False}).json
+    (id,) = token["tokens"]
+    sure = server.client.complete(logit_bias={str(id): 100}, temperature=1.0, seed=1).json
+    assert sure["choices"][0]["text"] == "x" * 8
+    fields: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 2, "seed": 2}
+    drawn = server.client.complete(**fields, n=8, logit_bias={str(id): -100}).json["choices"]
+    assert not any("x" in one["text"] for one in drawn)
+
+
+def test_a_min_p_of_one_takes_the_likeliest(server: Server) -> None:
+    fields = {"max_tokens": 30, "ignore_eos": True}
+    greedy = server.client.complete(**fields).json["choices"][0]["text"]
+    drawn = server.client.complete(**fields, temperature=2, min_p=1, seed=3).json
+    assert drawn["choices"][0]["text"] == greedy
+
+
+def test_penalties_make_tokens_come_once_and_change_nobody_else(server: Server) -> None:
+    fields: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "logprobs": 1}
+    before = server.client.complete(**fields).json["choices"]
+    for penalty in ({"repetition_penalty": 100}, {"presence_penalty": 2, "frequency_penalty": 2}):
+        names = server.client.complete(**fields, **penalty).json["choices"][0]["logprobs"]["tokens"]
+        assert len(set(names)) >= len(set(before[0]["logprobs"]["tokens"]))
+        assert names != before[0]["logprobs"]["tokens"]
+    assert server.client.complete(**fields).json["choices"] == before
+    neutral: dict[str, Any] = {
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+        "logit_bias": {},
+        "min_p": 0,
+    }
+    assert server.client.complete(**fields, **neutral).json["choices"] == before
 
 
 def test_a_text_that_must_be_json_is(server: Server) -> None:

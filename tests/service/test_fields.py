@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.serve.engine.request import Sampling
 from rooflight.serve.http.asked import read_chat, read_completion
 from rooflight.serve.http.body import parse_json
 from rooflight.serve.http.bounds import Bounds
 from rooflight.serve.http.fields import Fields
 from rooflight.serve.http.problem import ApiError
-from rooflight.serve.http.protocol import make_protocol
+from rooflight.serve.http.protocol import HARMLESS, make_protocol
 from rooflight.serve.http.routes import openapi
 
 BOUNDS = Bounds(vocab=8, max_model_tokens=6)
@@ -81,7 +82,7 @@ def test_any_bytes_are_json_or_a_problem(body: bytes) -> None:
 
 def test_defaults_are_those_of_openai() -> None:
     asked = read_completion(PROTOCOL, {"model": "tiny", "prompt": "a", "max_tokens": 2})
-    assert (asked.n, asked.temperature, asked.top_p, asked.logprobs) == (1, 1.0, 1.0, None)
+    assert (asked.n, asked.sampling, asked.logprobs) == (1, Sampling(1.0), None)
     assert not asked.stream and asked.stops == () and asked.prompts == ("a",)
     default = read_completion(PROTOCOL, {"model": "tiny", "prompt": [1, 2]})
     assert default.new_tokens(100) == 16 and default.new_tokens(4) == 4
@@ -98,6 +99,44 @@ def test_messages_are_bounded_together() -> None:
     long = [{"role": "user", "content": "a" * BOUNDS.max_characters}] * 2
     with pytest.raises(ApiError, match="characters"):
         read_chat(PROTOCOL, {"model": "tiny", "messages": long})
+
+
+CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
+
+
+@pytest.mark.parametrize("part", ("image_url", "input_audio", "file"))
+def test_what_is_no_text_is_refused_in_words(part: str) -> None:
+    content = [{"type": "text", "text": "a"}, {"type": part, part: {"url": "data:,"}}]
+    body = CHAT | {"messages": [{"role": "user", "content": content}]}
+    with pytest.raises(ApiError, match="does not do pictures, sound or files") as caught:
+        read_chat(PROTOCOL, body)
+    assert caught.value.code == "unsupported_parameter"
+    assert (caught.value.param or "").startswith("messages[0].content[1]")
+
+
+@pytest.mark.parametrize("name", ("functions", "audio", "reasoning_effort", "web_search_options"))
+def test_what_would_change_the_answer_is_refused_in_words(name: str) -> None:
+    with pytest.raises(ApiError, match=f"{name}: this server does not do .* leave {name} out"):
+        read_chat(PROTOCOL, CHAT | {name: "high"})
+    assert read_chat(PROTOCOL, CHAT | {name: None}) == read_chat(PROTOCOL, CHAT)
+
+
+def test_what_changes_nothing_is_read_within_bounds() -> None:
+    harmless = {
+        "user": "me",
+        "safety_identifier": "me",
+        "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h",
+        "metadata": {"a": "b"},
+        "store": True,
+        "service_tier": "auto",
+    }
+    assert set(harmless) == set(HARMLESS)
+    more = {"verbosity": "medium", "modalities": ["text"], "prediction": {"content": "a"}}
+    assert read_chat(PROTOCOL, CHAT | harmless | more) == read_chat(PROTOCOL, CHAT)
+    for name in HARMLESS:
+        with pytest.raises(ApiError, match=name):
+            read_chat(PROTOCOL, CHAT | {name: {"a": "x" * 10**6}})
 
 
 def test_top_logprobs_alone_mean_nothing_and_are_refused() -> None:

@@ -1,6 +1,7 @@
 """The next token of each row, drawn as its own request says.
 
-    p = softmax(logits / temperature), of the top k logits, of the fewest whose p sum to top p
+    p = softmax(logits / temperature), of the top k logits, of the fewest whose p sum to top p,
+        of those with p of at least min p times the largest
     token = argmax(log p + Gumbel noise of (seed, position))
 
 The noise belongs to the seed of a row and the position of the token, not to the batch or to how
@@ -24,6 +25,7 @@ class Draws(NamedTuple):
     top_k: jax.Array  # 0 takes all
     top_p: jax.Array  # 1 takes all
     seed: jax.Array
+    min_p: jax.Array | None = None  # 0 takes all
 
 
 def greedy(batch: int) -> Draws:
@@ -41,7 +43,7 @@ def sample(logits: jax.Array, draws: Draws, positions: jax.Array) -> jax.Array:
     place = PartitionSpec(jax.typeof(logits).sharding.spec[0], None)
     by_row = PartitionSpec(place[0])
     run = map_blocks(jax.vmap(_rows), (place, by_row, place), place)
-    moved = Draws(*(jax.reshard(x, by_row) for x in draws))
+    moved = jax.tree.map(lambda x: jax.reshard(x, by_row), draws)
     whole = jax.reshard(logits, PartitionSpec(*place, None))
     at = jax.reshard(positions, place)
     is_drawn = jnp.any(draws.temperature > 0)
@@ -79,4 +81,7 @@ def _is_kept(logits: jax.Array, draws: Draws) -> jax.Array:
     scaled = logits / jnp.where(draws.temperature > 0, draws.temperature, 1)
     chance = jax.nn.softmax(jnp.where(in_k, scaled, -jnp.inf))
     before = (jnp.cumsum(chance[order]) - chance[order])[rank]
-    return in_k & ((before < draws.top_p) | (rank == 0))
+    kept = in_k & ((before < draws.top_p) | (rank == 0))
+    if draws.min_p is None:
+        return kept
+    return kept & (scaled >= scaled.max() + jnp.log(draws.min_p))

@@ -76,7 +76,8 @@ class PrefillClient:
     def submit(self, job: EngineRequest) -> Admission:
         """Queues a job, or says why not; one of a single tile is computed here."""
         is_short = len(job.prompt) <= self._engine.config.tile_tokens
-        if is_short or job.allowed is not None or time.monotonic() < self._retry_time:
+        is_plain = job.allowed is None and not (job.sampling.adjusts or job.sampling.min_p)
+        if is_short or not is_plain or time.monotonic() < self._retry_time:
             return self._runner.submit(job)
         found = self._runner.submit(job, self._engine.expect)
         if found is Admission.ADMITTED:

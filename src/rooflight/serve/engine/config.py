@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rooflight.algebra.notation import Axes
 from rooflight.batching.request import Admission, Limits
 from rooflight.errors import UsageError
-from rooflight.serve.engine.request import EngineRequest
+from rooflight.serve.engine.request import MOST_BIASES, EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,12 @@ class EngineConfig:
             raise UsageError(
                 f"job {job.id} wants {job.logprobs} log probabilities a token",
                 hint=f"ask for at most {self.max_logprobs}",
+            )
+        biased = [token for token, _ in job.sampling.logit_bias]
+        if len(biased) > MOST_BIASES or not all(0 <= token < vocab for token in biased):
+            raise UsageError(
+                f"job {job.id} has {len(biased)} biases of tokens, or one outside 0 to {vocab - 1}",
+                hint=f"give at most {MOST_BIASES}, of the model's own tokens",
             )
         is_short = len(job.prompt) + job.max_new_tokens <= self.max_model_tokens
         return Admission.ADMITTED if is_short else Admission.TOO_LONG

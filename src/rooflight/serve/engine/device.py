@@ -22,7 +22,7 @@ from rooflight.program.model.params import Tree
 from rooflight.program.shardings import device_mesh
 from rooflight.serve.engine.config import EngineConfig, smallest
 from rooflight.serve.engine.pages import Pages
-from rooflight.serve.engine.request import Mask, Sampling
+from rooflight.serve.engine.request import MOST_BIASES, Mask, Sampling
 from rooflight.serve.engine.step_function import (
     EVERY,
     WORD,
@@ -30,6 +30,7 @@ from rooflight.serve.engine.step_function import (
     SlotState,
     draft,
     score_draft,
+    set_adjustments,
     set_masks,
     set_token,
     step,
@@ -76,7 +77,7 @@ class Device:
         # Row by row a call reads no more of a table than there is.
         self._widths = config.table_widths[-1:] if is_by_row else config.table_widths
         self._compiled: dict[tuple[int, int, int], Any] = {}
-        self._compiled_masks: dict[int, Any] = {}
+        self._setters: dict[Any, Any] = {}  # functions that change the state, by shapes
         # What a call says of each row, fields and table; the last row is nobody's.
         self._lines = np.zeros((config.max_rows + 1, Packed.COUNT + config.max_blocks), np.int32)
         self._lines[:, Packed.ROW] = np.arange(config.max_rows + 1)
@@ -92,15 +93,17 @@ class Device:
         )
         self.reset()
         self.pages = Pages(self._mesh, self._cache, config.table_widths, self._compile)
-        self._compiled_token: Any = None
 
     def reset(self) -> None:
         """An empty cache and state: what was there is gone."""
         rows, words = self.config.max_rows + 1, -(-self._program.model.vocab // WORD)
         self._cache: Layers = self._empty_cache()
         tokens, masks = np.zeros(rows, np.int32), np.full((rows, words), EVERY, np.uint32)
+        history = np.zeros((rows, self.config.max_model_tokens), np.int32)
+        biases = np.zeros((rows, 2, MOST_BIASES), np.int32)
         everywhere = NamedSharding(self._mesh, PartitionSpec())
-        self._state = SlotState(*(jax.device_put(x, everywhere) for x in (tokens, masks)))
+        state = (tokens, masks, history, biases)
+        self._state = SlotState(*(jax.device_put(x, everywhere) for x in state))
 
     # The verbs
 
@@ -109,11 +112,26 @@ class Device:
         line = self._lines[row]
         line[Packed.TOP_K] = sampling.top_k
         line[Packed.SEED] = sampling.seed & 0x7FFFFFFF
-        line[Packed.LOGPROBS] = logprobs
-        line.view(np.float32)[[Packed.TEMPERATURE, Packed.TOP_P]] = (
-            sampling.temperature,
-            sampling.top_p,
+        line[Packed.LOGPROBS], line[Packed.PROMPT] = logprobs, 0
+        floats = line.view(np.float32)
+        floats[[Packed.TEMPERATURE, Packed.TOP_P]] = sampling.temperature, sampling.top_p
+        floats[Packed.MIN_P] = sampling.min_p
+
+    def adjust(self, row: int, sampling: Sampling, prompt: int, tokens: Sequence[int]) -> None:
+        """Penalties and biases of a row with these tokens so far, the first of them its prompt."""
+        line = self._lines[row]
+        line[Packed.PROMPT] = prompt
+        line.view(np.float32)[[Packed.PRESENCE, Packed.FREQUENCY, Packed.REPETITION]] = (
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            sampling.repetition_penalty,
         )
+        history = np.zeros(self.config.max_model_tokens, np.int32)
+        history[: len(tokens)] = tokens
+        biases = np.zeros((2, MOST_BIASES), np.int32)
+        for i, (token, bias) in enumerate(sampling.logit_bias):
+            biases[0, i], biases[1].view(np.float32)[i] = token, bias
+        self._set(set_adjustments, np.int32(row), history, biases)
 
     def write_table(self, row: int, start: int, blocks: Sequence[int]) -> None:
         """Blocks that a row takes from now on."""
@@ -192,7 +210,7 @@ class Device:
 
     def start_row(self, row: int, token: int) -> None:
         """The last token of a row whose cache was inserted."""
-        self._state = self._token_function()(self._state, np.int32(row), np.int32(token))
+        self._set(set_token, np.int32(row), np.int32(token))
 
     def _gather(self, rows: Any, starts: Ints, lengths: Ints) -> Ints:
         """The lines of some rows, with as much of their tables as the longest needs."""
@@ -213,7 +231,7 @@ class Device:
                 padded = np.zeros(words.shape[1] * WORD, np.bool_)
                 padded[: len(mask)] = mask
                 words[i] = np.packbits(padded, bitorder="little").view(np.uint32)
-        self._state = self._mask_function(count)(self._state, rows, words)
+        self._set(set_masks, rows, words)
 
     # Compilation
 
@@ -228,11 +246,15 @@ class Device:
                 self._function(count, width, config.tile_tokens)
         if is_drafter:
             return
+        state, zero = self._state, np.int32(0)
         for count in config.row_counts:
-            self._mask_function(count)
+            words = np.zeros((count, state.masks.shape[1]), np.uint32)
+            self._setter(set_masks, np.zeros(count, np.int32), words)
+        more = (np.zeros(x.shape[1:], np.int32) for x in (state.history, state.biases))
+        self._setter(set_adjustments, zero, *more)
         if config.moves_blocks or config.host_blocks:
             self.pages.warm()
-            self._token_function()
+            self._setter(set_token, zero, zero)
 
     def _dispatch(self, packed: Ints, kind: int) -> PendingResult:
         """Runs the function of some kind: `_DRAFTS`, or as many tokens of prompts a line."""
@@ -264,20 +286,15 @@ class Device:
             return partial(score_draft, program, width=width, num_top=num_top)
         return partial(step, program, width=width, num_tokens=num_tokens, num_top=num_top)
 
-    def _mask_function(self, count: int) -> Any:
-        if count not in self._compiled_masks:
-            rows = self._like((count,), jnp.int32)
-            words = self._like((count, self._state.masks.shape[1]), jnp.uint32)
-            taken = (self._state, rows, words)
-            self._compiled_masks[count] = self._compile(set_masks, *taken, donate=(0,))
-        return self._compiled_masks[count]
+    def _set(self, function: Any, *given: Any) -> None:
+        self._state = self._setter(function, *given)(self._state, *given)
 
-    def _token_function(self) -> Any:
-        if self._compiled_token is None:
-            number = self._like((), jnp.int32)
-            taken = (self._state, number, number)
-            self._compiled_token = self._compile(set_token, *taken, donate=(0,))
-        return self._compiled_token
+    def _setter(self, function: Any, *given: Any) -> Any:
+        key = (function, *(x.shape for x in given))
+        if key not in self._setters:
+            like = (self._like(x.shape, x.dtype) for x in given)
+            self._setters[key] = self._compile(function, self._state, *like, donate=(0,))
+        return self._setters[key]
 
     def _compile(self, function: Any, *taken: Any, donate: tuple[int, ...] = ()) -> Any:
         self.num_compilations += 1

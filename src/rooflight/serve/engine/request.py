@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]  # [vocab]
+MOST_BIASES = 300  # tokens of one job
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,17 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0  # 0 takes all
     seed: int = 0
+    min_p: float = 0.0  # of the largest probability; 0 takes all
+    presence_penalty: float = 0.0  # off the logit of each token that was made
+    frequency_penalty: float = 0.0  # off it for each time
+    repetition_penalty: float = 1.0  # divides the logits of tokens that were read or made
+    logit_bias: tuple[tuple[int, float], ...] = ()  # added to the logits of tokens
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits depend on the tokens so far, or have a bias."""
+        penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
+        return penalties != (0.0, 0.0, 1.0) or bool(self.logit_bias)
 
 
 class Allowed(Protocol):

@@ -180,6 +180,11 @@ class Engine:
         self._write_tables(batch.writes)
         for chunk in batch.chunks:
             self._open(chunk)
+            text = self._by_row[chunk.row]
+            if chunk.is_last and text.job.sampling.adjusts:
+                known = text.tokens[: chunk.start + chunk.tokens]
+                prompt, sampling = len(text.job.prompt), text.job.sampling
+                self.device.adjust(chunk.row, sampling, prompt, known)
         if self._num_guided or self._guided_rows:
             self._guide(batch)
         if batch.decode_rows:

@@ -49,6 +49,7 @@ class RunningRequest:
     """A prompt and what was made of it; the scheduler's request is counted off it."""
 
     __slots__ = (
+        "_is_alone",
         "began",
         "cached",
         "chain",
@@ -63,7 +64,8 @@ class RunningRequest:
 
     def __init__(self, job: EngineRequest, block_tokens: int, *, speculates: bool) -> None:
         self.job = job
-        self.lookup = PromptLookup() if speculates and job.allowed is None else None
+        self._is_alone = job.allowed is not None or job.sampling.adjusts  # token by token
+        self.lookup = PromptLookup() if speculates and not self._is_alone else None
         if self.lookup is not None:
             self.lookup.extend(job.prompt)
         self.tokens = list(job.prompt)
@@ -104,7 +106,7 @@ class RunningRequest:
     def num_more(self, most: int) -> int:
         """Tokens that may be guessed, no more than are left to make after one."""
         left = self.job.max_new_tokens - self.num_made - 1
-        return 0 if self.job.allowed is not None else min(most, left)
+        return 0 if self._is_alone else min(most, left)
 
     def propose(self, most: int) -> list[int]:
         """Tokens that may come next, from what the text has said before."""

@@ -9,6 +9,7 @@ from typing import Any
 from rooflight.serve.engine.request import TokenLogprobs
 from rooflight.serve.http.asked import Endpoint
 from rooflight.serve.http.tokens import Tokenizer
+from rooflight.serve.http.tools import ToolCall
 
 Body = dict[str, Any]
 _LEAST_LOGPROB = -9999.0  # JSON has no minus infinity
@@ -41,6 +42,9 @@ class ChoiceDelta:
     logprobs: Sequence[tuple[int, TokenLogprobs]] | None
     finish: str | None
     is_first: bool
+    thought: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    num_before: int = 0  # calls before these
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,17 @@ class ResponseBuilder:
 
     def _choice(self, piece: ChoiceDelta) -> Body:
         if self.kind is Endpoint.CHAT:
-            return self._filled(piece, {"message": {"role": "assistant", "content": piece.text}})
+            text = None if piece.calls and not piece.text else piece.text
+            message: Body = {"role": "assistant", "content": text}
+            return self._filled(piece, {"message": {**message, **_more(piece)}})
         return self._filled(piece, {"text": piece.text})
 
     def _change(self, piece: ChoiceDelta) -> Body:
         if self.kind is Endpoint.CHAT:
             role = {"role": "assistant"} if piece.is_first else {}
-            return self._filled(piece, {"delta": {**role, "content": piece.text}})
+            more = _more(piece)
+            text = {"content": piece.text} if piece.text or not more else {}
+            return self._filled(piece, {"delta": {**role, **text, **more}})
         return self._filled(piece, {"text": piece.text})
 
     def _filled(self, piece: ChoiceDelta, content: Body) -> Body:
@@ -134,6 +142,13 @@ class ResponseBuilder:
 
     def _name(self, token: int) -> str:
         return self.tokenizer.piece(token).decode("utf-8", "replace")
+
+
+def _more(piece: ChoiceDelta) -> Body:
+    """Thoughts and calls, where there are any."""
+    calls = [call.body(i) for i, call in enumerate(piece.calls, piece.num_before)]
+    found = {"reasoning_content": piece.thought, "tool_calls": calls}
+    return {name: value for name, value in found.items() if value}
 
 
 def _finite(value: float) -> float:

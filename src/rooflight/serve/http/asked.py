@@ -1,16 +1,19 @@
 """`GenerationRequest`: a generation that a client asks for, read off a validated body."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast
 
+from rooflight.serve.engine.request import Sampling
 from rooflight.serve.http.fields import Json
 from rooflight.serve.http.problem import invalid
 from rooflight.serve.http.protocol import Protocol
 
 Prompt = str | tuple[int, ...]
-Message = Mapping[str, str]
+Message = Mapping[str, Json]
+_ROLE = 9  # characters at most, which do not count
 _COMPLETION_TOKENS = 16  # OpenAI's default; a chat goes on to the end of the model
 
 
@@ -30,9 +33,7 @@ class GenerationRequest:
     messages: tuple[Message, ...]  # of a chat
     n: int
     max_tokens: int | None  # None: see `new_tokens`
-    temperature: float
-    top_p: float
-    top_k: int
+    sampling: Sampling  # but for the seed
     seed: int | None
     stops: tuple[str, ...]
     logprobs: int | None  # alternatives for each token; None reports nothing
@@ -40,6 +41,9 @@ class GenerationRequest:
     stream: bool
     include_usage: bool
     schema: Mapping[str, Json] | None  # of the JSON that the text must be
+    tools: tuple[Json, ...] = ()  # that may be called
+    must_call: bool = False  # one of those in the schema
+    one_call: bool = False  # and no more
 
     def new_tokens(self, room: int) -> int:
         """As many as were asked for, or else the default, as far as there is room."""
@@ -63,11 +67,56 @@ def read_chat(protocol: Protocol, body: Json) -> GenerationRequest:
     if found["top_logprobs"] is not None and not found["logprobs"]:
         raise invalid("top_logprobs", "needs logprobs: true")
     logprobs = (found["top_logprobs"] or 0) if found["logprobs"] else None
-    messages = tuple(_message(one) for one in found["messages"])
-    if sum(len(m["content"]) for m in messages) > protocol.bounds.max_characters:
+    messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(found["messages"]))
+    lengths = [sum(len(str(part)) for part in message.values()) for message in messages]
+    if sum(lengths) - _ROLE * len(lengths) > protocol.bounds.max_characters:
         raise invalid("messages", f"above {protocol.bounds.max_characters} characters in all")
     max_tokens = found["max_completion_tokens"] or found["max_tokens"]
-    return _asked(Endpoint.CHAT, found, (), messages, max_tokens, logprobs)
+    asked = _asked(Endpoint.CHAT, found, (), messages, max_tokens, logprobs)
+    return _with_tools(asked, found, protocol.bounds.max_schema_characters)
+
+
+def _with_tools(
+    asked: GenerationRequest, found: Mapping[str, Json], most: int
+) -> GenerationRequest:
+    """A chat with the tools that it may call, and the form of a call if there must be one."""
+    tools = cast(list[Json], found["tools"] or [])
+    choice = found["tool_choice"] or ("auto" if tools else "none")
+    named = choice["function"]["name"] if isinstance(choice, dict) else None
+    chosen = [t["function"] for t in tools if named in (None, t["function"]["name"])]
+    if choice == "none":
+        return asked
+    if not chosen:
+        raise invalid("tool_choice", "not a tool that is offered" if named else "needs tools")
+    if asked.schema is not None:
+        raise invalid("tool_choice", "either tools or a response_format; send none with the other")
+    tools = [{**t, "function": _given(t["function"])} for t in tools]
+    one_call = found["parallel_tool_calls"] is False
+    if choice == "auto":
+        if any(tool["strict"] for tool in chosen):
+            raise invalid("tools", "strict arguments need tool_choice: required or a function")
+        return replace(asked, tools=tuple(tools), one_call=one_call)
+    schema = _call_schema(chosen)
+    if len(json.dumps(schema)) > most:
+        raise invalid("tools", f"parameters above {most} characters in all")
+    return replace(asked, tools=tuple(tools), must_call=True, schema=schema)
+
+
+def _call_schema(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, Json]:
+    """Of a call of one of these; what they define is referred to from the root."""
+    calls, definitions = list[Json](), dict[str, Json]()
+    for tool in tools:
+        given = dict(cast(dict[str, Json], tool["parameters"] or {"type": "object"}))
+        defined = given.pop("$defs", None) or {}
+        if not isinstance(defined, dict):
+            raise invalid("tools", "$defs that is not an object")
+        for name, form in cast(dict[str, Json], defined).items():
+            if definitions.setdefault(name, form) != form:
+                raise invalid("tools", "two that define one name of $defs in two ways")
+        members = {"name": {"const": tool["name"]}, "arguments": given}
+        form = {"type": "object", "properties": members, "required": [*members]}
+        calls.append({**form, "additionalProperties": False})
+    return {"anyOf": calls, **({"$defs": definitions} if definitions else {})}
 
 
 def _asked(
@@ -79,16 +128,13 @@ def _asked(
     logprobs: int | None,
 ) -> GenerationRequest:
     stop = cast(str | list[str] | None, found["stop"])
-    temperature = found["temperature"]
     return GenerationRequest(
         kind,
         prompts,
         messages,
         n=found["n"] or 1,
         max_tokens=max_tokens,
-        temperature=1.0 if temperature is None else temperature,
-        top_p=found["top_p"] or 1.0,
-        top_k=max(0, found["top_k"] or 0),
+        sampling=_sampling(found),
         seed=found["seed"],
         stops=(stop,) if isinstance(stop, str) else tuple(stop or ()),
         logprobs=logprobs,
@@ -96,6 +142,20 @@ def _asked(
         stream=bool(found["stream"]),
         include_usage=bool(found["stream_options"] and found["stream_options"]["include_usage"]),
         schema=_schema(found["response_format"]),
+    )
+
+
+def _sampling(found: Mapping[str, Json]) -> Sampling:
+    temperature = found["temperature"]
+    return Sampling(
+        1.0 if temperature is None else temperature,
+        found["top_p"] or 1.0,
+        max(0, found["top_k"] or 0),
+        min_p=found["min_p"] or 0.0,
+        presence_penalty=found["presence_penalty"] or 0.0,
+        frequency_penalty=found["frequency_penalty"] or 0.0,
+        repetition_penalty=found["repetition_penalty"] or 1.0,
+        logit_bias=tuple((found["logit_bias"] or {}).items()),
     )
 
 
@@ -109,11 +169,31 @@ def _prompts(value: Json) -> tuple[Prompt, ...]:
     return tuple(one if isinstance(one, str) else tuple(one) for one in items)
 
 
-def _message(value: Mapping[str, Json]) -> Message:
-    content = value["content"]
-    if not isinstance(content, str):
-        content = "".join(part["text"] for part in content)
-    return {"role": value["role"], "content": content}
+def _message(value: Mapping[str, Json], at: str) -> Message:
+    """As templates take it: text joined, arguments of calls as objects, nothing that is null."""
+    content, calls = value["content"], value["tool_calls"]
+    if content is None and not calls:
+        raise invalid(f"{at}.content", "missing")
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in cast(list[Json], content))
+    others = {name: value[name] for name in ("tool_call_id", "reasoning_content")}
+    if calls:
+        others["tool_calls"] = [_past_call(call, f"{at}.tool_calls") for call in calls]
+    return {"role": value["role"], "content": content or "", **_given(others)}
+
+
+def _past_call(call: Mapping[str, Json], at: str) -> Json:
+    try:
+        arguments = json.loads(call["function"]["arguments"] or "{}")
+        str(arguments)  # as deep as a stack, or refused
+    except (ValueError, RecursionError):
+        raise invalid(at, "arguments that are not JSON") from None
+    function = {"name": call["function"]["name"], "arguments": arguments}
+    return {"type": "function", "function": function, **_given({"id": call["id"]})}
+
+
+def _given(members: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _schema(response_format: Mapping[str, Json] | None) -> Mapping[str, Json] | None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from rooflight.serve.engine.request import MOST_BIASES
+
 _CHARACTERS_A_TOKEN = 16  # a longer text is refused before it is tokenised
 _BASE_BYTES = 1 << 20
 _BYTES_A_TOKEN = 32
@@ -18,7 +20,9 @@ class Bounds:
     max_stop_characters: int = 128
     max_logprobs: int = 20
     max_logprob_entries: int = 100_000  # choices times new tokens times alternatives
+    max_biases: int = MOST_BIASES
     max_messages: int = 1024
+    max_tools: int = 128  # and calls of them in a message
     max_schema_characters: int = 16384
 
     @property

@@ -14,8 +14,9 @@ from rooflight.files import read_file
 from rooflight.serve.http.bounded import Bounded, TooMuch
 from rooflight.serve.http.problem import invalid
 from rooflight.serve.http.tokens import read_object
+from rooflight.serve.http.tools import CallForm, call_form
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 _HINT = "repair chat_template in tokenizer_config.json, or remove it"
 
 
@@ -24,11 +25,14 @@ class ChatTemplate:
     """A template that parses, in its process."""
 
     process: Bounded
+    form: CallForm | None  # in which it shows calls of tools
+    thinks: bool
 
-    def render(self, messages: Sequence[Message], *, most: int) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] = (), *, most: int) -> str:
         """One prompt, ready for the assistant's turn, of at most `most` characters."""
+        told = {"messages": [dict(m) for m in messages], "tools": list(tools) or None}
         try:
-            found = self.process.ask({"messages": [dict(m) for m in messages], "most": most})
+            found = self.process.ask({**told, "most": most})
         except TooMuch:
             raise invalid("messages", "the chat template takes too long for these") from None
         if "text" in found:
@@ -57,7 +61,7 @@ def load_template(folder: Path) -> ChatTemplate | None:
     if failed is not None:
         process.stop()
         raise UsageError(f"the chat template of {folder} does not parse: {failed}", hint=_HINT)
-    return ChatTemplate(process)
+    return ChatTemplate(process, call_form(source), "<think>" in source)
 
 
 def _names(config: Mapping[str, Any]) -> dict[str, str]:

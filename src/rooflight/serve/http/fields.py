@@ -7,7 +7,6 @@ left out has a default; null counts as left out, as OpenAI's clients send it.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -15,6 +14,7 @@ from rooflight.serve.http.problem import ApiError, invalid
 
 Json = Any  # what `json.loads` gives; narrowed by the fields below
 Schema = dict[str, Any]
+UNSUPPORTED = "unsupported_parameter"
 
 
 class JsonField(Protocol):
@@ -97,7 +97,7 @@ class Text:
 class Enumeration:
     """One of a few constants; a single one says that a feature is not there."""
 
-    values: tuple[str | int | float | bool, ...]
+    values: tuple[str | int | float | bool | None, ...]
 
     def read(self, value: Json, at: str) -> Json:
         for known in self.values:
@@ -127,6 +127,31 @@ class FreeObject:
 
     def schema(self) -> Schema:
         return {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenNumbers:
+    """Numbers of at most `most` tokens, whose ids are the names of an object."""
+
+    vocab: int
+    number: Real
+    most: int
+
+    def read(self, value: Json, at: str) -> dict[int, float]:
+        if type(value) is not dict:
+            raise invalid(at, "not an object")
+        given = cast(dict[str, Json], value)
+        if len(given) > self.most:
+            raise invalid(at, f"{len(given)} tokens, not at most {self.most}")
+        for id in given:
+            if not (id.isascii() and id.isdigit() and len(id) < 10 and int(id) < self.vocab):
+                raise invalid(at, f"names must be token ids from 0 to {self.vocab - 1}")
+        return {int(id): self.number.read(v, _join(at, id)) for id, v in given.items()}
+
+    def schema(self) -> Schema:
+        names = {"pattern": "^[0-9]{1,9}$", "maxLength": 9}
+        form = {"type": "object", "maxProperties": self.most, "propertyNames": names}
+        return {**form, "additionalProperties": self.number.schema()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +185,11 @@ class AnyOf:
 
     def read(self, value: Json, at: str) -> Json:
         for one in self.fields:
-            with suppress(ApiError):
+            try:
                 return one.read(value, at)
+            except ApiError as problem:
+                if problem.code == UNSUPPORTED:  # which says more
+                    raise
         raise invalid(at, f"not {self.what}")
 
     def schema(self) -> Schema:
@@ -183,12 +211,12 @@ class Fields:
         for name in given:
             if name not in self.members:
                 raise invalid(_join(at, name[:64]), "not a parameter that this server knows")
-        for name in self.required:
-            if given.get(name) is None:
-                raise invalid(_join(at, name), "missing")
         found = {
             n: self.members[n].read(v, _join(at, n)) for n, v in given.items() if v is not None
         }
+        for name in self.required:
+            if name not in found:
+                raise invalid(_join(at, name), "missing")
         return {**dict.fromkeys(self.members), **self.defaults, **found}
 
     def schema(self) -> Schema:
@@ -214,7 +242,7 @@ class Unserved:
         except ApiError:
             hint = f"leave {at} out, or send {self.neutral}"
             text = f"{at}: this server does not do {self.what}; {hint}"
-            raise ApiError(400, "unsupported_parameter", text, param=at) from None
+            raise ApiError(400, UNSUPPORTED, text, param=at) from None
 
     def schema(self) -> Schema:
         return self.inner.schema()

@@ -19,6 +19,7 @@ from rooflight.serve.http.fairness import FairQueue
 from rooflight.serve.http.metrics import ServerMetrics
 from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavailable
 from rooflight.serve.http.text import TextStream
+from rooflight.serve.http.tools import Reply, ReplyParser
 
 
 class Intake(Protocol):
@@ -42,9 +43,10 @@ class Port(NamedTuple):
 class GeneratedChoice:
     """A text that is being made."""
 
-    __slots__ = ("cached", "finish", "index", "job", "num_pieces", "num_tokens", "text", "then")
-
-    def __init__(self, index: int, job: EngineRequest, text: TextStream) -> None:
+    def __init__(
+        self, index: int, job: EngineRequest, text: TextStream, parser: ReplyParser | None = None
+    ) -> None:
+        self.parser = parser
         self.index = index
         self.job = job
         self.text = text
@@ -165,13 +167,29 @@ class Generation:
                 self._port.intake.cancel(choice.job.id)
         elif delta.finish is not None:
             choice.finish = str(delta.finish)
+        reply, num_before = self._reply(choice, text)
         logprobs = None
         if self._with_logprobs:
             logprobs = tuple(zip(delta.tokens, delta.logprobs, strict=True))
-        if text or choice.finish or logprobs:
+        if any(reply) or choice.finish or logprobs:
             is_first = choice.num_pieces == 0
             choice.num_pieces += 1
-            yield ChoiceDelta(choice.index, text, offset, logprobs, choice.finish, is_first)
+            more = (reply.text, offset, logprobs, choice.finish, is_first)
+            yield ChoiceDelta(choice.index, *more, reply.thought, reply.calls, num_before)
+
+    def _reply(self, choice: GeneratedChoice, text: str) -> tuple[Reply, int]:
+        """The text without calls and thoughts, and the calls before; the last call may end it."""
+        parser = choice.parser
+        if parser is None:
+            return Reply(text), 0
+        num_before = parser.num_calls
+        reply = parser.push(text, is_last=choice.finish is not None)
+        if parser.is_done and choice.finish is None:
+            self._port.intake.cancel(choice.job.id)
+            choice.finish = str(Finish.STOP)
+        if parser.num_calls and choice.finish == Finish.STOP:
+            choice.finish = "tool_calls"
+        return reply, num_before
 
     def _observe(self, choice: GeneratedChoice, delta: Delta) -> None:
         if not delta.tokens:
@@ -203,5 +221,6 @@ def merge(pieces: Sequence[ChoiceDelta]) -> ChoiceDelta:
     logprobs = None
     if first.logprobs is not None:
         logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
-    text = "".join(piece.text for piece in pieces)
-    return ChoiceDelta(first.index, text, 0, logprobs, last.finish, is_first=True)
+    text, thought = ("".join(getattr(p, name) for p in pieces) for name in ("text", "thought"))
+    calls = tuple(call for piece in pieces for call in piece.calls)
+    return ChoiceDelta(first.index, text, 0, logprobs, last.finish, True, thought, calls)

@@ -47,18 +47,20 @@ class Grammars:
         self._vocab = vocab
         self._workers = WorkerThreads("grammar", threads=1, a_key=1)
 
-    async def guides(self, schema: Mapping[str, Json], count: int, *, key: str) -> list[Allowed]:
+    async def guides(
+        self, schema: Mapping[str, Json], count: int, *, key: str, param: str
+    ) -> list[Allowed]:
         """Compiles a schema once, for so many sequences; a key has one under way, others between.
 
         A grammar comes from a client: it is tried first where it can take neither the time nor
         the memory of this process. What passed there takes as little here.
         """
         if find_spec("llguidance") is None:
-            raise invalid("response_format", "this server was installed without structured output")
+            raise invalid(param, "this server was installed without structured output")
         try:
             matcher = await self._workers.run(key, partial(self._matcher, json.dumps(schema)))
         except ValueError as error:
-            raise invalid("response_format", str(error)) from None
+            raise invalid(param, str(error)) from None
         return [_Guide(matcher.deep_copy(), self._vocab) for _ in range(count)]
 
     def stop(self) -> None:

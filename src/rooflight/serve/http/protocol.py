@@ -19,11 +19,30 @@ from rooflight.serve.http.fields import (
     JsonField,
     Real,
     Text,
+    TokenNumbers,
     Unserved,
 )
 from rooflight.serve.http.problem import ApiError, invalid
 
 _MAX_SEED = 2**31 - 1
+_NULL = Enumeration((None,))
+# Read and bounded, and of no effect on an answer: who asks, what a hosted service keeps or bills.
+HARMLESS: dict[str, JsonField] = {
+    "user": Text(256),
+    "safety_identifier": Text(256),
+    "prompt_cache_key": Text(256),
+    "prompt_cache_retention": Text(64),
+    "metadata": FreeObject(16 * 1024),
+    "store": Flag(),
+    "service_tier": Text(64),
+}
+_UNSERVED_CHAT = {
+    "audio": "sound",
+    "reasoning_effort": "efforts of reasoning",
+    "web_search_options": "searches of the web",
+    "functions": "functions, which are called tools now",
+    "function_call": "functions, which are called tools now",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +109,15 @@ def _shared(bounds: Bounds) -> dict[str, JsonField]:
         "seed": Integer(0, _MAX_SEED),
         "stop": stops,
         "stream": Flag(),
-        "stream_options": Fields({"include_usage": Flag()}),
+        "stream_options": Fields({"include_usage": Flag(), "include_obfuscation": Flag()}),
         "ignore_eos": Flag(),
-        "user": Text(256),
+        **HARMLESS,
         "response_format": _response_format(bounds),
-        "frequency_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
-        "presence_penalty": Unserved(Enumeration((0,)), "penalties", "0"),
-        "repetition_penalty": Unserved(Enumeration((1,)), "penalties", "1"),
-        "logit_bias": Unserved(Fields({}), "biases of tokens", "{}"),
+        "min_p": Real(0, 1),
+        "frequency_penalty": Real(-2, 2),
+        "presence_penalty": Real(-2, 2),
+        "repetition_penalty": Real(0.01, 100),
+        "logit_bias": TokenNumbers(bounds.vocab, Real(-100, 100), bounds.max_biases),
     }
 
 
@@ -115,18 +135,56 @@ def _chat_only(bounds: Bounds) -> dict[str, JsonField]:
         "max_completion_tokens": Integer(1, bounds.max_model_tokens - 1),
         "logprobs": Flag(),
         "top_logprobs": Integer(0, bounds.max_logprobs),
-        "tools": Unserved(Items(Flag(), 0), "calls of tools", "[]"),
-        "tool_choice": Unserved(Enumeration(("none",)), "calls of tools", '"none"'),
+        "prediction": FreeObject(bounds.max_characters),  # which may save time, not change words
+        "verbosity": Unserved(Enumeration(("medium",)), "other verbosities", '"medium"'),
+        "modalities": Unserved(Items(Enumeration(("text",)), 1), "other modalities", '["text"]'),
+        **{name: Unserved(_NULL, what, "null") for name, what in _UNSERVED_CHAT.items()},
+        "tools": Items(_function(bounds), bounds.max_tools),
+        "tool_choice": _tool_choice(),
+        "parallel_tool_calls": Flag(),
     }
 
 
 def _messages(bounds: Bounds) -> Items:
     text = Text(bounds.max_characters)
-    part = Fields({"type": Enumeration(("text",)), "text": text}, ("type", "text"))
+    kind = Unserved(Enumeration(("text",)), "pictures, sound or files", '"text"')
+    media = Unserved(_NULL, "pictures, sound or files", "null")
+    others = dict.fromkeys(("image_url", "input_audio", "file"), media)
+    part = Fields({"type": kind, "text": text, **others}, ("type", "text"))
     content = AnyOf((text, Items(part, bounds.max_messages)), "a text or a list of text parts")
-    role = Enumeration(("system", "developer", "user", "assistant"))
-    message = Fields({"role": role, "content": content, "name": Text(64)}, ("role", "content"))
-    return Items(message, bounds.max_messages, least=1)
+    called = Fields({"name": Text(64, least=1), "arguments": text}, ("name", "arguments"))
+    kind = Enumeration(("function",))
+    call = Fields({"id": Text(128), "type": kind, "function": called}, ("function",))
+    message = {
+        "role": Enumeration(("system", "developer", "user", "assistant", "tool")),
+        "content": content,
+        "name": Text(64),
+        "tool_calls": Items(call, bounds.max_tools),
+        "tool_call_id": Text(128),
+        "reasoning_content": text,
+        "refusal": Unserved(_NULL, "refusals", "null"),
+        "annotations": Items(_NULL, 0),
+    }
+    return Items(Fields(message, ("role",)), bounds.max_messages, least=1)
+
+
+def _function(bounds: Bounds) -> Fields:
+    """A tool."""
+    members = {
+        "name": Text(64, least=1),
+        "description": Text(bounds.max_characters),
+        "parameters": FreeObject(bounds.max_schema_characters),
+        "strict": Flag(),
+    }
+    function = Fields(members, ("name",))
+    return Fields({"type": Enumeration(("function",)), "function": function}, ("type", "function"))
+
+
+def _tool_choice() -> JsonField:
+    named = Fields({"name": Text(64, least=1)}, ("name",))
+    one = {"type": Enumeration(("function",)), "function": named}
+    fields = (Enumeration(("none", "auto", "required")), Fields(one, ("type", "function")))
+    return AnyOf(fields, "none, auto, required or the name of a function")
 
 
 def _response_format(bounds: Bounds) -> JsonField:

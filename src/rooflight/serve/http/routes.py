@@ -50,6 +50,7 @@ def make_app(service: Service) -> web.Application:
         [
             web.get("/openapi.json", document),
             web.get("/v1/models", models),
+            web.get("/v1/models/{id}", model),
             web.post("/v1/completions", complete),
             web.post("/v1/chat/completions", chat),
             web.post("/tokenize", tokenize),
@@ -86,10 +87,20 @@ async def document(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": [_entry(request.app[SERVICE])]})
+
+
+async def model(request: web.Request) -> web.Response:
+    """The one there is, by its name."""
     service = request.app[SERVICE]
-    most = service.protocol.bounds.max_model_tokens
-    entry = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "local"}
-    return web.json_response({"object": "list", "data": [{**entry, "max_model_len": most}]})
+    service.protocol.chat.members["model"].read(request.match_info["id"], "model")
+    return web.json_response(_entry(service))
+
+
+def _entry(service: Service) -> dict[str, Json]:
+    most, name = service.protocol.bounds.max_model_tokens, service.settings.name
+    entry = {"id": name, "object": "model", "created": 0, "owned_by": "local"}
+    return {**entry, "max_model_len": most}
 
 
 async def prefill(request: web.Request) -> web.StreamResponse:
@@ -248,6 +259,7 @@ def openapi(protocol: Protocol, *, version: str, with_keys: bool) -> Document:
         "/tokenize": _post("tokenize", protocol.tokenize, _object("tokens", "count")),
         "/detokenize": _post("detokenize", protocol.detokenize, _object("prompt")),
         "/v1/models": _get("models", _object("object", "data")),
+        "/v1/models/{id}": _get("model", _object("id", "object"), names=("id",)),
         "/health": _get("health", _object("status"), is_open=True),
         "/ready": _get("ready", _object("status"), is_open=True),
         "/metrics": _get("metrics", None),
@@ -283,11 +295,16 @@ def _post(name: str, fields: Fields, answer: Document, *, streams: bool = False)
     return {"post": {"operationId": name, "requestBody": body, "responses": _responses(done)}}
 
 
-def _get(name: str, answer: Document | None, *, is_open: bool = False) -> Document:
+def _get(
+    name: str, answer: Document | None, *, is_open: bool = False, names: tuple[str, ...] = ()
+) -> Document:
     kind = "text/plain" if answer is None else "application/json"
     form: Document = {"type": "string"} if answer is None else answer
     done = {"description": "done", "content": {kind: {"schema": form}}}
     operation: Document = {"operationId": name, "responses": _responses(done)}
+    if names:
+        form = {"in": "path", "required": True, "schema": {"type": "string"}}
+        operation["parameters"] = [{"name": one, **form} for one in names]
     if is_open:
         operation["security"] = []
     return {"get": operation}

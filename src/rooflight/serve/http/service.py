@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,7 @@ from rooflight.models.huggingface.read import read_hf_config
 from rooflight.serve.disaggregated.prefill_client import PrefillClient
 from rooflight.serve.disaggregated.route import PrefillServer
 from rooflight.serve.disaggregated.sides import PeerConfig, make_side
-from rooflight.serve.engine.request import Allowed, EngineRequest, Sampling
+from rooflight.serve.engine.request import Allowed, EngineRequest
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
 from rooflight.serve.http.asked import Endpoint, GenerationRequest
@@ -38,6 +38,7 @@ from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavaila
 from rooflight.serve.http.protocol import make_protocol
 from rooflight.serve.http.text import TextStream
 from rooflight.serve.http.tokens import load_tokenizer
+from rooflight.serve.http.tools import FORCED, ReplyParser
 from rooflight.serve.http.waiting_limit import WaitingLimit
 from rooflight.serve.http.workers import WorkerThreads
 
@@ -222,14 +223,14 @@ class Service:
     ) -> AsyncGenerator[Generation]:
         """A request in the engine, while the block runs; whatever it leaves undone is cancelled."""
         async with asyncio.timeout_at(deadline):
-            prompts = await self._encode(asked, key)
+            prompts, is_thought = await self._encode(asked, key)
             new_tokens = sum(self._new_tokens(p, asked) for p in prompts) * asked.n
             tokens = sum(map(len, prompts)) * asked.n + new_tokens
             self._check_logprobs(asked, new_tokens)
             guides = await self._guides(asked, len(prompts) * asked.n, key)
         allowance, fairness = self._allowances[key.name], self._fairness
         self._spend(key, tokens, sum(map(len, prompts)) * asked.n, len(prompts) * asked.n)
-        choices = self._choices(asked, prompts, key, guides)
+        choices = self._choices(asked, prompts, key, guides, is_thought)
         intake = self._prefill_client or self.runner
         port = Port(intake, self.runner, self.exchange, self.metrics, fairness, key.name)
         found = Generation(port, choices, n=asked.n, with_logprobs=asked.logprobs is not None)
@@ -269,19 +270,23 @@ class Service:
             found = f"{new_tokens} new tokens with {asked.logprobs} alternatives each"
             raise invalid("logprobs", f"{found}, of at most {most} log probabilities in all")
 
-    async def _encode(self, asked: GenerationRequest, key: Key) -> list[Tokens]:
-        """The tokens of its prompts; text is tokenised in a worker thread."""
+    async def _encode(self, asked: GenerationRequest, key: Key) -> tuple[list[Tokens], bool]:
+        """The tokens of its prompts, by a worker thread; whether the answer begins in a thought."""
         most = self.protocol.bounds.max_characters
         if asked.kind is Endpoint.CHAT:
             if self.template is None:
                 raise ApiError(400, "no_chat_template", "this model has no chat template")
-            render = partial(self.template.render, asked.messages, most=most)
+            if asked.tools and self.template.form is None:
+                raise ApiError(400, "no_tools", "the chat template of this model has no tools")
+            render = partial(self.template.render, asked.messages, asked.tools, most=most)
             text = await self.in_worker(key, render)
-            return [await self.encode(key, text, with_special=False)]
-        return [
+            tokens = await self.encode(key, text, with_special=False)
+            return [tokens], text.rstrip().endswith("<think>")
+        tokens = [
             await self.encode(key, prompt, with_special=True) if isinstance(prompt, str) else prompt
             for prompt in asked.prompts
         ]
+        return tokens, False
 
     async def encode(self, key: Key, text: str, *, with_special: bool) -> Tokens:
         work = partial(self.tokenizer.encode, text, with_special=with_special)
@@ -306,6 +311,7 @@ class Service:
         prompts: Sequence[Tokens],
         key: Key,
         guides: Sequence[Allowed | None],
+        is_thought: bool,
     ) -> list[GeneratedChoice]:
         stops = frozenset[int]() if asked.ignore_eos else self.tokenizer.stop_tokens
         seed = secrets.randbits(31) if asked.seed is None else asked.seed
@@ -316,19 +322,34 @@ class Service:
                 next(self.ids),
                 prompt,
                 wanted,
-                Sampling(asked.temperature, asked.top_p, asked.top_k, (seed + index) & _SEEDS),
+                replace(asked.sampling, seed=(seed + index) & _SEEDS),
                 stops,
                 logprobs=0 if asked.logprobs is None else max(1, asked.logprobs),
                 salt=key.salt,
                 priority=self._fairness.place(key.name, len(prompt) + wanted),
                 allowed=guides[index],
             )
-            choices.append(GeneratedChoice(index, job, TextStream(self.tokenizer, asked.stops)))
+            stream = TextStream(self.tokenizer, asked.stops)
+            choices.append(GeneratedChoice(index, job, stream, self._parser(asked, is_thought)))
         return choices
+
+    def _parser(self, asked: GenerationRequest, is_thought: bool) -> ReplyParser | None:
+        """Of calls and thoughts, for a model that has either."""
+        if asked.kind is not Endpoint.CHAT or self.template is None:
+            return None
+        form, thinks = self.template.form if asked.tools else None, self.template.thinks
+        names = [tool["function"]["name"] for tool in asked.tools]
+        if asked.must_call:
+            return ReplyParser(FORCED, names, thinks=False, is_thought=False)
+        if asked.schema is not None or not (form or thinks):  # the text is JSON, or text
+            return None
+        most = 1 if asked.one_call else math.inf
+        return ReplyParser(form, names, thinks=thinks, is_thought=is_thought, most_calls=most)
 
     async def _guides(
         self, asked: GenerationRequest, count: int, key: Key
     ) -> Sequence[Allowed | None]:
         if asked.schema is None:
             return [None] * count
-        return await self._grammars.guides(asked.schema, count, key=key.name)
+        param = "tools" if asked.must_call else "response_format"
+        return await self._grammars.guides(asked.schema, count, key=key.name, param=param)

@@ -46,7 +46,8 @@ def make(told: Mapping[str, Any]) -> Callable[[Mapping[str, Any] | None], dict[s
 def _text(template: Any, names: Mapping[str, str], task: Mapping[str, Any]) -> str:
     parts: list[str] = []
     length = 0
-    for part in template.generate(messages=task["messages"], add_generation_prompt=True, **names):
+    told = {"messages": task["messages"], "tools": task["tools"], "add_generation_prompt": True}
+    for part in template.generate(**told, **names):
         parts.append(part)
         length += len(part)
         if length > task["most"]:

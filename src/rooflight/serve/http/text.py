@@ -8,6 +8,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 
 from rooflight.serve.http.tokens import Tokenizer
+from rooflight.serve.http.tools import possible_start
 
 _REPLACEMENT = "\ufffd"
 _MOST_HELD = 8  # tokens that may be parts of one character; more are no character
@@ -81,7 +82,7 @@ class TextStream:
         elif is_last or not self._stops:
             cut = len(self._held)
         else:
-            cut = len(self._held) - self._possible()
+            cut = len(self._held) - possible_start(self._held, self._stops)
         text, self._held = self._held[:cut], self._held[cut:]
         self.length += len(text)
         return text
@@ -90,13 +91,3 @@ class TextStream:
         """Where the stop string begins that is complete first: so it is one token at a time."""
         found = [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]
         return min(found)[1] if found else None
-
-    def _possible(self) -> int:
-        """How many characters at the end may be the beginning of a stop string."""
-        held, most = self._held, 0
-        for stop in self._stops:
-            at = held.find(stop[0], max(0, len(held) - len(stop) + 1))
-            while at >= 0 and not stop.startswith(held[at:]):
-                at = held.find(stop[0], at + 1)
-            most = max(most, len(held) - at if at >= 0 else 0)
-        return most

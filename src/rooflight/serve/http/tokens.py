@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Library
 
 from rooflight.errors import UsageError
 from rooflight.files import read_file
+from rooflight.serve.http.tools import MARKERS
 
 _HINT = "save the model's fast tokenizer as tokenizer.json beside its weights"
 _MOST_ID = 1 << 22  # vocabularies have a quarter of a million
@@ -30,7 +31,8 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special ones left out."""
-        return self.library.decode(list(tokens), skip_special_tokens=True)
+        shown = [token for token in tokens if token not in self.special]
+        return self.library.decode(shown, skip_special_tokens=False)
 
     def piece(self, token: int) -> bytes:
         """The bytes of one token, special ones too; for lists of log probabilities."""
@@ -59,7 +61,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     library.no_padding()
     library.no_truncation()
     added = library.get_added_tokens_decoder()
-    special = frozenset(id for id, token in added.items() if token.special)
+    hidden = {id: token for id, token in added.items() if token.content not in MARKERS}
+    special = frozenset(id for id, token in hidden.items() if token.special)
     pieces = _bytes_of(library) if _is_byte_level(document.get("decoder")) else None
     return Tokenizer(library, path, _stop_tokens(folder), special, pieces)
 

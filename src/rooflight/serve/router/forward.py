@@ -166,7 +166,7 @@ class Forwarder:
             async with self._cuttable(replica):
                 upstream = await self._session.request(
                     request.method,
-                    replica.url + request.path,
+                    replica.url + request.rel_url.raw_path,
                     data=io.BytesIO(body) if body else None,  # sent in parts: stops nobody else
                     headers=_kept(request.headers, _TO_REPLICA) | _AS_IT_IS,
                     allow_redirects=False,

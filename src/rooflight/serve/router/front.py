@@ -17,7 +17,7 @@ from rooflight.serve.router.fleet import Replicas, ReplicaState
 from rooflight.serve.router.forward import ClientGone, Forwarder
 
 _POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
-_ASKED = ("/v1/models",)
+_ASKED = ("/v1/models", "/v1/models/{id}")
 _OPEN = ("/health", "/ready")
 _MOST_BODY = 16 << 20
 _MOST_HELD = 512 << 20  # bytes of all bodies at once, shared evenly between keys
