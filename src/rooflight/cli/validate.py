@@ -7,7 +7,7 @@ from rooflight.cli.flags import add_choice, add_verbose
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.validate_page import validation_page, validation_report
+from rooflight.cli.validate_page import validation_page, validation_picture, validation_report
 from rooflight.measure.published.replay import REPLAYED, ask_rows
 from rooflight.measure.published.rows import read_rows
 from rooflight.measure.published.serving_replay import KIND as SERVE
@@ -50,6 +50,9 @@ def configure(parser: Parser) -> None:
         help="group rows by chip (default), source, family, blocks or engine",
     )
     parser.add_argument("--html", metavar="FILE.html", help="write the whole report, with plots")
+    parser.add_argument(
+        "--svg", metavar="FILE.svg", help="write the plot of the first kind of rows"
+    )
     add_verbose(parser, help="also list every row, its interval and what was assumed")
     parser.set_examples("rooflight validate --by source", "rooflight validate --html accuracy.html")
 
@@ -59,6 +62,8 @@ def run(args: Namespace) -> int:
     found = _found(args.rows, args.silicon)
     if args.html:
         write_file(args.html, validation_report(found, rows=file), flag="--html")
+    if args.svg:
+        write_file(args.svg, validation_picture(found), flag="--svg")
     if args.json:
         print_json("validate", _document(found, args.by))
         return 0

@@ -12,6 +12,7 @@ from rooflight.measure.published.validation import (
     accuracy,
 )
 from rooflight.ui.html.page import Grid, Section, bullets, figure, grid, page, paragraph
+from rooflight.ui.html.style import as_file
 from rooflight.ui.svg.accuracy import AccuracyPlot, Dot, accuracy_svg
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds
@@ -131,6 +132,17 @@ def validation_report(found: Validation, *, rows: str | None) -> str:
         lead=[paragraph(line) for line in answer],
         sections=sections,
     )
+
+
+def validation_picture(found: Validation) -> str:
+    """The first kind of rows as a file: what was said beside what the data sheet alone says."""
+    kind = _kinds(found)[0]
+    replays = found.of(kind)
+    sheet = [Dot(r.measured_s, r.roof_s, "data sheet alone", "") for r in replays]
+    said = [Dot(r.measured_s, r.predicted_s, f"forecast, {r.blocks}", "") for r in replays]
+    title = f"Seconds of {_TITLES.get(kind, kind)}, predicted against measured"
+    plot = AccuracyPlot(title, (*sorted(said, key=lambda dot: dot.series), *sheet))
+    return as_file(accuracy_svg(plot, size=360))
 
 
 def _section(kind: str, replays: tuple[Replay, ...]) -> Section:
