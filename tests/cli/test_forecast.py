@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from rooflight.units import format_seconds
+
 from .command import run
 
 WHERE = "llama3-70b --on h100:8x16"
+BRIEF = ["step", "memory", "bound by", "rests on", "best", "because"]
 
 
 def test_a_launch_script_is_forecast_as_the_plan_that_it_came_from(tmp_path: Path) -> None:
@@ -43,3 +46,22 @@ def test_a_batch_is_rounded_by_two_percent_or_not_at_all() -> None:
     assert near["forecast"] is not None
     far = run(f"forecast {WHERE} --layout tp=8 --batch 110000 --seq 8192".split())
     assert far.code == 2 and "use 106496 or 114688 tokens" in far.err
+
+
+def test_a_brief_forecast_has_the_numbers_of_the_document_in_six_lines() -> None:
+    asked = f"forecast {WHERE} --layout tp=8 --batch 1Mi --seq 8192"
+    lines = run(f"{asked} --brief".split()).out.splitlines()
+    document = json.loads(run(f"{asked} --json".split()).out)
+    assert [line[:10].strip() for line in lines] == BRIEF
+    told = dict(zip(BRIEF, (line[10:] for line in lines), strict=True))
+    assert told["step"].startswith(
+        f"{format_seconds(document['forecast']['step_s'])}, 80 % between"
+    )
+    assert told["best"].endswith(f"takes {format_seconds(document['best']['step_s'])}")
+    assert told["because"] == document["because"]
+
+
+def test_a_brief_roofline_has_no_interval() -> None:
+    asked = f"forecast {WHERE} --layout tp=8 --batch 1Mi --seq 8192 --brief --rank roofline"
+    step, *_ = run(asked.split()).out.splitlines()
+    assert "at the roofline" in step and "80 %" not in step

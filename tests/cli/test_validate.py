@@ -1,11 +1,14 @@
 """The verbs validate and calibrate: tables, JSON, pages and files."""
 
 import json
+import os
 from pathlib import Path
 
 from rooflight.measure.published.rows import shipped_rows
 
 from .command import run
+
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "accuracy.svg"
 
 
 def _rows_of(chip: str, folder: Path) -> Path:
@@ -30,6 +33,13 @@ def test_json_has_every_row_and_every_group(tmp_path: Path) -> None:
     assert len(document["replays"]) == 4 and len(document["refusals"]) == 1
     assert document["chip"]["train"][0]["group"] == "tpu_v4 dense"
     assert all(r["is_calibrated"] and r["assumed"] is not None for r in document["replays"])
+
+
+def test_the_picture_of_the_readme_is_the_one_that_the_command_draws(tmp_path: Path) -> None:
+    drawn = PICTURE if os.environ.get("ROOFLIGHT_UPDATE_GOLDEN") else tmp_path / "accuracy.svg"
+    assert run(["validate", "--svg", str(drawn)]).code == 0
+    assert drawn.read_text() == PICTURE.read_text()
+    assert drawn.stat().st_size < 25_000
 
 
 def test_a_report_has_a_plot_and_the_tables(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class Visit:
     def fill(self, name: str, value: str) -> "Visit":
         """Changes one field of the question and waits for the answer."""
         box = self.page.locator(f"#f-{name}")
+        box.evaluate("box => box.closest('details')?.setAttribute('open', '')")
         is_choice = box.evaluate("box => box.tagName") == "SELECT"
         with self.page.expect_response(lambda r: "/part/" in r.url):
             box.select_option(value) if is_choice else box.fill(value)

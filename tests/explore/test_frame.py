@@ -301,3 +301,34 @@ def test_a_fuzzer_finds_nothing_in_five_thousand_requests(
     server: ExploreServer, tmp_path: Path
 ) -> None:
     assert fuzz(server, tmp_path, "--phases", "coverage,fuzzing", "-n", "150") > 5000
+
+
+@pytest.mark.parametrize("width", [1440, 1024])
+@pytest.mark.parametrize("name", ["roofline", "shard", "collectives", "chip", "train", "serve"])
+def test_the_first_screen_has_the_answer_its_facts_and_the_picture(
+    visit: OpenVisit, name: str, width: int
+) -> None:
+    page = visit(f"/{name}", width=width).page
+    assert 1 <= page.locator("#answer > .facts dd[data-figure]").count() <= 4
+    picture = page.locator("#answer > figure svg:visible").first.bounding_box()
+    answer = page.locator("#answer > .answer").bounding_box()
+    assert picture and answer and answer["y"] < 200
+    assert picture["y"] < 450 and (picture["y"] + picture["height"] <= 900 or name == "serve")
+    assert page.locator("#answer details[open]").count() == 0
+
+
+_SMALLEST = """() => Math.min(...[...document.querySelectorAll("main *")]
+  .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+  .filter((e) => e.checkVisibility())
+  .map((e) => parseFloat(getComputedStyle(e).fontSize)
+    * (e.getScreenCTM && e.ownerSVGElement ? e.ownerSVGElement.getScreenCTM().a : 1)))"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_phone_the_answer_is_first_and_its_words_can_be_read(
+    visit: OpenVisit, name: str
+) -> None:
+    page = visit(f"/{name}", width=390).page
+    answer, form = (page.locator(s).bounding_box() for s in ("#answer", "form.question"))
+    assert answer and form and answer["y"] < form["y"]
+    assert page.evaluate(_SMALLEST) >= 10.99

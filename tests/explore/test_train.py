@@ -2,6 +2,7 @@
 
 import json
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
@@ -111,7 +112,6 @@ def test_a_pipeline_is_drawn() -> None:
         ({"on": "64*v5p:16x20x28"}, "too many to search"),
         ({"on": "v5p:16x16x16", "model": "deepseek-v3"}, "too many to search"),
         ({"batch": "100"}, "no whole sequence"),
-        ({"on": "v5e:1x1", "model": "llama3-70b"}, "fits"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_words(given: dict[str, str], words: str) -> None:
@@ -119,6 +119,23 @@ def test_what_cannot_be_planned_is_refused_in_words(given: dict[str, str], words
         VIEW.answer(VIEW.ask(given, Files()))
     assert getattr(caught.value, "hint", "")
     assert isinstance(caught.value, UsageError) or caught.type.__name__ == "RooflightError"
+
+
+def test_what_does_not_fit_is_an_answer_whose_links_fit(visit: OpenVisit) -> None:
+    """Bars that overflow, and for each kind of change the first that has a plan."""
+    asked = {"model": "llama3-8b", "on": "v5e:2x4", "batch": "512Ki", "recipe": "18"}
+    answer = VIEW.answer(VIEW.ask(asked, Files()))
+    assert "does not fit" in answer.sentences[0] and dict(answer.figures)["fits"] is False
+    (table,) = answer.tables
+    assert {str(link.question) for link in table.links} and len(table.rows) >= 2
+    for link, row in zip(table.links, table.rows, strict=True):
+        fixed = VIEW.answer(VIEW.ask(dict(link.question), Files()))
+        assert dict(fixed.figures)["fits"] and fixed.facts[0].value == row[3]
+    (held,) = (f for f in answer.facts if f.key == "over_bytes")
+    assert isinstance(held.value, int) and held.value > 0
+    there = visit(f"/train?{urlencode(asked)}")
+    there.page.locator("table[data-table=fixes] a").first.click()
+    assert there.settle().facts()["step_s"] == format_seconds(cast(float, table.rows[0][3]))
 
 
 def test_a_length_is_read_as_the_command_reads_it() -> None:

@@ -48,6 +48,7 @@ def configure(parser: Parser) -> None:
         help="tp=8@node,pp=16,vp=8,dp=128; remat=, microbatches= and schedule= too; the rest is"
         " chosen",
     )
+    parser.add_argument("--brief", action="store_true", help="the answer in six lines, no table")
     parser.set_examples(
         "rooflight forecast llama3-70b --on h100:8x64 --layout tp=8@node,pp=4,vp=5,dp=16"
         " --batch 4Mi --seq 8192",
@@ -71,7 +72,7 @@ def run(args: Namespace) -> int:
         }
         print_json("forecast", document)
     else:
-        show(_text(asked, question, found))
+        show(_brief(mine, found) if args.brief and mine else _text(asked, question, found))
         suggest(
             f"rooflight plan train {shlex.quote(args.model or model.name)}"
             f" --on {shlex.quote(args.on)} --batch {question.batch * question.seq}"
@@ -123,6 +124,26 @@ def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
 
 def _lost(losses: Sequence[Loss]) -> tuple[Decision, ...]:
     return tuple(Decision("not read", x.what, x.because) for x in losses if x.is_material)
+
+
+def _brief(mine: Candidate, found: WhyNot) -> str:
+    """Time, memory, what binds, what the forecast rests on, the planner's best, what to change."""
+    said, held, best = mine.forecast, mine.memory, found.best
+    fits = "fits" if held.fits else "does not fit"
+    interval = f", 80 % between {format_seconds(said.low_s)} and {format_seconds(said.high_s)}"
+    basis = f"{said.basis.text}, median held-out error {said.basis.calibration.median_error:.1%}"
+    if mine.rank == "roofline":
+        interval, basis = " at the roofline", "the catalog: no overheads, all hidden that can be"
+    lines = {
+        "step": f"{format_seconds(mine.step_s)}{interval}; MFU {mine.mfu:.1%}",
+        "memory": f"{format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')} per"
+        f" chip, {fits}",
+        "bound by": mine.binds,
+        "rests on": basis,
+        "best": f"{degrees_text(best)} takes {format_seconds(best.step_s)}",
+        "because": found.because,
+    }
+    return "\n".join(f"{name:<10}{words}" for name, words in lines.items())
 
 
 def _text(asked: PlanCommand, question: Question, found: WhyNot) -> str:

@@ -29,6 +29,7 @@ from rooflight.measure.published.validation import (
     validate_rows,
 )
 from rooflight.ui.html.page import Grid, Section, bullets, figure, grid, page, paragraph
+from rooflight.ui.html.style import as_file
 from rooflight.ui.svg.accuracy import AccuracyPlot, Dot, accuracy_svg
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds
@@ -61,6 +62,9 @@ def configure(parser: Parser) -> None:
         help="group rows by chip (default), source, family, blocks or engine",
     )
     parser.add_argument("--html", metavar="FILE.html", help="write the whole report, with plots")
+    parser.add_argument(
+        "--svg", metavar="FILE.svg", help="write the plot of the first kind of rows"
+    )
     add_verbose(parser, help="also list every row, its interval and what was assumed")
     parser.set_examples("rooflight validate --by source", "rooflight validate --html accuracy.html")
 
@@ -72,6 +76,8 @@ def run(args: Namespace) -> int:
     found = joined_validations(given) if given else shipped_validation()
     if args.html:
         write_file(args.html, validation_report(found, rows=file), flag="--html")
+    if args.svg:
+        write_file(args.svg, validation_picture(found), flag="--svg")
     if args.json:
         print_json("validate", _document(found, args.by))
         return 0
@@ -197,6 +203,17 @@ def _rows(found: Validation) -> str:
     ]
     header = ("row", "measured", "predicted", "error", "inside", "assumed")
     return "rows, the worst first\n" + table(header, rows, align="lrrrll")
+
+
+def validation_picture(found: Validation) -> str:
+    """The first kind of rows as a file: what was said beside what the data sheet alone says."""
+    kind = _kinds(found)[0]
+    replays = found.of(kind)
+    sheet = [Dot(r.measured_s, r.roof_s, "data sheet alone", "") for r in replays]
+    said = [Dot(r.measured_s, r.predicted_s, f"forecast, {r.blocks}", "") for r in replays]
+    title = f"Seconds of {_TITLES.get(kind, kind)}, predicted against measured"
+    plot = AccuracyPlot(title, (*sorted(said, key=lambda dot: dot.series), *sheet))
+    return as_file(accuracy_svg(plot, size=360))
 
 
 def validation_report(found: Validation, *, rows: str | None) -> str:

@@ -80,7 +80,7 @@ def _candidates(question: Question, found: Search, compiled: Sequence[str]) -> T
     is_forecast = question.rank == "forecast"
     columns = (
         Column("rank", ""),
-        Column("layout", "layout"),
+        Column("layout", "layout", is_wide=True),
         Column("microbatches", "microbatches"),
         Column("step_s", "step", show_seconds),
         Column("mfu", "MFU", show_share),
@@ -260,17 +260,14 @@ def facts_of(asked: Question, best: Candidate) -> tuple[Fact, ...]:
     held, said = best.memory, best.forecast
     expected = "the roofline bound"
     if best.rank == "forecast":
-        expected = (
-            f"forecast by {said.basis.text}, 80 % between {format_seconds(said.low_s)} and"
-            f" {format_seconds(said.high_s)}"
-        )
+        expected = f"80 % between {format_seconds(said.low_s)} and {format_seconds(said.high_s)}"
     rate = asked.batch * asked.seq / best.step_s
     used = f"{held.total_bytes / held.hbm_bytes:.0%} of {format_si(held.hbm_bytes, 'B')}"
     return (
         Fact("step_s", "step", best.step_s, show_seconds, expected),
-        Fact("tokens_per_s", "throughput", rate, lambda r: f"{r:,.0f} tokens/s", "all chips"),
-        Fact("mfu", "MFU", best.mfu, show_share, "model FLOPs, causal attention"),
+        Fact("mfu", "MFU", best.mfu, show_share, f"bound by {best.binds}"),
         Fact("hbm_bytes", "HBM per chip", held.total_bytes, show_bytes, used),
+        Fact("tokens_per_s", "tokens/s", rate, lambda r: f"{r:,.0f}", "all chips"),
         Fact("tokens", "batch", asked.batch * asked.seq, show_count, "tokens per step"),
     )
 

@@ -4,15 +4,20 @@ The server renders both, so the first view needs no script; with one, only the a
 again. No style and no script stands in the markup, because the policy of the page forbids them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from urllib.parse import urlencode
 
 from rooflight.errors import RooflightError
 from rooflight.ui.answer import Answer, Fact, Film, Picture, Table, ViewLink
 from rooflight.ui.browser.view import Field, View
-from rooflight.ui.html.page import scrolling
+from rooflight.ui.html.page import breaking, scrolling
 from rooflight.units import parse_count
+
+_FACTS = 4  # above the main picture; the others are behind it
+_FIELDS = 6  # of a form that are seen at once
 
 
 def document(title: str, body: Sequence[str]) -> str:
@@ -80,7 +85,8 @@ def view_page(
     slots = ["answer", *(["more"] if view.more else [])]
     main = [
         f'<main data-view="{view.name}">',
-        f'<div class="head"><h1>{escape(view.title)}</h1><p>{escape(view.about)}</p></div>',
+        f'<div class="head"><h1>{escape(view.title)}</h1><p>{escape(view.about)}</p>'
+        '<a class="ask" href="#question">Change the question</a></div>',
         '<div class="columns">',
         form(view, values),
         '<div class="answers">',
@@ -123,24 +129,43 @@ def _keys() -> str:
 
 
 def answer_markup(view: View, answer: Answer, query: str, *, part: str = "answer") -> str:
-    """One part of an answer: sentences, facts, pictures, tables, exports."""
-    head = [
-        f'<p class="{"answer" if i == 0 else "note"}">{escape(words)}</p>'
-        for i, words in enumerate(answer.sentences)
+    """One part of an answer: the headline, facts, the main picture; then what it rests on.
+
+    With a picture, tables and notes are behind their captions, unless a table is said to be first.
+    """
+    shown = [
+        *(_film(view, film, query, part) for film in answer.films),
+        *(_picture(view, picture, query, part) for picture in answer.pictures),
+    ]
+    said = [f'<p class="note">{escape(words)}</p>' for words in answer.sentences[1:]]
+    notes = [f'<p class="note">{escape(words)}</p>' for words in answer.notes if words]
+    first = [_table(view, t, query, part) for t in answer.tables if t.is_first]
+    rest = [
+        _table(view, replace(t, is_folded=t.is_folded or bool(shown)), query, part)
+        for t in answer.tables
+        if not t.is_first
     ]
     return "\n".join(
         [
-            *head,
-            *_facts(answer.facts),
-            *(_table(view, table, query, part) for table in answer.tables if table.is_first),
-            *(f'<p class="note">{escape(words)}</p>' for words in answer.notes if words),
-            *(_film(view, film, query, part) for film in answer.films),
-            *(_picture(view, picture, query, part) for picture in answer.pictures),
-            *(_table(view, table, query, part) for table in answer.tables if not table.is_first),
+            *(f'<p class="answer">{escape(words)}</p>' for words in answer.sentences[:1]),
+            *_facts(answer.facts[:_FACTS]),
+            *([] if shown else said),
+            *first,
+            *shown[:1],
+            *(said if shown else []),
+            *(_details("Why, and what it rests on", [*_facts(answer.facts[_FACTS:]), *notes])),
+            *shown[1:],
+            *rest,
             *_links(answer.links),
             *_exports(view, answer, query, part),
         ]
     )
+
+
+def _details(summary: str, body: Sequence[str]) -> list[str]:
+    """What only some want to see."""
+    inside = "".join(body)
+    return [f"<details><summary>{escape(summary)}</summary>{inside}</details>"] if body else []
 
 
 def error_markup(error: RooflightError) -> str:
@@ -164,6 +189,8 @@ def _facts(facts: Sequence[Fact]) -> list[str]:
 def _picture(view: View, picture: Picture, query: str, part: str) -> str:
     svg = picture.svg.replace("</title>", f"</title>\n<desc>{escape(picture.caption)}</desc>", 1)
     wide = f' data-least="{picture.least}"' if picture.least else ""
+    size = re.search(r'width="([0-9.]+)" height="([0-9.]+)"', svg)
+    wide += " data-tall" if size and float(size[2]) > 0.9 * float(size[1]) else ""
     return (
         f'<figure data-picture="{picture.key}"{wide}>{scrolling(picture.caption, svg)}'
         f"<figcaption>{escape(picture.caption)}</figcaption>"
@@ -223,7 +250,7 @@ def _table(view: View, table: Table, query: str, part: str) -> str:
     )
     body = scrolling(table.caption, markup) + save
     if table.is_folded:
-        return f"<details><summary>{escape(table.caption)}</summary>{body}</details>"
+        return _details(table.caption, [body])[0]
     return f'<div class="table">{body}</div>'
 
 
@@ -236,7 +263,7 @@ def _row(table: Table, index: int) -> str:
     if table.links:
         name = f'<a href="{escape(table.links[index].url)}">{name}</a>'
     first = f'<th scope="row"{_side(table, 0)}>{name}</th>'
-    rest = "".join(f"<td{_side(table, i)}>{escape(c)}</td>" for i, c in enumerate(cells) if i)
+    rest = "".join(f"<td{_side(table, i)}>{breaking(c)}</td>" for i, c in enumerate(cells) if i)
     return f"<tr{marked}>{first}{rest}</tr>"
 
 
@@ -274,12 +301,19 @@ def _api(view: View, part: str) -> str:
 
 def form(view: View, values: Mapping[str, str]) -> str:
     """The question as it stands; it is sent as a plain form where there is no script."""
-    controls = "".join(
-        _control(field, values.get(field.name, field.default)) for field in view.fields
-    )
+    given = {f.name: values.get(f.name, f.default) for f in view.fields}
+    counting = [i for i, f in enumerate(view.fields) if not f.when or given[f.when[0]] in f.when]
+    cut = counting[_FIELDS] if len(counting) > _FIELDS else len(view.fields)
+    controls = [_control(f, given[f.name]) for f in view.fields]
+    first, rest = "".join(controls[:cut]), "".join(controls[cut:])
+    is_open = any(given[f.name] != f.default for f in view.fields[cut:])
+    if rest:
+        opened = " open" if is_open else ""
+        rest = f"<details{opened}><summary>More settings</summary>{rest}</details>"
     return (
-        f'<form class="question" method="get" action="/{view.name}" aria-label="The question">'
-        f'{controls}<div class="send"><button type="submit">Ask</button>'
+        f'<form id="question" class="question" method="get" action="/{view.name}"'
+        ' aria-label="The question">'
+        f'{first}{rest}<div class="send"><button type="submit">Ask</button>'
         f'<a href="/{view.name}">Start over</a>'
         '<button type="button" data-keys aria-label="Keys of this page">?</button></div></form>'
     )

@@ -135,7 +135,6 @@ def answer(question: ViewQuery) -> Answer:
                 _COLUMNS,
                 tuple(_row(p, asked.price) for p in best),
                 marked=len(best) - 1 if kept is None else kept,
-                is_first=True,
             ),
             *_split_tables(curve, parts),
         ),
@@ -218,8 +217,8 @@ def _facts(point: Point, curve: Curve, price: float | None) -> tuple[Fact, ...]:
             lambda v: format_si(v, "tokens/s"),
         ),
         Fact("dollars_per_million", "a million tokens", dollars, show_dollars, "output tokens"),
-        Fact("first_token_s", "first token", curve.first_token_s, show_seconds, "of one prompt"),
         Fact("binds", "binds", point.binds, None, "the part that takes longest"),
+        Fact("first_token_s", "first token", curve.first_token_s, show_seconds, "of one prompt"),
     )
 
 

@@ -3,7 +3,7 @@
 The ranked table is what a moving slider waits for; `train_more` has what takes longer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
@@ -11,17 +11,32 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.memory.job import RECIPES
+from rooflight.plan.training.questions.what_if import changed
 from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidate, Question
 from rooflight.plan.training.search.plan import (
     plan_training,
     rounded_batch,
     train_question,
 )
-from rooflight.plan.training.search.run import Search
+from rooflight.plan.training.search.run import Search, search_training
+from rooflight.plan.training.search.slices import largest_slice, slices_up_to
 from rooflight.plan.training.time.stage_time import OVERLAPS
-from rooflight.ui.answer import Answer, joined
+from rooflight.ui.answer import (
+    Answer,
+    Column,
+    Fact,
+    Picture,
+    Table,
+    ViewLink,
+    joined,
+    show_bytes,
+    show_count,
+    show_seconds,
+)
 from rooflight.ui.answers.training import facts_of, memory_answer, plan_answer
+from rooflight.ui.browser.plan_pictures import memory_stacks
 from rooflight.ui.browser.view import Field, ViewQuery
+from rooflight.ui.svg.memory import memory_svg
 from rooflight.units import format_count
 
 SHOWN = 8  # layouts, as on the command line
@@ -94,6 +109,10 @@ class PlannedTraining:
     def best(self) -> Candidate:
         return self.found.candidates[0]
 
+    @property
+    def fits(self) -> bool:
+        return bool(self.found.candidates)
+
 
 def ask(question: ViewQuery, *, count: int = SHOWN) -> PlannedTraining:
     """Plans; a batch of broken sequences becomes the nearest one that suits the slice."""
@@ -124,25 +143,141 @@ def ask(question: ViewQuery, *, count: int = SHOWN) -> PlannedTraining:
     )
     is_moved = asked.batch * seq != tokens
     asked = replace(asked, batch=rounded_batch(asked, tokens)) if is_moved else asked
-    return PlannedTraining(model, asked, is_moved, plan_training(asked, count=count))
+    found = search_training(asked, count=count, watch=question.watch)
+    if not found.num_priced:
+        plan_training(asked, count=1)  # says which dims do not divide
+    return PlannedTraining(model, asked, is_moved, found)
 
 
 def answer(question: ViewQuery) -> Answer:
-    """The ranked layouts, and what a chip of them holds."""
+    """The ranked layouts, and what a chip of them holds; where none fits, what would."""
     planned = ask(question)
     found, asked = planned.found, planned.asked
+    if not planned.fits:
+        return _unfit(question, planned)
     whole = joined((plan_answer(planned.model.title, asked, found), memory_answer(found)))
     return replace(
         whole,
         sentences=(*whole.sentences, *_moved(question, planned)),
+        tables=tuple(replace(table, is_first=False) for table in whole.tables),
         facts=facts_of(asked, planned.best),
         figures=(
+            ("fits", True),
             ("batch", asked.batch),
             ("num_priced", found.num_priced),
             ("num_too_large", found.num_too_large),
         ),
         command=command(question),
     )
+
+
+# What does not fit: how far it is over, and the nearest questions that have an answer.
+
+_LARGER = (
+    1.1,
+    1.25,
+    1.5,
+    2.0,
+    2.5,
+    3.0,
+    4.0,
+    5.0,
+    6.0,
+    8.0,
+    16.0,
+    64.0,
+)  # HBM, as a multiple of the chip's
+_TRIES = 8  # of each kind of change
+_FIXES = (
+    Column("change", "change"),
+    Column("num_chips", "chips", show_count),
+    Column("tokens", "tokens per step", show_count),
+    Column("step_s", "step", show_seconds),
+    Column("tokens_per_chip_s", "tokens/s per chip", show_count),
+    Column("hbm_bytes", "HBM", show_bytes),
+)
+
+
+def _unfit(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    """How far the nearest layouts are over, and the changes that make room, with their cost."""
+    asked = planned.asked
+    factor, near = _nearest(asked)
+    fixes = [fix for changes in _changes(planned) if (fix := _first_fit(question, changes))]
+    title = f"{planned.model.title} on {asked.on}, {format_count(asked.batch * asked.seq)} tokens"
+    if not near:
+        return Answer((f"{title} per step: does not fit, by far",), command=command(question))
+    held = near[0].memory
+    hbm_bytes = round(held.hbm_bytes / factor)
+    over = f"{show_bytes(held.total_bytes)} of {show_bytes(hbm_bytes)} per chip"
+    stacks = replace(memory_stacks(near), capacity_bytes=hbm_bytes)
+    rows = tuple(
+        (
+            *(link.words, p.asked.on.num_chips, p.asked.batch * p.asked.seq, p.best.step_s),
+            p.asked.batch * p.asked.seq / p.best.step_s / p.asked.on.num_chips,
+            p.best.memory.total_bytes,
+        )
+        for link, p in fixes
+    )
+    caption = "What makes it fit, the least of each kind that was tried; follow one to its plan"
+    table = Table("fixes", caption, _FIXES, rows, is_first=True, links=tuple(f[0] for f in fixes))
+    return Answer(
+        sentences=(
+            f"{title} per step: does not fit; the nearest layout holds {over}",
+            f"{format_count(planned.found.num_priced)} layouts divide, and none fits even when"
+            " every layer is recomputed.",
+            *_moved(question, planned),
+        ),
+        facts=(
+            Fact("over_bytes", "over the HBM by", held.total_bytes - hbm_bytes, show_bytes, over),
+            *(Fact(f"fix_{i}", "fits with", row[0]) for i, row in enumerate(rows)),
+        ),
+        tables=(table,) if rows else (),
+        pictures=(
+            Picture(
+                "memory",
+                memory_svg(stacks),
+                f"What a chip would hold, were its HBM {factor:g} times as large; the dashed line"
+                " is what it has.",
+            ),
+        ),
+        figures=(("fits", False), ("batch", asked.batch)),
+        command=command(question),
+    )
+
+
+def _nearest(asked: Question) -> tuple[float, tuple[Candidate, ...]]:
+    """The least multiple of the HBM with which a layout fits, and the leanest of the fastest."""
+    for factor in _LARGER:
+        found = search_training(changed(asked, {"hbm": factor}), count=SHOWN).candidates
+        if found:
+            return factor, tuple(sorted(found, key=lambda c: c.memory.total_bytes))[:3]
+    return 1.0, ()
+
+
+def _changes(planned: PlannedTraining) -> Iterator[list[tuple[str, str, str]]]:
+    """Lists of a field, its new value and words for it, the smallest change first."""
+    asked = planned.asked
+    larger = slices_up_to(largest_slice(asked.on.chip))
+    more = [str(on) for on in larger if on.num_chips > asked.on.num_chips]
+    yield [("on", on, f"{on}") for on in more[:_TRIES]]
+    halves = [asked.batch >> n for n in range(1, _TRIES) if asked.batch >> n]
+    yield [("batch", f"{n * asked.seq}", f"{n * asked.seq:,} tokens per step") for n in halves]
+    if asked.recipe.name != "10":
+        yield [("recipe", "10", "10 bytes per parameter")]
+
+
+def _first_fit(
+    question: ViewQuery, changes: Sequence[tuple[str, str, str]]
+) -> tuple[ViewLink, PlannedTraining] | None:
+    for name, value, words in changes:
+        values = tuple((n, value if n == name else v) for n, v in question.values)
+        try:
+            planned = ask(replace(question, values=values), count=1)
+        except UsageError:  # more chips than are searched here, or nothing divides
+            continue
+        if planned.fits:
+            return ViewLink(words, "train", values), planned
+    return None
 
 
 def _moved(question: ViewQuery, planned: PlannedTraining) -> Iterator[str]:

@@ -33,6 +33,8 @@ _MOST_DRAWN = 64  # devices of a pipeline
 def more(question: ViewQuery) -> Answer:
     """The look that was chosen, the pipeline if there is one, and the layout that was asked for."""
     planned = ask(question, count=1)
+    if not planned.fits:
+        return Answer(("Nothing fits, so there is no more to show.",), command=command(question))
     parts = [
         _LOOKS[question.text("look")](question, planned),
         *pipeline_answer(planned.asked, planned.best),

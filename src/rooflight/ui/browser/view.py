@@ -19,6 +19,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.ui.answer import Answer
 from rooflight.units import parse_count, parse_length, parse_seconds
 
+Watch = Callable[[int, int, int], None]
 Kind = Literal["choice", "count", "length", "number", "time", "text", "switch"]
 _LONGEST = 400  # characters of a value
 _MOST_SHOWN = 100  # of them in a sentence
@@ -119,6 +120,7 @@ class ViewQuery:
 
     values: tuple[tuple[str, str], ...]
     files: Files
+    watch: Watch | None = None  # told how far an answer is: done, of how many, what was counted
 
     def text(self, name: str) -> str:
         return dict(self.values)[name]

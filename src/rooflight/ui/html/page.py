@@ -115,7 +115,12 @@ def grid(table: Grid, *, links: Sequence[Link] = ()) -> str:
 def _row(cells: Sequence[str], align: str) -> str:
     first = f'<th scope="row"{_side(align[0])}>{escape(cells[0])}</th>'
     rest = zip(cells[1:], align[1:], strict=True)
-    return first + "".join(f"<td{_side(a)}>{escape(cell)}</td>" for cell, a in rest)
+    return first + "".join(f"<td{_side(a)}>{breaking(cell)}</td>" for cell, a in rest)
+
+
+def breaking(words: str) -> str:
+    """Escaped; a list without blanks, such as the degrees of a layout, may break at its commas."""
+    return escape(words) if " " in words else escape(words).replace(",", ",<wbr>")
 
 
 def _side(align: str) -> str:

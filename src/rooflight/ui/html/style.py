@@ -44,3 +44,10 @@ def dark_picture_rules() -> str:
 
 _DARK = "@media screen and (prefers-color-scheme: dark) {\n" + dark_picture_rules() + "\n}"
 STYLE = "\n".join([_PAGE.strip(), picture_rules(), _DARK])
+
+
+def as_file(picture: str) -> str:
+    """An SVG that follows the reader's light or dark setting where no page says its colours."""
+    colours = _PAGE.partition("* {")[0]
+    style = f"<style>\n{colours}{picture_rules()}\n{_DARK}\n</style>"
+    return picture.replace("</title>\n", f"</title>\n{style}\n", 1)

@@ -1,18 +1,19 @@
 """Predicted against measured seconds as a picture, both axes logarithmic: one dot for each row.
 
 In: an `AccuracyPlot`. Out: SVG. The diagonal is a perfect answer, the band 10 % either way; each
-dot says its row and error where a pointer rests on it.
+dot says its row and error where a pointer rests on it. Dots without words are one path a series.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from rooflight.ui.svg import marks as svg
 from rooflight.ui.svg.marks import LogAxis
 from rooflight.units import format_seconds
 
-_LEFT, _TOP, _BOTTOM, _RIGHT = 84.0, 56.0, 60.0, 150.0
+_LEFT, _TOP, _BOTTOM, _RIGHT = 84.0, 56.0, 60.0, 230.0
 _SIDE = 5.0
 _BAND = 1.1
 
@@ -45,20 +46,23 @@ def accuracy_svg(plot: AccuracyPlot, *, size: int = 520) -> str:
     width, height = _LEFT + size + _RIGHT, _TOP + size + _BOTTOM
     body = [svg.text(24, 32, plot.title, size=17, weight="bold"), *_grid(axis, size)]
     colours = dict(zip(plot.series, svg.PALETTE, strict=False))
-    for dot in plot.dots:
-        x, y = _place(axis, size, dot.measured_s, dot.predicted_s)
-        body.append(
-            svg.rect(
-                x - _SIDE / 2,
-                y - _SIDE / 2,
-                _SIDE,
-                _SIDE,
-                fill=colours[dot.series],
-                tooltip=dot.words,
-            )
-        )
-    body += _legend(colours, size)
+    for name, colour in colours.items():
+        body += _dots(axis, size, [dot for dot in plot.dots if dot.series == name], colour)
+    body += _legend(plot, colours, size)
     return svg.document(width, height, title=plot.title, body=body)
+
+
+def _dots(axis: LogAxis, size: int, dots: Sequence[Dot], colour: str) -> list[str]:
+    places = [(_place(axis, size, dot.measured_s, dot.predicted_s), dot.words) for dot in dots]
+    half = _SIDE / 2
+    boxes = [
+        svg.rect(x - half, y - half, _SIDE, _SIDE, fill=colour, tooltip=words)
+        for (x, y), words in places
+        if words
+    ]
+    path = "".join(f"M{x:.0f} {y:.0f}h0" for (x, y), words in places if not words)
+    look = f'stroke-width="{_SIDE - 1:g}" stroke-linecap="round" stroke-opacity="0.6"'
+    return [*boxes, *([f'<path d="{path}" stroke="{colour}" {look}/>'] if path else [])]
 
 
 def _axis(plot: AccuracyPlot) -> LogAxis:
@@ -91,10 +95,13 @@ def _grid(axis: LogAxis, size: int) -> list[str]:
     return body
 
 
-def _legend(colours: Mapping[str, str], size: int) -> list[str]:
+def _legend(plot: AccuracyPlot, colours: Mapping[str, str], size: int) -> list[str]:
     body: list[str] = []
     for row, (name, colour) in enumerate(colours.items()):
-        y = _TOP + 12 + 20 * row
+        errors = [abs(d.predicted_s / d.measured_s - 1) for d in plot.dots if d.series == name]
+        y = _TOP + 12 + 44 * row
         body.append(svg.rect(_LEFT + size + 16, y - 8, 10, 10, fill=colour))
-        body.append(svg.text(_LEFT + size + 32, y + 1, name))
+        body.append(svg.text(_LEFT + size + 32, y + 1, name, weight="bold"))
+        words = f"{len(errors)} rows, median error {median(errors):.1%}"
+        body.append(svg.text(_LEFT + size + 32, y + 18, words))
     return body

@@ -140,10 +140,10 @@ def _slices(panel: _ScalingPanel, marks: Sequence[Mark]) -> list[str]:
                 x, panel.frame.foot + 18, format_count(mark.num_chips), anchor="middle", size=12
             )
         )
-        half = svg.text_width(mark.label, 10) / 2
+        half = svg.text_width(mark.label, 11) / 2
         if x - half >= free:
             label = svg.text(
-                x, panel.frame.foot + 34, mark.label, anchor="middle", size=10, fill=svg.MUTED
+                x, panel.frame.foot + 34, mark.label, anchor="middle", size=11, fill=svg.MUTED
             )
             parts.append(label)
             free = x + half + 6
