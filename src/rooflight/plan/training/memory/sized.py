@@ -1,6 +1,8 @@
 """Bytes on one chip of everything that pipeline stages are made of, each worked out once.
 
 In: a `Job`. Out: `BlockBytes`. A stage only adds: so many layers of this block, one head.
+
+Bytes that a layout holds in any case, for many points at once: what exceeds the HBM is left out.
 """
 
 import math
