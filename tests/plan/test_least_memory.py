@@ -11,7 +11,7 @@ from rooflight.errors import ShardingError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
-from rooflight.plan.training.memory.sized import LeastMemory
+from rooflight.plan.training.memory.least import LeastMemory
 from rooflight.plan.training.search.cache import every_point
 from rooflight.plan.training.search.candidate import held_by
 from rooflight.plan.training.search.options import allowed_on, options_of

@@ -15,7 +15,7 @@ from rooflight.plan.training.derive.matmuls import matmuls_of
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
-from rooflight.plan.training.time.pipeline import run_pipeline
+from rooflight.plan.training.time.candidate_pipeline import run_pipeline
 
 SHAPE = "v5e:4x4"
 

@@ -3,6 +3,11 @@
 In: a mesh, a layout, sizes. Out: seconds, as chapters 5 and 12 count them: matmuls at the peak,
 collectives by the rule for large groups. Every line comes from `plan.derive_algorithm`.
 Legend: B tokens, D model, F feed-forward, X and Y ways of data and tensor parallelism, N chips.
+
+`Law`: a quantity that goes with powers of some sizes, read off the library's own answers. The book
+treats ways and batches as real numbers; meshes and arrays have whole ones. A quantity is therefore
+asked for at a few sizes that divide, and its powers continue it to any size. Nothing here knows
+what the powers should be, and a quantity that follows none is refused.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What `rooflight plan --why-not` and `--flips` show."""
+"""What `rooflight plan` shows of one layout, and for `--why-not`, `--flips` and `--scaling`."""
 
 from collections.abc import Sequence
 

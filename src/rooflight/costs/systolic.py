@@ -4,6 +4,12 @@ A tile of weights sits in a grid of rows x cols cells. Activations enter at the 
 cycle after row i - 1, and move right; partial sums move down and leave at the bottom. Weights
 shift in from the top, column j one cycle after column j - 1, so a column is ready as the first
 activation reaches it.
+
+A systolic array cycle by cycle, with the values that move: the formula of `systolic`, watched.
+Timing (book ch. 2, app. B): tile t of the weights enters column j from the top at cycle t P + j,
+one row per cycle; row r of the activations reaches cell (i, j) at cycle rows + t P + r + i + j; its
+sum leaves the foot of column j after the last row. P is the period of `systolic_cycles`. k and n
+are padded with zeros.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,8 @@
 
 In: a plan, and what its settings say when they are read. Out: what differs. Behind a switch every
 chip is as near as any other, so of an axis only how much of each tier it takes is compared.
+
+The sizes of a plain decoder, the part of a model that every framework takes as numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -3,6 +3,9 @@
 In: a `specs.Mesh`. Out: a topology name, its options, and where each mesh axis lies, so that a
 child process can build the same devices in the same order. Wraparound is always said: the
 compiler's own default is a mesh without it, even for a whole pod.
+
+GPU targets: what XLA must be told of a GPU that is not there. Memory and collectives of such a
+compile can be used. Times cannot: without a device the compiler tunes no matmul.
 """
 
 import math

@@ -4,6 +4,9 @@ In: a `Plan`, or a `ServedStep` of a fleet. Out: a `Verdict`. Right after partit
 collective matmuls off, collectives must be those of the derivation; at the schedule of the
 compiler's own defaults, memory is the compiler's total; of the finished executable, the time of its
 schedule is composed.
+
+Several plans of one question, verified in fast mode: which pass. A plan passes if its program is
+compiled to a schedule, fits, and has no finding; how long its step takes is not asked.
 """
 
 from collections import Counter

@@ -3,6 +3,11 @@
 A TPU dump hides collectives in fusions (a reduce-scatter is an all-reduce and a slice fused), in
 `async-start` calls, in pairs of `-start` and `-done`, and in asynchronous fusions that repeat the
 collective in the matmul that hides it. Here each is one `Collective`, in the words of the algebra.
+
+Which part of an all-reduce a device keeps: the mesh axes that decide it. Right after partitioning a
+reduce-scatter is an all-reduce and a slice whose start is looked up in a table by the device's id,
+perhaps where the computation of the all-reduce is called from. The start is worked out for every
+device; the axes along which it changes are those over which the result is scattered.
 """
 
 import math

@@ -2,6 +2,9 @@
 
 In: the texts `*-buffer-assignment.txt` and `*-live-range.txt` of a dump. Out: bytes by category
 in each memory, and the largest buffers alive at the peak.
+
+Live bytes along the schedule: how much of a memory is taken at every instruction. Values that share
+a place, such as what a loop hands on, count once.
 """
 
 import re

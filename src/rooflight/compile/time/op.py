@@ -5,6 +5,11 @@ is one (after code generation); of an op without matmuls it is known to be too l
 times where that was measured, so there it counts up to the time that the op's bytes take. Without
 an estimate, matmuls and kernels of known FLOPs are held to the peak of the matrix unit, moves to
 the bandwidth of the memory, and other kernels are unknown.
+
+Work of Pallas kernels that do not say theirs: the attention kernels that ship with jax. A kernel is
+opaque to the compiler: no cycle estimate, and FLOPs only if its author gave a cost estimate. Those
+of splash attention, and the bytes that paged attention reads, follow from its name and its
+operands.
 """
 
 import re

@@ -5,6 +5,8 @@ In: a `CompiledStep` with the compiler's cycle estimates, and the mesh it was co
 with a start and a done runs meanwhile in the lanes of its mesh axes, one after another in each; at
 its done the chip waits for what is left of it, and only that is exposed. Copies between memories
 that have a start and a done run meanwhile too. Nothing here was measured.
+
+What one collective of a compiled step takes on the mesh, by the network model of `costs`.
 """
 
 import math

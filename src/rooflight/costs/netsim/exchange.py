@@ -2,6 +2,10 @@
 
 Units: two halves of the chunk each chip has for each other, bits 2 * (origin * chips + target)
 and one above; the halves of an antipodal chunk go round the ring in opposite ways.
+
+The messages of a permute: every chip streams its bytes to the next chip of its group. The last chip
+sends to the first: one hop round a ring, the long way back along a line. Bytes stream in packets,
+each forwarded on its own. Units: bit `origin` of packet number `piece`.
 """
 
 import math

@@ -1,6 +1,10 @@
 """`Torus`: chips as integers, directed links as integers, and who is whose neighbour.
 
 In: a `Slice`. Chips are numbered row by row, the last axis fastest.
+
+`LinkSchedule`: the messages of a collective, each over one link, with what it must wait for. A
+message takes its link for `bytes / rate` and is there `hop_s` later (store and forward). It carries
+a set of payload units of one piece of the array, as the bits of an integer.
 """
 
 import math

@@ -2,6 +2,10 @@
 
 Runs in a child (`child.measure`). Each is done once and then several times in a row within one
 program, and the difference is taken: starting a program is not part of an operation.
+
+Seconds of a jitted function on this machine. A machine that does other things only ever adds to a
+time, so the fastest of several rounds is the function's own; what is compared is run in turn, so
+that a slow minute meets all alike.
 """
 
 import time

@@ -1,6 +1,10 @@
 """Calibrations from rows: every place's constants, with their error on held-out rows.
 
 In: asked rows and a date. Out: `Calibration` records, and the text of one file per chip.
+
+Calibrations from serving rows: as those of training, with wider bars where nobody measured. One
+that stands for every chip of an engine, or for every engine, answers where no row was: its interval
+is what its own values, not those of each chip, are off by.
 """
 
 import json

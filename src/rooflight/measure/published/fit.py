@@ -4,6 +4,10 @@ In: a `PricedTable`, measured seconds, where to start from and how far to trust 
 Minimises Huber's loss of log(predicted / measured) plus ((x - prior) / trust)^2 over the free
 coordinates of the constants (`Constant.free`), by Levenberg and Marquardt's damped Gauss-Newton
 steps. No randomness: the same rows give the same constants.
+
+`PricedTable`: what a fit asks of rows: their constants, and their seconds under given values.
+Training rows (`forecast.calibrated.PartTable`) and serving rows (`serving_loop.ServingTable`) are
+such tables; fitting, holding out and reporting know no more of them.
 """
 
 from collections.abc import Callable, Mapping

@@ -4,6 +4,10 @@
 
 and models with experts are drawn to the dense ones of the same place. So a chip with three rows
 says what three rows can say, and otherwise follows its family.
+
+Predictions of rows by fits that never saw them, and intervals that hold as often as they claim.
+Rows are held out by configuration (the same run measured twice is never on both sides), by model or
+by source.
 """
 
 import hashlib

@@ -1,6 +1,9 @@
 """Rows replayed: each one asked, its parts listed, its seconds measured; or refused with a reason.
 
 In: `PublishedFile`. Out: `CaseSet`: the cases that have an answer, in a table, and the refusals.
+
+Microbenchmarks as parts: a matmul, a copy, a collective or an attention kernel, alone. They show a
+chip's roofs without any software stack above them, so they have an engine of their own: kernel.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -2,6 +2,17 @@
 
 In: `ServingRow`s. Out: `CaseSet`, as training rows become: what fits, holds out and reports them
 does not know the one from the other.
+
+A question's parts: what one generated token and one prompt cost each part of the hardware. They are
+sums over the terms of the step model; nothing is worked out anew. Everything but the experts that
+are read is linear in the sequences of a step.
+
+Serving rows of a file of measured runs, as rows of the serving CSV are. Rows taken from the CSV are
+put back into its columns; those of TPUs name their own chips, sizes and lengths.
+
+Serving rows of any file, answered by the shipped calibrations; errors of held-out rows. The CSV
+does not ship, so the errors of its held-out rows do, by group: `serving_accuracy.json`, by
+`tests/reconcile/serving_accuracy.py`.
 """
 
 import json

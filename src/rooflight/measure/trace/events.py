@@ -1,6 +1,9 @@
 """Events of a timeline as columns: what, when, how long, and the few stats that were asked for.
 
 In: spans of XEvent messages. Out: `Events`.
+
+Many messages at once: where those of a repeated field are, and their fields as columns. A trace has
+millions of events of a few bytes each; read one by one they would take a minute.
 """
 
 from collections.abc import Iterator, Mapping

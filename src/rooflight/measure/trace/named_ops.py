@@ -2,6 +2,10 @@
 
 In: events with the stats `hlo_op`, `hlo_module` and `program_id`, and the programs of the trace.
 Out: a `Timeline`, and the module of each event. Traces of GPUs and CPUs are such.
+
+The compiled programs inside a trace: what each instruction is, where it comes from, its work.
+Traces of TPUs say all of this beside their events; traces of CPUs and GPUs say only the name of the
+instruction.
 """
 
 import math

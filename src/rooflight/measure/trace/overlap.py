@@ -2,6 +2,17 @@
 
 In: a `Trace`. Out: an `Overlap` for every kind. In flight is from the start of a collective to its
 end; hidden is where anything computes or moves data meanwhile, exposed is the rest.
+
+Whose time it is: every instant of a device belongs to one execution of an op, or is idle. Of ops
+that run at once, the one that computes counts before a collective (which is hidden then), and
+either before the loop or call around them; among equals the one that began last.
+
+What the host does while a device waits. A gap is a part of a step in which nothing runs on a
+device; it is put down to the innermost event of any thread that covers half of it or more.
+
+How long devices wait in a collective for the last one of their group to come to it. The k-th run of
+a collective is the same one on every device; a device that begins it waits until the last device of
+its group has begun it too. Groups with devices of another trace are left out.
 """
 
 import re

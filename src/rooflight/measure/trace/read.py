@@ -1,4 +1,12 @@
-"""From a path to a `Trace`: find the file, map it, read it; whatever is wrong is one sentence."""
+"""From a path to a `Trace`: find the file, map it, read it; whatever is wrong is one sentence.
+
+Devices and threads out of planes: which lines hold ops, what the ops are, where steps begin. On a
+TPU the ops are the events of the line `XLA Ops`, and their metadata says what they are; on a GPU
+they are those of its streams; those of a CPU's devices are spread over the threads of the host
+(`cpu_devices`).
+
+Where steps begin and end.
+"""
 
 import mmap
 import re

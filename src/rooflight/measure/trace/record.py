@@ -1,6 +1,6 @@
 """A trace as devices with their ops, steps and roofs, and a host with its threads.
 
-Records only; `read` makes them, `table`, `overlap` and `host_gaps` read them.
+Records only; `read` makes them, `table` and `overlap` read them.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,9 @@
 """A model's graph: the frame around the layers and one fragment for each different block.
 
 In: a `ModelSpec`. Out: a `Graph`. Everything that is counted anywhere is read off this graph.
+
+`Fragment`: ops being written down, one line each, with their weights read off the line. A fragment
+grows while a graph is built and is not seen outside of it.
 """
 
 from collections.abc import Mapping

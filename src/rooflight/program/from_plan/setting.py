@@ -1,6 +1,11 @@
 """A plan as records: what its program is built from, and what is expected of the compiler.
 
 In: a `Plan`. Out: a `ProgramSetting`: graph, layout, mesh and dtypes, for one microbatch.
+
+How the program of a plan goes through its layers: at once, or as the stages of a pipeline. Without
+a pipeline a round is a microbatch and has all layers. With one it is a lane of a tick, in which
+every device runs one of its stages (`program.pipeline.in_step`): a forward, or the stage again with
+the loss and both gradients, whatever its slot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -9,6 +9,14 @@ A latent is not expanded to heads; W_uk turns the queries to its space and W_uv 
 
     q[B_X,T,N_Y,H] * W_uk[R,N_Y,H] -> q_R[B_X,T,N_Y,R]       scores = q_R . latent + q_rope . k_rope
     found[B_X,T,N_Y,R] * W_uv[R,N_Y,Hv] -> attended_heads[B_X,T,N_Y,Hv]
+
+Attention to a paged cache row by row: each row loops over the blocks that it has, and no more.
+
+    for each row b: for each block p of those that its queries see:
+        state = merge of the state with that of q_b over load(ids[b,p])
+
+One block of keys and values lives at a time. How many blocks a row has is only known when it runs,
+so one compiled function serves rows of any length.
 """
 
 import math

@@ -11,7 +11,8 @@ from rooflight.plan.training.questions.curves import SchemeCurve
 from rooflight.plan.training.questions.scaling import BENDS, Scaling, ScalingPoint
 from rooflight.plan.training.search.candidate import Candidate, Question
 from rooflight.plan.training.search.constraint import placed_text
-from rooflight.plan.training.time.pipeline import PipelineRun, run_pipeline
+from rooflight.plan.training.time.candidate_pipeline import run_pipeline
+from rooflight.plan.training.time.pipeline import PipelineRun
 from rooflight.ui.browser.pipeline_chart import chart_of
 from rooflight.ui.svg.gantt import Bar, Gantt
 from rooflight.ui.svg.memory import MemoryStacks, Stack

@@ -3,6 +3,10 @@
 In: a model, slices, dtypes, prices, a `Demand`. Out: every way that could serve it, cheapest bound
 first. A way is a slice, a layout and a policy: continuous replicas that do everything, or
 disaggregated ones that prefill or generate.
+
+Which serving layouts have been measured: how many ways published rows split each scheme. A layout
+with any of it is an extrapolation: its interval is wider, and it is not the answer unless it wins
+by more.
 """
 
 import json

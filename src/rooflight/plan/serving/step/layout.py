@@ -8,6 +8,9 @@ In: numbers of ways. Out: mesh axes and the rules of a `graph.Layout`. The axes,
     Y   tensor parallel over kv heads
 
 Experts are split `ep` ways over the axes of tokens first, and their width over what is left.
+
+`Precision`: what weights, caches and activations are stored in, and what is computed in. The three
+are independent: int8 weights may be multiplied in bf16, and a bf16 model may keep an fp8 cache.
 """
 
 import math

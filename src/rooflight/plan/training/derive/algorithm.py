@@ -2,6 +2,9 @@
 
 In: the ops of a graph, a `Layout`, a mesh and sizes. Out: an `Algorithm` of `PricedStep`s. The
 steps are those of `derivation`; `costs.pick` chooses between strategies.
+
+Derivations that were made before, by the strategies that were chosen for their contractions. A
+search asks for the same layers on thousands of meshes, and few choices of strategies ever win.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

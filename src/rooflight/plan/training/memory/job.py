@@ -1,4 +1,9 @@
-"""`Job`: one training step and where it runs; and what a chip holds of any tensor of it."""
+"""`Job`: one training step and where it runs; and what a chip holds of any tensor of it.
+
+`Recipe`: what training holds of every parameter, by component and dtype. The field names recipes by
+their bytes per parameter: 10, 16, 18. What is left out of one is either not there or assumed to
+live only a moment, and `used_by` says who counts so.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -2,6 +2,9 @@
 
 In: a graph, a slice, the tokens of a sequence. Out: the contractions and the placements of every
 template. A search with what was kept finds what one without it finds: a test asks both.
+
+Every size of a template that divides, and all placements that have it. A size is the ways of every
+axis with a number of microbatches: what fits and what is too slow in any case depends on it alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

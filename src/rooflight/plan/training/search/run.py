@@ -33,8 +33,8 @@ from rooflight.plan.training.forecast.sweep import Forecasts
 from rooflight.plan.training.forecast.works import ForecastSetting, LeastSeconds
 from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.job import Microbatching
+from rooflight.plan.training.memory.least import LeastMemory
 from rooflight.plan.training.memory.remat import Remat
-from rooflight.plan.training.memory.sized import LeastMemory
 from rooflight.plan.training.search.cache import (
     Asked,
     Divided,

@@ -5,6 +5,23 @@ read off the tables of `models.layout.schedules`, save for the two whose closed 
 
 A chunk is a run of layers that lie together: a stage has `virtual` of them, or two of the same
 size where a schedule sends microbatches both ways (dualpipe).
+
+How long a device of a pipeline idles, as a closed form of the seconds of one microbatch's forward
+(F), input gradient (B) and weight gradient (W) on the slowest stage, as floats or numpy arrays. The
+tables of `models.layout.schedules` are the truth: tests hold each form against their simulation.
+
+As published, where each device runs its own slots and nothing else (`BUBBLES`):
+
+    1f1b, gpipe    (S - 1) (F + B + W)
+    interleaved    (S - 1) (F + B + W) / v                M // S divides M
+    zb-h1          (S - 1) max(F + B - W, F, B)           no W longer than F or B
+    dualpipe       (S/2 - 1) (F + 2 B - W)                S even, at least 4; M >= 2 S; F = B >= W
+
+Outside their conditions the last two are estimates. Zero-bubble V has no closed form for unequal
+times; simulate it (`rooflight pipeline`).
+
+In our own program, whose devices run in lock step (`layout.in_step`), each table of the first four
+rows idles for (S - 2) F / v + (S - 1) (B + W) / v: this is what a plan is priced with.
 """
 
 from collections import Counter
