@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from rooflight.serve.disaggregated.fingerprint import fingerprint
 from rooflight.serve.engine.config import EngineConfig
-from rooflight.serve.http.fingerprint import fingerprint
 
 from .server_process import Server, launch, start_server, wait_until_ready
 from .test_lifecycle import WORKER, eventually, is_idle

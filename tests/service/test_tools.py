@@ -20,7 +20,7 @@ from rooflight.serve.http.tools import (
     LLAMA,
     MISTRAL,
     CallForm,
-    Reply,
+    ParsedReply,
     ReplyParser,
     call_form,
 )
@@ -57,16 +57,16 @@ TOOLS: list[dict[str, Any]] = [
 
 def parse(
     form: CallForm | None, pieces: list[str], *, thinks: bool = False, begun: bool = False
-) -> Reply:
+) -> ParsedReply:
     parser = ReplyParser(form, NAMES, thinks=thinks, is_thought=begun)
     last = len(pieces) - 1
     found = [parser.push(piece, is_last=i == last) for i, piece in enumerate(pieces)]
     calls = tuple(call for reply in found for call in reply.calls)
     assert len(calls) == parser.num_calls and len({call.id for call in calls}) == len(calls)
-    return Reply("".join(r.text for r in found), "".join(r.thought for r in found), calls)
+    return ParsedReply("".join(r.text for r in found), "".join(r.thought for r in found), calls)
 
 
-def shown(reply: Reply) -> tuple[str, str, list[tuple[str, Any]]]:
+def shown(reply: ParsedReply) -> tuple[str, str, list[tuple[str, Any]]]:
     return reply.text, reply.thought, [(c.name, json.loads(c.arguments)) for c in reply.calls]
 
 

@@ -178,8 +178,8 @@ def _serve_on(
     prefill_from: str | None,
 ) -> int:
     # Only now: these bring jax, which takes seconds.
+    from rooflight.serve.disaggregated.fingerprint import fingerprint
     from rooflight.serve.disaggregated.sides import PeerConfig
-    from rooflight.serve.http.fingerprint import fingerprint
     from rooflight.serve.http.run import Deployment, serve
     from rooflight.serve.http.service import ServerSettings
 

@@ -146,17 +146,11 @@ def _asked(
 
 
 def _sampling(found: Mapping[str, Json]) -> Sampling:
-    temperature = found["temperature"]
-    return Sampling(
-        1.0 if temperature is None else temperature,
-        found["top_p"] or 1.0,
-        max(0, found["top_k"] or 0),
-        min_p=found["min_p"] or 0.0,
-        presence_penalty=found["presence_penalty"] or 0.0,
-        frequency_penalty=found["frequency_penalty"] or 0.0,
-        repetition_penalty=found["repetition_penalty"] or 1.0,
-        logit_bias=tuple((found["logit_bias"] or {}).items()),
-    )
+    penalties = (f"{kind}_penalty" for kind in ("presence", "frequency", "repetition"))
+    given = _given({name: found[name] for name in ("temperature", "top_p", "min_p", *penalties)})
+    biases = tuple((found["logit_bias"] or {}).items())
+    top_k = max(0, found["top_k"] or 0)
+    return replace(Sampling(1.0, top_k=top_k, logit_bias=biases), **given)
 
 
 def _prompts(value: Json) -> tuple[Prompt, ...]:

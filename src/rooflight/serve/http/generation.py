@@ -19,7 +19,7 @@ from rooflight.serve.http.fairness import FairQueue
 from rooflight.serve.http.metrics import ServerMetrics
 from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavailable
 from rooflight.serve.http.text import TextStream
-from rooflight.serve.http.tools import Reply, ReplyParser
+from rooflight.serve.http.tools import ParsedReply, ReplyParser
 
 
 class Intake(Protocol):
@@ -177,11 +177,11 @@ class Generation:
             more = (reply.text, offset, logprobs, choice.finish, is_first)
             yield ChoiceDelta(choice.index, *more, reply.thought, reply.calls, num_before)
 
-    def _reply(self, choice: GeneratedChoice, text: str) -> tuple[Reply, int]:
+    def _reply(self, choice: GeneratedChoice, text: str) -> tuple[ParsedReply, int]:
         """The text without calls and thoughts, and the calls before; the last call may end it."""
         parser = choice.parser
         if parser is None:
-            return Reply(text), 0
+            return ParsedReply(text), 0
         num_before = parser.num_calls
         reply = parser.push(text, is_last=choice.finish is not None)
         if parser.is_done and choice.finish is None:

@@ -28,13 +28,10 @@ _MAX_SEED = 2**31 - 1
 _NULL = Enumeration((None,))
 # Read and bounded, and of no effect on an answer: who asks, what a hosted service keeps or bills.
 HARMLESS: dict[str, JsonField] = {
-    "user": Text(256),
-    "safety_identifier": Text(256),
-    "prompt_cache_key": Text(256),
-    "prompt_cache_retention": Text(64),
+    **dict.fromkeys(("user", "safety_identifier", "service_tier"), Text(256)),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), Text(256)),
     "metadata": FreeObject(16 * 1024),
     "store": Flag(),
-    "service_tier": Text(64),
 }
 _UNSERVED_CHAT = {
     "audio": "sound",

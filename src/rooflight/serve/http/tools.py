@@ -52,7 +52,7 @@ class ToolCall(NamedTuple):
         return {"index": index, "id": self.id, "type": "function", "function": function}
 
 
-class Reply(NamedTuple):
+class ParsedReply(NamedTuple):
     """What an answer gained."""
 
     text: str = ""
@@ -78,17 +78,17 @@ class ReplyParser:
         self._held = self._before = ""
         self.num_calls = 0
 
-    def push(self, text: str, *, is_last: bool) -> Reply:
+    def push(self, text: str, *, is_last: bool) -> ParsedReply:
         """What is certain now; with the last text, all of it."""
         self._held += text
-        found = Reply()
+        found = ParsedReply()
         while (more := self._next(is_last=is_last)) is not None:
             text, thought, calls = more
-            found = Reply(found.text + text, found.thought + thought, found.calls + calls)
+            found = ParsedReply(found.text + text, found.thought + thought, found.calls + calls)
         is_between = self.num_calls and not found.text.strip()  # lines between calls
         return found._replace(text="") if is_between else found
 
-    def _next(self, *, is_last: bool) -> Reply | None:
+    def _next(self, *, is_last: bool) -> ParsedReply | None:
         """One more part of what is held; None if nothing is certain."""
         form, begin = self._form, self._held.lstrip()[:1]
         is_last |= self._in in ("start", "call") and len(self._held) > _MOST_HELD
@@ -110,15 +110,15 @@ class ReplyParser:
             return self._called(part, before, end)
         if end:
             self._in, self._before = {_THINK: "thought", _THOUGHT: "text"}.get(end, "call"), end
-        return Reply(thought=part) if was == "thought" else Reply(part)
+        return ParsedReply(thought=part) if was == "thought" else ParsedReply(part)
 
-    def _called(self, body: str, before: str, after: str) -> Reply:
+    def _called(self, body: str, before: str, after: str) -> ParsedReply:
         calls = tuple(call for part in body.split(MISTRAL.before) for call in self._read(part))
         if not calls:
-            return Reply(before + body + after)
+            return ParsedReply(before + body + after)
         left = self._most_calls - self.num_calls
         self.num_calls += len(calls)
-        return Reply(calls=calls if left >= len(calls) else calls[: int(left)])
+        return ParsedReply(calls=calls if left >= len(calls) else calls[: int(left)])
 
     @property
     def is_done(self) -> bool:
