@@ -1,5 +1,6 @@
 """`launch --write`: what an operator would submit, against the plan and published schemas."""
 
+import ast
 import asyncio
 import json
 import os
@@ -288,6 +289,22 @@ def _run_slurm(script: Path, tools: Path, code: int) -> tuple[list[str], list[st
     assert subprocess.run(["bash", str(script)], env=env).returncode == code
     found = [(tools / name).read_text().splitlines() for name in ("words", "called")]
     return found[0], found[1]
+
+
+@pytest.mark.parametrize("on", PLANS)
+def test_a_program_of_ray_asks_for_the_nodes_and_chips_of_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], on: str
+) -> None:
+    """`test_ray.py` runs one."""
+    jobs, pods, chips, labels = PLANS[on]
+    tree = ast.parse(_written(capsys, "ray", _plan(tmp_path, on)))
+    said = {ast.unparse(n.targets[0]): n.value for n in tree.body if isinstance(n, ast.Assign)}
+    names = ast.literal_eval(said["(HOSTS, PORT, TOLD_TO_STOP, MOST_LOST)"])
+    assert names[:3] == (jobs * pods, 8476, 75)
+    assert ast.literal_eval(said["NODE"]) == {"TPU" if len(labels) > 1 else "GPU": chips}
+    command = ast.literal_eval(said["COMMAND"])
+    assert command[:2] == ["rooflight", "launch"] and command[-1] == str(jobs * pods)
+    assert ast.literal_eval(said["FOLDER"]) == str(Path.cwd())
 
 
 def test_the_script_of_the_docs_is_what_is_written(

@@ -52,7 +52,7 @@ def configure(parser: Parser) -> None:
         (*FORMS,),
         what="cluster",
         default=None,
-        help="start nothing: print the job of a cluster, jobset of Kubernetes or slurm",
+        help="start nothing: print the job of a cluster, jobset of Kubernetes, slurm or ray",
     )
     parser.add_argument("--image", default="IMAGE", help="of the containers of --write jobset")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""A run as a job of a cluster: a Kubernetes JobSet, or a Slurm script. Text only.
+"""A run as a job of a cluster: a Kubernetes JobSet, a script of Slurm or of Ray. Text only.
 
 One pod or task per host, each with the same command but for its number; host 0 leads. Nodes, chips
 of a node and labels come from the plan's slice and the catalog; what neither knows (image, volume)
@@ -106,7 +106,21 @@ def slurm(job: ClusterJob) -> str:
     )
 
 
-FORMS: dict[str, Callable[[ClusterJob], str]] = {"jobset": jobset, "slurm": slurm}
+def ray(job: ClusterJob) -> str:
+    """A program of plain Ray actors, one per host; it begins all again when one is lost."""
+    kind = "CPU" if job.is_cpu else job.on.chip.kind.upper()
+    words = ["rooflight", "launch", job.run, *job.words, "--hosts", str(job.hosts)]
+    return _RAY.format(
+        command=json.dumps(words, indent=4),
+        folder=json.dumps(job.folder),
+        hosts=job.hosts,
+        port=job.port,
+        preempted=PREEMPTED,
+        node=json.dumps({kind: 1 if job.is_cpu else job.chips}),
+    )
+
+
+FORMS: dict[str, Callable[[ClusterJob], str]] = {"jobset": jobset, "slurm": slurm, "ray": ray}
 
 
 def num_hosts(form: str, on: Slice, given: int | None = None) -> int:
@@ -114,11 +128,11 @@ def num_hosts(form: str, on: Slice, given: int | None = None) -> int:
 
     >>> from rooflight.hardware.slice import parse_slice
     >>> v5e, h100 = parse_slice("2*v5e:4x4"), parse_slice("h100:8x16")
-    >>> num_hosts("jobset", v5e), num_hosts("slurm", v5e), num_hosts("jobset", h100)
+    >>> num_hosts("jobset", v5e), num_hosts("slurm", v5e), num_hosts("ray", h100)
     (8, 4, 16)
     """
     most, node = on.chip.host_chips, on.chip.kubernetes
-    own = (node and node.chips_per_node) if form == "jobset" else None
+    own = (node and node.chips_per_node) if form != "slurm" else None
     together = on.shape[0] if on.chip.switched else on.chips_per_slice
     hosts = given or max(1, on.num_chips // min(own or most, together))
     if on.num_chips % hosts or hosts % on.num_slices or on.num_chips > hosts * most:
@@ -161,6 +175,7 @@ data:
 
 
 _JOBSET = (files("rooflight.train") / "jobset.txt").read_text("utf-8")
+_RAY = (files("rooflight.train") / "ray.txt").read_text("utf-8")
 _SLURM = (files("rooflight.train") / "slurm.txt").read_text("utf-8")
 # A Job has a node pool to itself: that is one slice.
 _TOGETHER = """  annotations:
