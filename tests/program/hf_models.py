@@ -107,6 +107,30 @@ MODELS: dict[str, Config] = {
         "query_pre_attn_scalar": 16,
         "rope_parameters": {"full_attention": _GLOBAL, "sliding_attention": _LOCAL},
     },
+    "gemma": {"model_type": "gemma", "num_hidden_layers": 6},
+    "qwen2_moe": {
+        "model_type": "qwen2_moe",
+        **_SOME_EXPERTS,
+        "shared_expert_intermediate_size": 24,
+        "mlp_only_layers": [0],
+    },
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "num_nextn_predict_layers": 0,
+    },
+    "deepseek_v2": {
+        "model_type": "deepseek_v2",
+        **{k: v for k, v in _LATENT.items() if k != "num_nextn_predict_layers"},
+        "rope_parameters": _YARN,
+        "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 2.0,
+    },
     "deepseek_v3": {"model_type": "deepseek_v3", "rope_parameters": _YARN, **_LATENT},
     "gpt_oss": {"model_type": "gpt_oss", "sliding_window": 6, **_EXPERTS},
 }
@@ -177,7 +201,7 @@ def save_model(folder: Path, options: Config, *, max_shard_size: str = "60KB") -
     """A random model of `transformers`, saved; every vector is random too."""
     torch.manual_seed(0)
     sizes = dict(_SIZES)
-    if options["model_type"] == "deepseek_v3":
+    if options["model_type"].startswith("deepseek"):
         del sizes["head_dim"]  # that of its rotary part there
     config = transformers.AutoConfig.for_model(**sizes | options)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")

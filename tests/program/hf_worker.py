@@ -51,7 +51,7 @@ LENGTHS = [24, 17, 9, 1]  # longer than every window
 FULL_SIZE = (
     *("llama3.1-405b", "mistral-7b", "mixtral-8x22b", "qwen3-32b", "gemma3-27b", "deepseek-v3"),
     *("gpt-oss-120b", "qwen2-72b", "qwen3-235b-a22b", "gemma2-27b", "olmo2-32b"),
-    *("phi4", "glm4-9b", "granite3-8b"),
+    *("phi4", "glm4-9b", "granite3-8b", "gemma-7b", "qwen2-57b-a14b", "glm-4.5", "deepseek-v2"),
 )
 LAYOUTS = ("fsdp=X,tp=Y", "ws=X,sp=Y", "fsdp=X,ep=Y")
 

@@ -15,6 +15,7 @@ TOLERANCE = 1e-4  # of logits near 5, in fp32
 NAMES = (
     *("llama", "mistral", "mixtral", "qwen3", "gemma3", "deepseek_v3", "gpt_oss", "qwen2"),
     *("qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"),
+    *("gemma", "qwen2_moe", "glm4_moe", "deepseek_v2"),
 )
 
 Found = dict[str, dict[str, Any]]  # JSON

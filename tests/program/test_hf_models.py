@@ -21,6 +21,7 @@ FILE_BYTES = 60_000  # asked of the worker; one tensor may be larger, and a head
 NAMES = (
     *("llama", "mistral", "mixtral", "qwen3", "gemma3", "deepseek_v3", "gpt_oss", "qwen2"),
     *("qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"),
+    *("gemma", "qwen2_moe", "glm4_moe", "deepseek_v2"),
     "phi3 with longrope, half turned",
     "qwen2 with windows, tied",
     "qwen3_moe with windows, every other layer",

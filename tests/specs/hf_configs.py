@@ -331,6 +331,15 @@ CONFIGS: dict[str, Config] = {
 
 # Families that no preset is of.
 WITHOUT_PRESET: dict[str, Config] = {
+    "qwen2-57b-a14b": _llama(3584, 18944, 28, 28, 4, 151936)
+    | {
+        **_QWEN2,
+        "model_type": "qwen2_moe",
+        "moe_intermediate_size": 2560,
+        "shared_expert_intermediate_size": 20480,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+    },
     "glm4-9b": _llama(4096, 13696, 40, 32, 2, 151552)
     | {
         "model_type": "glm4",

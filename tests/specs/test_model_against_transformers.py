@@ -37,14 +37,6 @@ VARIANTS: dict[str, Config] = {
     "deepseek with biases": CONFIGS["deepseek-v3"] | {"attention_bias": True},
     "olmo 2 tied": CONFIGS["olmo2-7b"] | {"tie_word_embeddings": True},
     "gpt-oss without biases": CONFIGS["gpt-oss-20b"] | {"attention_bias": False},
-    "qwen2 moe": CONFIGS["qwen2-7b"]
-    | {
-        "model_type": "qwen2_moe",
-        "moe_intermediate_size": 2560,
-        "shared_expert_intermediate_size": 20480,
-        "num_experts": 64,
-        "num_experts_per_tok": 8,
-    },
 }
 
 

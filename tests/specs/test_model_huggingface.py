@@ -137,6 +137,17 @@ def test_the_part_of_a_head_that_turns_is_read_from_either_place() -> None:
     assert model_from_hf(old).layers == model_from_hf(new).layers
 
 
+def test_biases_that_are_not_modelled_are_refused() -> None:
+    with pytest.raises(UsageError, match="mlp_bias"):
+        model_from_hf(CONFIGS["deepseek-v2"] | {"mlp_bias": True})
+
+
+@pytest.mark.parametrize("window", [0, None, 4096])
+def test_a_window_that_no_layer_has_may_be_anything(window: int | None) -> None:
+    config = CONFIGS["qwen2-7b"] | {"use_sliding_window": False, "sliding_window": window}
+    assert model_from_hf(config).layers == model_from_hf(CONFIGS["qwen2-7b"]).layers
+
+
 def test_experts_are_counted_under_either_name() -> None:
     config = dict(CONFIGS["qwen3-30b-a3b"])
     config["num_local_experts"] = config.pop("num_experts")

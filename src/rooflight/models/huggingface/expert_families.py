@@ -95,6 +95,8 @@ def _latent_attention(config: HfConfig) -> Attention:
 
 def deepseek_v2(config: HfConfig) -> ModelSpec:
     """Softmax scores; experts in groups only where the config says so."""
+    if config.flag("mlp_bias", default=False):
+        raise config.error("has mlp_bias = True", "import only models without these biases")
     moe = Moe(
         *_deepseek_experts(config),
         normalizes=config.flag("norm_topk_prob", default=False),

@@ -71,10 +71,11 @@ def windows_of(
 
 def qwen_windows(config: HfConfig, first: int | None = None) -> list[int | None]:
     """The layers from `first` or `max_window_layers` on slide, if any does."""
-    window = config.whole("sliding_window", 4096)
     first = config.layer("max_window_layers", 28) if first is None else first
+    config.used.add("sliding_window")  # anything, where no layer slides
     slides = config.flag("use_sliding_window", default=False)
-    return windows_of(config, lambda i: i >= first, window if slides else None)
+    window = config.whole("sliding_window", 4096) if slides else None
+    return windows_of(config, lambda i: i >= first, window)
 
 
 def qwen3_attention(

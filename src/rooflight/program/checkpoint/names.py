@@ -128,6 +128,13 @@ _DEEPSEEK: Mapping[str, Forms] = {
     "shared.W_in": ("mlp.shared_experts.up_proj.weight[Fs,D]",),
     "shared.W_out": ("mlp.shared_experts.down_proj.weight[D,Fs]",),
 }
+_QWEN2_MOE: Mapping[str, Forms] = {
+    **_DEEPSEEK,
+    "shared.W_gate": ("mlp.shared_expert.gate_proj.weight[Fs,D]",),
+    "shared.W_in": ("mlp.shared_expert.up_proj.weight[Fs,D]",),
+    "shared.W_out": ("mlp.shared_expert.down_proj.weight[D,Fs]",),
+    "shared.W_shared_gate": ("mlp.shared_expert_gate.weight[0/1,D]",),
+}
 # Gate and up in turn, row by row; packed four-bit blocks have the contracted dim last.
 _GPT_OSS: Mapping[str, Forms] = {
     "attention.Sinks": ("self_attn.sinks[K G]",),
@@ -153,6 +160,9 @@ LAYERS: Mapping[str, Mapping[str, Forms]] = {
     "mixtral": {**_HEADS, **_NORMS, **_MIXTRAL},
     "qwen2": {**_HEADS, **_NORMS, **_MLP},
     "qwen3_moe": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP, **_DEEPSEEK},
+    "qwen2_moe": {**_HEADS, **_NORMS, **_MLP, **_QWEN2_MOE},
+    "glm4_moe": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP, **_DEEPSEEK},
+    "gemma": {**_HEADS, **_NORMS, **_MLP},
     "gemma2": {**_HEADS, **_SANDWICH, **_MLP},
     "phi3": {**_FUSED_HEADS, **_NORMS, **_FUSED_MLP},
     "glm4": {**_HEADS, **_GLM_SANDWICH, **_FUSED_MLP},
@@ -160,6 +170,7 @@ LAYERS: Mapping[str, Mapping[str, Forms]] = {
     "olmo2": {**_HEADS, **_QK_NORMS_ALL, **_AFTER, **_MLP},
     "qwen3": {**_HEADS, **_QK_NORMS, **_NORMS, **_MLP},
     "gemma3_text": {**_HEADS, **_QK_NORMS, **_SANDWICH, **_MLP},
+    "deepseek_v2": {**_LATENT, **_NORMS, **_MLP, **_DEEPSEEK},
     "deepseek_v3": {**_LATENT, **_NORMS, **_MLP, **_DEEPSEEK},
     "gpt_oss": {**_HEADS, **_NORMS, **_GPT_OSS},
 }
