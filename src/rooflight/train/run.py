@@ -192,7 +192,7 @@ def check_weights(plan: Plan, folder: str) -> None:
         raise UsageError(
             f"the plan is of another model than {folder}: {path} is {planned} in the plan,"
             f" {found} in the folder's config",
-            hint=f"plan that model: rooflight plan train {folder}/config.json --on {plan.slice} ...",
+            hint=f"`rooflight plan train CONFIG.JSON --on {plan.slice} ...` plans that model",
         )
 
 
