@@ -20,6 +20,7 @@ from rooflight.cli.main import main
 from rooflight.cli.train_page import event_text
 from rooflight.errors import UsageError
 from rooflight.train.events import losses, validation_losses
+from rooflight.train.facts import facts_of
 from rooflight.train.metrics import TrainMetrics
 from rooflight.train.run import AdamW, Run, claim, identity, run_from_json, run_to_json
 from rooflight.train.tokens import Records, split_records
@@ -188,3 +189,14 @@ def test_a_run_that_was_killed_has_the_validation_losses_of_one_that_was_not(
     assert validation_losses(killed) == validation_losses(whole)
     assert losses(killed) == losses(whole)
     assert len({*validation_losses(whole).values()}) == 4
+
+
+def test_hosts_with_other_first_weights_differ(tmp_path: Path, tokens: Path) -> None:
+    run = _run(tokens)
+    plain = facts_of(run, 4)
+    begun = replace(run, weights=str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"12")
+    mine = facts_of(begun, 4)
+    (tmp_path / "model.safetensors").write_bytes(b"123")
+    assert "weights" not in plain.data
+    assert set(mine.differences(facts_of(begun, 4))) == {"data"}
