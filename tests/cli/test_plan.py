@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.api.training import training_question
 from rooflight.dtypes import DTYPES
 from rooflight.errors import RooflightError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
+from rooflight.plan.file.record import from_json
 from rooflight.plan.training.search.constraint import parse_constraint
 from rooflight.plan.training.search.plan import plan_training, train_question
 from rooflight.ui.answers.training import plan_answer
@@ -152,3 +154,29 @@ def test_405b_on_16384_gpus_is_what_an_engineer_would_run() -> None:
     text = run(shlex.split("plan train llama3-405b --on h100:8x2048 --batch 16M --seq 8192")).out
     headline = text.splitlines()[0]
     assert "tp=8@node,pp=16@spine16,vp=8, interleaved" in headline and "30 micro" in headline
+
+
+def test_a_layout_of_ones_own_is_planned_with_its_own_forecast() -> None:
+    plan = from_json(run(shlex.split(f"{TINY} --layout fsdp=2,tp=2,remat=block --json")).out)
+    best = from_json(run(shlex.split(f"{TINY} --json")).out)
+    sizes = sorted(plan.placed().axes.values())
+    assert (sizes, plan.remat) == ([2, 2], "block") and plan.layout != best.layout
+    assert plan.time.step_s > best.time.step_s and plan.time.forecast is not None
+    told = {choice.what: choice.value for choice in plan.choices}
+    assert told["asked layout"] == "fsdp=2,tp=2,remat=block"
+    question = training_question("llama3.2-1b", on="v5e:2x2", batch="16Ki", seq=4096)
+    mine = question.why_not("fsdp=2,tp=2,remat=block", question.search().candidates[0]).candidate
+    assert mine is not None and plan.time.step_s == mine.step_s
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--layout tp=3", "no placement of tp=3 divides 4 sequences"),
+        ("--layout tp=2 --why-not tp=4", "leave out --why-not or --layout"),
+        ("--layout wide=2", "wide"),
+    ],
+)
+def test_a_layout_that_cannot_be_planned_is_refused(flags: str, said: str) -> None:
+    outcome = run(shlex.split(f"{TINY} {flags}"))
+    assert (outcome.code, outcome.out) == (2, "") and said in outcome.err

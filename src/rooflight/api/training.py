@@ -38,6 +38,15 @@ class TrainingQuestion:
         """The fastest layouts that fit."""
         return search_plan(self.question, count=count, watch=watch)
 
+    def within(self, layout: str) -> "TrainingQuestion":
+        """The same, of a layout of one's own: what it leaves open is still searched."""
+        region, outside = region_of(parse_constraint(layout, self.question.graph), self.question)
+        narrow = replace(self.question, region=region)
+        if best_of(narrow) is None:
+            raise _does_not_divide(layout, narrow)
+        chosen = Decision("asked layout", layout, "; ".join(("as was asked", *outside)))
+        return replace(self, question=narrow, choices=(*self.choices, chosen))
+
     def record(self, found: Search) -> Plan:
         return plan_record(self.model, self.question, found, self.choices)
 
@@ -145,11 +154,15 @@ def forecast(
     region, _ = region_of(parse_constraint(layout, question.graph), question)
     found = best_of(replace(question, region=region))
     if found is None:
-        raise UsageError(
-            f"no placement of {layout} divides {question.batch} sequences on {question.on}",
-            hint="`why_not` of a plan says what does not divide",
-        )
+        raise _does_not_divide(layout, question)
     return found
+
+
+def _does_not_divide(layout: str, question: Question) -> UsageError:
+    return UsageError(
+        f"no placement of {layout} divides {question.batch} sequences on {question.on}",
+        hint=f"`plan train ... --why-not {layout}` says what does not divide",
+    )
 
 
 def why_not(plan: Plan, layout: str) -> WhyNot:

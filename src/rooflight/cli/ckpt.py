@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rooflight.cli.ckpt_restore import run_restore
+from rooflight.cli.ckpt_restore import run_export, run_restore
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
@@ -21,16 +21,19 @@ _FORM = """rooflight ckpt show FOLDER                   arrays, dtypes, splits, 
 rooflight ckpt show FOLDER --on SLICE        and the bytes of a chip and a host of that slice
 rooflight ckpt restore FOLDER --plan FILE    the memory of a host to restore it under a plan
   ... --plan FILE --out RUN                  and restores it on CPUs here, as a run that goes on
+rooflight ckpt export FOLDER --hf OUT        the weights as a folder of Hugging Face
 FOLDER is a run or a step of its checkpoints; of `show`, also anybody's Orbax checkpoint.
 """
 
 
 def configure(parser: Parser) -> None:
-    parser.add_argument("what", nargs="?", help="show or restore; none: what there is")
+    parser.add_argument("what", nargs="?", help="show, restore or export; none: what there is")
     parser.add_argument("folder", nargs="?", help="of a run or of one checkpoint")
     parser.add_argument("--on", metavar="SLICE", help="to restore on: v5p:4x4x4")
     parser.add_argument("--plan", metavar="FILE", help="of `plan train --json`: to restore under")
     parser.add_argument("--out", metavar="RUN", help="a run's folder to be made of it")
+    parser.add_argument("--hf", metavar="OUT", help="a new folder for `export` to write")
+    parser.add_argument("--config", metavar="FILE", help="config.json, if the run had no --from")
     parser.set_examples("rooflight ckpt", "rooflight ckpt --json")
 
 
@@ -41,10 +44,12 @@ def run(args: Namespace) -> int:
         else:
             print(_FORM, end="")
         return 0
-    if args.what not in ("show", "restore") or args.folder is None:
+    if args.what not in ("show", "restore", "export") or args.folder is None:
         raise UsageError(f"{args.what!r} of {args.folder!r}", hint="rooflight ckpt show FOLDER")
     if args.what == "restore":
         return run_restore(args)
+    if args.what == "export":
+        return run_export(args)
     if args.plan or args.out:
         raise UsageError(
             "--plan and --out restore", hint="rooflight ckpt restore FOLDER --plan FILE"

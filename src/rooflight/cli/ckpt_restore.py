@@ -79,3 +79,24 @@ def _restore(step: Path, run: "Run") -> int:
     chips = run.plan.placed().slice.num_chips
     start_jax(run, f"127.0.0.1:{free_port('127.0.0.1')}", 1, 0, chips)
     return move(step, run, lambda *_, **__: None)
+
+
+def run_export(args: Namespace) -> int:
+    """`ckpt export`: the weights as a folder of Hugging Face."""
+    if not args.hf:
+        raise UsageError(
+            "`ckpt export` writes a folder", hint=f"rooflight ckpt export {args.folder} --hf OUT"
+        )
+    require_packages()
+    from rooflight.train.checkpoint_tree import find_checkpoint
+    from rooflight.train.move import export_run
+
+    step = find_checkpoint(Path(args.folder)).resolve().parent
+    files = export_run(step, Path(args.hf), Path(args.config) if args.config else None)
+    if args.json:
+        print_json("ckpt", {"checkpoint": str(step), "files": [str(file) for file in files]})
+    else:
+        size = format_si(sum(file.stat().st_size for file in files), "B")
+        print(f"wrote step {step.name}, {size} of weights in {len(files)} files, to {args.hf}")
+        suggest(f"rooflight serve {args.hf}")
+    return 0

@@ -35,8 +35,10 @@ _DEFAULTS = {
     "framework": None,
     "rank": "forecast",
     "hbm_margin": None,
+    "layout": None,
 }
 _OF_A_PLAN = {
+    "--layout": "is of a plan; --why-not asks about it",
     "--html": "is the page of a plan",
     "--verify": "compiles a plan",
     "--flags": "compiles a plan",
@@ -102,6 +104,11 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
 
 def configure(parser: Parser) -> None:
     add_question(parser)
+    parser.add_argument(
+        "--layout",
+        metavar="DEGREES",
+        help="plan this one: tp=8,pp=4,dp=4 or axes on tiers; what it leaves out is chosen",
+    )
     parser.add_argument("--html", metavar="FILE", help="also write the plan as one HTML page")
     parser.add_argument(
         "--verify",
@@ -137,6 +144,9 @@ def run(args: Namespace) -> int:
         else:
             show(reply.text)
         return reply.exit_code
+    if args.layout:
+        asked = replace(asked, training=asked.training.within(args.layout))
+        question = asked.question
     count = whole("--verify", args.verify, most=_SHOWN) if args.verify else 0
     if args.flags:
         require_flags(question)

@@ -13,7 +13,8 @@ from rooflight.units import whole
 _PACKAGES = ("jax", "optax", "orbax.checkpoint", "grain")
 _MOST_STEPS = 10**9
 _NEEDED = ("data", "out", "steps")
-FLAGS = (*_NEEDED, "save_every", "learning_rate", "seed", "profile_at")
+_VALIDATES = ("validate_every", "validate_batches")
+FLAGS = (*_NEEDED, "from", "save_every", "learning_rate", "seed", "profile_at", *_VALIDATES)
 
 TEMPLATE = '''"""A training run, for `rooflight train` or, on several hosts, `rooflight launch`."""
 
@@ -42,10 +43,19 @@ def add_run(parser: Parser) -> None:
         "--out", metavar="FOLDER", help="for checkpoints and events; goes on where they end"
     )
     parser.add_argument("--steps", metavar="COUNT", help="of the whole run")
+    parser.add_argument(
+        "--from", metavar="FOLDER", help="a model of Hugging Face to begin with, not new weights"
+    )
     parser.add_argument("--save-every", metavar="STEPS", help="(default 100)")
     parser.add_argument("--learning-rate", metavar="RATE", help="of AdamW (default 3e-4)")
     parser.add_argument(
         "--profile-at", metavar="STEP", help="from which the profiler records 3 steps"
+    )
+    parser.add_argument(
+        "--validate-every", metavar="STEPS", help="tells the loss on data that is held out"
+    )
+    parser.add_argument(
+        "--validate-batches", metavar="COUNT", help="held out, from the data's end (default 8)"
     )
     parser.add_argument("--seed", metavar="NUMBER", help="of weights and shuffle (default 0)")
     parser.add_argument(
@@ -76,10 +86,17 @@ def run_of(args: Namespace) -> Run:
         AdamW(learning_rate=_rate(args.learning_rate)),
         whole("--seed", args.seed or "0", least=0, most=2**31 - 1),
         whole("--save-every", args.save_every or "100", most=_MOST_STEPS),
-        profile_at=None
-        if args.profile_at is None
-        else whole("--profile-at", args.profile_at, least=0, most=_MOST_STEPS),
+        profile_at=_steps("--profile-at", args.profile_at, least=0),
+        validate_every=_steps("--validate-every", args.validate_every, least=1),
+        validate_batches=whole(
+            "--validate-batches", args.validate_batches or "8", most=_MOST_STEPS
+        ),
+        weights=given["from"],
     )
+
+
+def _steps(flag: str, text: str | None, *, least: int) -> int | None:
+    return None if text is None else whole(flag, text, least=least, most=_MOST_STEPS)
 
 
 def _rate(text: str | None) -> float:

@@ -8,7 +8,7 @@ from rooflight.cli.run_flags import TEMPLATE, add_run, cpu_devices, require_pack
 from rooflight.cli.train_page import Progress
 from rooflight.plan.file.codec import encode
 from rooflight.plan.file.record import plan_hash
-from rooflight.train.events import goodput, losses, read_events
+from rooflight.train.events import goodput, losses, read_events, validation_losses
 from rooflight.train.run import Run, claim, run_hash
 from rooflight.units import format_count, format_seconds
 
@@ -60,6 +60,7 @@ def _document(run: Run) -> dict[str, object]:
         "plan": plan_hash(run.plan),
         "steps": len(curve),
         "losses": [curve[step] for step in sorted(curve)],
+        "validation_losses": validation_losses(run.folder),
         "goodput": encode(goodput(run.folder)),
     }
 

@@ -44,12 +44,15 @@ def event_text(fact: Mapping[str, object], steps: int) -> str | None:
             done = int(str(step)) + 1
             return (
                 f"step {format_count(done)} of {format_count(steps)}: loss"
-                f" {float(str(fact['loss'])):.4f}, {seconds}, {rate}{used}"
+                f" {float(str(fact['loss'])):.4f}{_optimizer(fact)}, {seconds}, {rate}{used}"
             )
+        case "validated":
+            loss = float(str(fact["loss"]))
+            return f"after {format_count(int(str(step)))} steps: validation loss {loss:.4f}"
         case "restored":
             return f"goes on from step {step}"
         case "began":
-            return "begins with new weights"
+            return f"begins with {fact.get('weights') or 'new weights'}"
         case "damaged":
             return f"the checkpoint of step {step} is damaged, {fact['reason']}; it is not used"
         case "unfinished":
@@ -58,3 +61,13 @@ def event_text(fact: Mapping[str, object], steps: int) -> str | None:
             return f"saved step {step}"
         case _:
             return None
+
+
+def _optimizer(fact: Mapping[str, object]) -> str:
+    """What the optimizer saw and did, and how many tokens it has seen; of older logs nothing."""
+    if "learning_rate" not in fact:
+        return ""
+    norm, rate, tokens = (
+        float(str(fact[name])) for name in ("gradient_norm", "learning_rate", "tokens")
+    )
+    return f", gradient norm {norm:.3g}, rate {rate:.3g}, {format_si(tokens, 'tokens')}"

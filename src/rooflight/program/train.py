@@ -9,7 +9,7 @@ so gradients are scattered to it, and the new weights are gathered.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,13 @@ class TrainState:
 Step = Any  # `jax.jit` of (State, Batch) -> (State, loss): called, lowered or traced
 
 
+class LossAndNorm(NamedTuple):
+    """The loss of a step and the norm of all its gradients together, before they are clipped."""
+
+    loss: jax.Array
+    norm: jax.Array
+
+
 def make_train_step(
     program: Program, optimizer: optax.GradientTransformation, *, microbatches: int = 1
 ) -> Step:
@@ -77,16 +84,65 @@ def _step(
     state: TrainState,
     batch: Batch,
 ) -> tuple[TrainState, jax.Array]:
+    loss, gradients = _gradients(program, microbatches, state.params, batch)
+    return _updated(program, optimizer, state, gradients), loss
+
+
+def make_measured_step(
+    program: Program, optimizer: optax.GradientTransformation, *, microbatches: int = 1
+) -> Step:
+    """The same step, which gives back a `LossAndNorm`.
+
+    An optimizer that clips by the norm has it already; another one pays for its sums.
+    """
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, LossAndNorm]:
+        loss, gradients = _gradients(program, microbatches, state.params, batch)
+        with jax.named_scope("optimizer"):
+            norm = optax.global_norm(jax.tree.map(_widened, gradients))
+        return _updated(program, optimizer, state, gradients), LossAndNorm(loss, norm)
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def make_loss(program: Program, *, microbatches: int = 1) -> Any:
+    """The jitted mean loss of a token, (weights, batch) -> loss; the weights stay.
+
+    A program with a `schedule` runs all its slots, those of the gradients too.
+    """
+    return jax.jit(partial(_loss, program, microbatches))
+
+
+def _loss(program: Program, microbatches: int, params: Tree, batch: Batch) -> jax.Array:
+    if program.schedule is not None:
+        return _gradients(program, microbatches, params, batch)[0]
+    _check_no_stages(program)
+
+    def one(part: Batch) -> jax.Array:
+        return cross_entropy(program, params, part.tokens, part.targets, part.weights)
+
+    parts = jax.tree.map(partial(_cut, ways=microbatches), batch)
+    return lax.map(one, parts).sum() / batch.weights.sum()
+
+
+def _gradients(
+    program: Program, microbatches: int, params: Tree, batch: Batch
+) -> tuple[jax.Array, Tree]:
+    """The loss, and the gradients where the optimizer has its part of the weights."""
     if program.schedule is None:
         _check_no_stages(program)
-        found = loss_and_gradients(program, state.params, batch, microbatches=microbatches)
+        loss, gradients = loss_and_gradients(program, params, batch, microbatches=microbatches)
     else:
         ways = program.schedule.microbatches
         rows = Microbatches(*(_cut(x, ways) for x in (batch.tokens, batch.targets, batch.weights)))
-        found = pipelined(program, state.params, rows)
-    loss, gradients = found
+        loss, gradients = pipelined(program, params, rows)
     with jax.named_scope("gradients"):
-        gradients = _mapped(_to_optimizer, program, gradients)
+        return loss, _mapped(_to_optimizer, program, gradients)
+
+
+def _updated(
+    program: Program, optimizer: optax.GradientTransformation, state: TrainState, gradients: Tree
+) -> TrainState:
     with jax.named_scope("optimizer"):
         held = (
             _mapped(_to_optimizer, program, state.params) if state.master is None else state.master
@@ -98,7 +154,7 @@ def _step(
         narrow = jax.tree.map(_as_stored, held, state.params)
         params = _mapped(_to_weights, program, narrow)
         master = None if state.master is None else held
-    return TrainState(state.step + 1, params, master, inner), loss
+    return TrainState(state.step + 1, params, master, inner)
 
 
 def _mapped(

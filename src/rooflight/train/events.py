@@ -58,8 +58,17 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 def losses(folder: Path) -> dict[int, float]:
     """The loss of every step; of one repeated, the last."""
-    steps = (e for e in read_events(folder) if e["event"] == "step")
-    return {int(cast(int, e["step"])): float(cast(float, e["loss"])) for e in steps}
+    return _losses(folder, "step")
+
+
+def validation_losses(folder: Path) -> dict[int, float]:
+    """The loss on held-out data after so many steps."""
+    return _losses(folder, "validated")
+
+
+def _losses(folder: Path, event: str) -> dict[int, float]:
+    found = (e for e in read_events(folder) if e["event"] == event)
+    return {int(cast(int, e["step"])): float(cast(float, e["loss"])) for e in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ In: a `Run`. Out: `Facts`: digests of the run, its plan and its data, versions, 
 whose facts differ is refused with each difference in words, instead of a hang in a collective.
 """
 
+import hashlib
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -47,8 +48,16 @@ def facts_of(run: Run, cpu_devices: int | None) -> Facts:
     """`cpu_devices` of this host stand for chips; None asks the host."""
     versions = (f"python {platform.python_version()}", *map(_version, _PACKAGES))
     devices = _chips() if cpu_devices is None else cpu_devices
-    data = data_digest(Path(run.data))
+    data = data_digest(Path(run.data)) + _first_weights(run.weights)
     return Facts(run_hash(run), plan_hash(run.plan), data, versions, devices)
+
+
+def _first_weights(folder: str | None) -> str:
+    """A digest of the names and sizes of the files to begin with: to read them takes too long."""
+    if folder is None:
+        return ""
+    files = sorted((p.name, p.stat().st_size) for p in Path(folder).glob("*.safetensors"))
+    return " and weights " + hashlib.sha256(str(files).encode()).hexdigest()[:16]
 
 
 def _version(package: str) -> str:

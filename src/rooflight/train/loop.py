@@ -8,6 +8,7 @@ later steps run. All processes stop after the same step, at the end or when one 
 """
 
 import contextlib
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,23 +28,26 @@ from rooflight.compile.aot.devices import placed_mesh
 from rooflight.compile.aot.target import make_target
 from rooflight.errors import RooflightError
 from rooflight.plan.file.record import Plan
+from rooflight.program.checkpoint.read import import_huggingface
 from rooflight.program.from_plan.train import make_program
 from rooflight.program.model.forward import Program
-from rooflight.program.model.params import init_params
+from rooflight.program.model.params import Tree, abstract_params, init_params
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import (
     Batch,
+    LossAndNorm,
     TrainState,
     abstract_batch,
     abstract_state,
     batch_spec,
     begin_state,
-    make_train_step,
+    make_loss,
+    make_measured_step,
 )
 from rooflight.train.checkpoints import Checkpoints
 from rooflight.train.optimizer import make_optimizer
 from rooflight.train.run import COMPILED_STEP, Run
-from rooflight.train.tokens import Records
+from rooflight.train.tokens import Records, split_records
 
 Tell = Callable[..., None]
 
@@ -60,7 +64,7 @@ class _PendingStep(NamedTuple):
     """A step that was dispatched; its loss is not there yet."""
 
     step: int
-    loss: jax.Array
+    found: LossAndNorm
     checksum: int
     data_s: float  # that it waited for its rows
 
@@ -73,9 +77,10 @@ def train(run: Run, tell: Tell) -> Ending:
     with jax.set_mesh(mesh):
         checkpoints = Checkpoints(run, tell=tell)
         step = compiled_step(run, program, optimizer, mesh, tell)
-        state, start = _begin(run, program, optimizer, mesh, checkpoints, tell)
         rows = NamedSharding(mesh, batch_spec(program))
-        _, ending = run_steps(run, rows, step, state, start, checkpoints, tell)
+        validation = HeldOutLoss(run, program, rows, tell) if run.validate_every else None
+        state, start = _begin(run, program, optimizer, mesh, checkpoints, tell)
+        _, ending = run_steps(run, rows, step, state, start, checkpoints, tell, validation)
         checkpoints.close()
     return ending
 
@@ -103,13 +108,18 @@ def _begin(
     if found is not None:
         tell("restored", step=found[1], seconds=time.monotonic() - began)
         return found
-    tell("began", step=0)
+    tell("began", step=0, weights=run.weights)
     # On a host's CPU what runs and what compiles share threads, and what runs may wait for a peer
     # that compiles: so each is done before the next.
-    params = jax.block_until_ready(
-        init_params(program.specs, program.constraints, jax.random.key(run.seed))
-    )
+    params = jax.block_until_ready(_first_weights(run, program, mesh))
     return jax.block_until_ready(begin_state(program, optimizer, params)), 0
+
+
+def _first_weights(run: Run, program: Program, mesh: Mesh) -> Tree:
+    if run.weights is None:
+        return init_params(program.specs, program.constraints, jax.random.key(run.seed))
+    target = abstract_params(program.specs, program.constraints, mesh)
+    return import_huggingface(run.weights, program.specs, target, program.staging).params
 
 
 def on_devices(mesh: Mesh, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -121,7 +131,7 @@ def on_devices(mesh: Mesh, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 def compiled_step(run: Run, program: Program, optimizer: Any, mesh: Mesh, tell: Tell) -> Any:
     """The step, ready to be called; programs of an attempt before are found on disk."""
     began = time.monotonic()
-    step = make_train_step(program, optimizer, microbatches=run.plan.microbatches)
+    step = make_measured_step(program, optimizer, microbatches=run.plan.microbatches)
     batch = abstract_batch(program, mesh, batch=run.plan.batch, seq=run.plan.seq)
     found = step.lower(abstract_state(program, optimizer, mesh), batch).compile()
     device = jax.devices()[0].device_kind
@@ -140,11 +150,14 @@ def run_steps(
     start: int,
     checkpoints: Checkpoints,
     tell: Tell,
+    validation: "HeldOutLoss | None" = None,
 ) -> tuple[TrainState, Ending]:
     """Steps from `start` on, with a save at the end; gives back the state and how it ended."""
     given = batches(run, rows, start)
     window = ProfileWindow(run, tell)
     before: _PendingStep | None = None
+    if validation is not None and start == 0:
+        validation.tell(0, state.params)
     clock = time.monotonic()
     for step in range(start, run.steps):
         if window.turns(step):
@@ -155,13 +168,17 @@ def run_steps(
         with _doing("waits for the rows of a step"):
             batch, checksum = next(given)
         data_s = time.monotonic() - asked
-        state, loss = step_function(state, batch)
+        state, found = step_function(state, batch)
         if before is not None:
             with _doing("reads and tells the loss of the step before"):
                 clock = _tell_step(before, clock, tell)
-        before = _PendingStep(step, loss, checksum, data_s)
+        before = _PendingStep(step, found, checksum, data_s)
         with _doing("asks whether to stop"):
             told_to_stop = multihost_utils.reached_preemption_sync_point(step)
+        if validation is not None and validation.is_due(step + 1):  # told before it is saved
+            before, clock = _settled(before, state, clock, tell)
+            validation.tell(step + 1, state.params)
+            clock = time.monotonic()
         if told_to_stop or (step + 1) % run.save_every == 0 or step + 1 == run.steps:
             before, clock = _settled(before, state, clock, tell)
             checkpoints.save(step + 1, state)
@@ -191,17 +208,45 @@ def _settled(
 
 def _tell_step(done: _PendingStep, clock: float, tell: Tell) -> float:
     """Waits for the loss of a step and tells it; the time until now was the step's."""
-    loss = float(done.loss)
+    loss = float(done.found.loss)
     now = time.monotonic()
     tell(
         "step",
         step=done.step,
         loss=loss,
+        gradient_norm=float(done.found.norm),
         seconds=now - clock,
         data_s=done.data_s,
         rows=done.checksum,
     )
     return now
+
+
+class HeldOutLoss:
+    """The loss on records that no step reads, at the steps that `Run` names."""
+
+    def __init__(self, run: Run, program: Program, rows: NamedSharding, tell: Tell) -> None:
+        self._run, self._rows, self._tell = run, rows, tell
+        plan, mesh = run.plan, rows.mesh
+        assert isinstance(mesh, Mesh)
+        weights = abstract_params(program.specs, program.constraints, mesh)
+        batch = abstract_batch(program, mesh, batch=plan.batch, seq=plan.seq)
+        # Now, and not between steps: a host that compiles is silent, and its peers wait.
+        loss = make_loss(program, microbatches=plan.microbatches)
+        self._loss = loss.lower(weights, batch).compile()
+
+    def is_due(self, step: int) -> bool:
+        """Is it told after so many steps?"""
+        assert self._run.validate_every is not None
+        return step % self._run.validate_every == 0 or step == self._run.steps
+
+    def tell(self, step: int, params: Tree) -> None:
+        self._tell("validates", step=step)
+        began = time.monotonic()
+        given = held_out_batches(self._run, self._rows)
+        losses = [float(self._loss(params, batch)) for batch, _ in given]
+        mean = math.fsum(losses) / len(losses)
+        self._tell("validated", step=step, loss=mean, seconds=time.monotonic() - began)
 
 
 # The steps of a run that the profiler records: `traces/process-I`, read by `rooflight profile`.
@@ -248,29 +293,45 @@ class Given(NamedTuple):
     checksum: int
 
 
-class _StepRows:
-    """Element s is what this process reads for step s; grain reads several ahead."""
+@dataclass(frozen=True, slots=True)
+class _BatchRows:
+    """Element s is what this process reads for batch s; grain reads several ahead."""
 
-    def __init__(self, run: Run, rows: npt.NDArray[np.int64]) -> None:
-        records = grain.MapDataset.source(Records(Path(run.data), run.plan.seq))
-        self._records = records.seed(run.seed).shuffle().repeat()
-        self._run, self._rows = run, rows
+    records: Any  # of grain, or an array of records
+    count: int
+    size: int
+    rows: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        return self._run.steps
+        return self.count
 
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
-        first = index * self._run.plan.batch
-        return np.stack([cast(Row, self._records[first + int(row)]) for row in self._rows])
+        first = index * self.size
+        return np.stack([cast(Row, self.records[first + int(row)]) for row in self.rows])
 
 
 def batches(run: Run, sharding: NamedSharding, start: int) -> Iterator[Given]:
     """The batches of steps from `start` on, laid out as `sharding` says."""
+    records, _ = split_records(Records(Path(run.data), run.plan.seq), run.held_out)
+    shuffled = grain.MapDataset.source(records).seed(run.seed).shuffle().repeat()
+    return _batches(run, sharding, shuffled, start, run.steps)
+
+
+def held_out_batches(run: Run, sharding: NamedSharding) -> Iterator[Given]:
+    """The batches to validate on: all records that no step reads, in order."""
+    _, records = split_records(Records(Path(run.data), run.plan.seq), run.held_out)
+    return _batches(run, sharding, records, 0, run.validate_batches)
+
+
+def _batches(
+    run: Run, sharding: NamedSharding, records: Any, start: int, stop: int
+) -> Iterator[Given]:
     shape = (run.plan.batch, run.plan.seq)
     mine = sorted({r for at in _local_rows(sharding, shape) for r in range(at.start, at.stop)})
     rows = np.array(mine, np.int64)
     ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
-    read = iter(grain.MapDataset.source(_StepRows(run, rows)).to_iter_dataset(ahead))
+    found = _BatchRows(records, stop, run.plan.batch, rows)
+    read = iter(grain.MapDataset.source(found).to_iter_dataset(ahead))
     read.set_state({"next_index": start})
     for found in read:
         yield Given(_laid_out(found, rows, sharding, shape), zlib.crc32(found.tobytes()))

@@ -1,4 +1,4 @@
-"""What a step was worth: tokens per second, MFU by every convention, and TensorBoard's file."""
+"""What a step was worth: its learning rate, tokens, MFU by every convention; TensorBoard's file."""
 
 import os
 import struct
@@ -85,15 +85,15 @@ def _float(field: int, value: float) -> bytes:
 
 
 FOLDER = "tensorboard"
+_SCALARS = ("loss", "gradient_norm", "learning_rate", "tokens", "tokens_per_s")
 
 
 class TrainMetrics:
     """Of one run; a step's facts go in, the same with its rates come out."""
 
     def __init__(self, run: Run, device_kind: str) -> None:
-        plan = run.plan
+        self._run, plan = run, run.plan
         on = plan.placed().slice
-        self._tokens = plan.tokens
         graph = model_graph(plan.model)
         # On anything but the chip of the plan its peak says nothing.
         peak = on.chip.peak_flops(plan.dtype) if "TPU" in device_kind else None
@@ -102,14 +102,22 @@ class TrainMetrics:
         self._writer = SummaryWriter(run.folder / FOLDER)
 
     def step(self, facts: dict[str, Any]) -> dict[str, Any]:
-        rate = self._tokens / cast(float, facts["seconds"])
-        found: dict[str, Any] = {"tokens_per_s": rate}
+        step, tokens = cast(int, facts["step"]), self._run.plan.tokens
+        rate = tokens / cast(float, facts["seconds"])
+        found: dict[str, Any] = {"tokens_per_s": rate, "tokens": (step + 1) * tokens}
+        found["learning_rate"] = self._run.optimizer.rate_at(step, self._run.steps)
         if self._peak is not None:
             found["mfu"] = {name: rate * flops / self._peak for name, flops in self._flops.items()}
-        scalars = {"loss": facts["loss"], "tokens_per_s": rate}
+        told = {**facts, **found}
+        scalars = {name: told[name] for name in _SCALARS if name in told}
         scalars |= {f"mfu/{name}": value for name, value in found.get("mfu", {}).items()}
-        self._writer.write(facts["step"], scalars, time.time())
-        return {**facts, **found}
+        self._writer.write(step, scalars, time.time())
+        return told
+
+    def validated(self, facts: dict[str, Any]) -> None:
+        """Written at the last step before it, beside that step's own loss."""
+        scalars = {"validation_loss": facts["loss"]}
+        self._writer.write(max(0, facts["step"] - 1), scalars, time.time())
 
     def close(self) -> None:
         self._writer.close()

@@ -19,6 +19,7 @@ from rooflight.train.worker import PREEMPTED
 LOGS = "logs"
 _STEPS_OF_SILENCE = 20  # of the longest step so far
 _TAIL_LINES, _TAIL_BYTES = 6, 4096
+_BUSY = ("began", "restored", "compiled", "save", "waits", "validates")
 _LEAST_FREE = 1 << 20  # bytes
 _NOISE = ("[Gloo]", "WARNING: All log messages", "I0000", "W0000", "    @ ")  # and stack frames
 
@@ -27,7 +28,7 @@ _NOISE = ("[Gloo]", "WARNING: All log messages", "I0000", "W0000", "    @ ")  # 
 class HangTimeout:
     """Seconds of silence after which a worker counts as hung."""
 
-    start_s: float  # before its first step, and while it saves: compiling, restoring, writing
+    start_s: float  # before its first step, and while it saves or validates
     step_s: float  # between steps, at the least
 
 
@@ -40,7 +41,7 @@ class Worker:
     log: Path
     log_start: int  # bytes of attempts before
     heard: float = field(default_factory=time.monotonic)
-    busy: bool = True  # starting or saving: silence is expected
+    busy: bool = True  # starting, saving or validating: silence is expected
     longest_s: float = 0.0
 
     def limit_s(self, hang_timeout: HangTimeout) -> float:
@@ -54,7 +55,7 @@ class Worker:
             if not self.busy:
                 self.longest_s = max(self.longest_s, now - self.heard)
             self.busy = False
-        elif fact.get("event") in ("began", "restored", "compiled", "save", "waits"):
+        elif fact.get("event") in _BUSY:
             self.busy = True
         self.heard = now
 

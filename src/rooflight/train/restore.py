@@ -30,10 +30,10 @@ from rooflight.plan.training.time.stages import schedule_table
 from rooflight.program.model.forward import Program
 from rooflight.program.pipeline.layers import PADDING, Staging, staging_of, whole
 from rooflight.program.train import TrainState
-from rooflight.train.run import Run, identity
+from rooflight.train.run import IDENTITY, Run, identity
 
 STATE, ABOUT = "state", "about"
-_STACKED = re.compile(r"(.*)layers/(\d+)/(\d+)/(.*)")
+STACKED = re.compile(r"(.*)layers/(\d+)/(\d+)/(.*)")
 Read = Callable[[Mapping[str, jax.ShapeDtypeStruct]], dict[str, jax.Array]]
 _GROUPS, _LEAST_GROUP = 10, 64 << 20  # reads of a state, and bytes that are not worth one
 
@@ -86,7 +86,7 @@ def check_same_run(run: Run, folder: Path) -> None:
     """Refuses the state of another run: another model, other data, another optimizer."""
     if read_about(folder).run != identity(run):
         raise UsageError(
-            f"{folder} is of another run: its model, data, batch, seed or optimizer differ",
+            f"{folder} is of another run: its {IDENTITY} differ",
             hint="give another folder with --out, or the run as it was",
         )
 
@@ -167,7 +167,7 @@ def _restacked(
     name: str, like: jax.ShapeDtypeStruct, there: Staging, here: Staging, read: Read
 ) -> jax.Array:
     """One array of the state, its rows picked from the stacks of the checkpoint."""
-    match = _STACKED.fullmatch(name)
+    match = STACKED.fullmatch(name)
     if match is None:
         return read({name: like})[name]
     before, run, block, after = match[1], int(match[2]), int(match[3]), match[4]

@@ -235,3 +235,30 @@ class Records:
                     hint=_AGAIN,
                 )
             checked[part] = True
+
+
+class RecordRange:
+    """Some of the records that follow each other, as an array."""
+
+    def __init__(self, records: Records, numbers: range) -> None:
+        self._records, self._numbers = records, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
+        return self._records[self._numbers[index]]
+
+
+def split_records(records: Records, held_out: int) -> tuple[RecordRange, RecordRange]:
+    """Records to train on, and the last ones, to validate on; a token is a target in one of both.
+
+    Text that follows itself is held out, so that little of it is like the text beside it.
+    """
+    rest = len(records) - held_out
+    if rest < 1:
+        raise UsageError(
+            f"{held_out} records held out of {len(records)} leave none to train on",
+            hint="give more text or fewer --validate-batches",
+        )
+    return RecordRange(records, range(rest)), RecordRange(records, range(rest, len(records)))

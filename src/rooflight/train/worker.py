@@ -104,6 +104,8 @@ def work(run: Run, index: int, attempt: int, say: Callable[[dict[str, object]], 
     def tell(event: str, **facts: object) -> None:
         if metrics is not None and event == "step":
             facts = metrics.step(facts)
+        if metrics is not None and event == "validated":
+            metrics.validated(facts)
         if log is not None:
             log.tell(event, **facts)
         say({"event": event, **facts})

@@ -22,7 +22,7 @@ from rooflight.models.huggingface.read import model_from_hf
 from rooflight.program.checkpoint.files import INDEX, SINGLE
 from rooflight.program.checkpoint.forms import Array
 from rooflight.program.checkpoint.match import CheckpointWeight, TensorPlace, published
-from rooflight.program.model.params import Specs, Tree, every_spec, tensor_specs
+from rooflight.program.model.params import JAX_DTYPES, Specs, Tree, every_spec, tensor_specs
 
 # Writes tensors as safetensors files of bounded size with an index, one file in memory at a time.
 
@@ -94,9 +94,30 @@ def export_huggingface(
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> list[Path]:
     """Writes weights under the names that the `model_type` of the config has for them."""
-    target, described = Path(folder), _text_config(config, specs)
     leaves = cast(list[jax.Array], jax.tree.leaves(params))
-    _check(leaves, specs, target, described)
+    if not all(leaf.is_fully_addressable for leaf in leaves):
+        raise UsageError(
+            "some weights are on devices of other processes; one process cannot write them",
+            hint="save a checkpoint of the run: `rooflight ckpt export` needs no devices",
+        )
+
+    def fetch(leaf: int, row: int | None) -> Array:
+        return _on_host(leaves[leaf], row)
+
+    return write_huggingface(fetch, specs, folder, config=config, max_file_bytes=max_file_bytes)
+
+
+def write_huggingface(
+    fetch: Fetch,
+    specs: Specs,
+    folder: str | Path,
+    *,
+    config: Config,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> list[Path]:
+    """The same for weights that are anywhere, fetched a layer of one at a time."""
+    target, described = Path(folder), _text_config(config, specs)
+    _check(specs, target, described)
     stores = Tree(*published(str(described["model_type"]), specs))
     parts: dict[str, list[ExportedPart]] = {}
     for leaf, stored in enumerate(cast(list[CheckpointWeight], jax.tree.leaves(stores))):
@@ -104,14 +125,11 @@ def export_huggingface(
             parts.setdefault(place.name, []).append(ExportedPart(leaf, stored, place))
 
     # Three weights share a tensor of a file at most; all experts of a layer come one after another.
-    @lru_cache(maxsize=3)
-    def fetch(leaf: int, row: int | None) -> Array:
-        return _on_host(leaves[leaf], row)
-
+    fetch = lru_cache(maxsize=3)(fetch)
     ordered = sorted(parts.values(), key=_layer)
     target.mkdir(parents=True, exist_ok=True)
     (target / "config.json").write_text(json.dumps(described, indent=2) + "\n")
-    tensors = [_made(group, leaves[group[0].leaf].dtype, fetch) for group in ordered]
+    tensors = [_made(group, fetch) for group in ordered]
     return write_checkpoint(target, tensors, max_file_bytes=max_file_bytes)
 
 
@@ -124,7 +142,7 @@ def _text_config(config: Config, specs: Specs) -> dict[str, object]:
     return kept | {"dtype": _DTYPES[specs.frame["embedding.W_embed"].dtype.name]}
 
 
-def _check(leaves: list[jax.Array], specs: Specs, folder: Path, config: Config) -> None:
+def _check(specs: Specs, folder: Path, config: Config) -> None:
     theirs = {(s.name, s.shape) for s in every_spec(tensor_specs(model_from_hf(config)))}
     ours = {(s.name, s.shape) for s in every_spec(specs)}
     if ours != theirs:
@@ -132,11 +150,6 @@ def _check(leaves: list[jax.Array], specs: Specs, folder: Path, config: Config) 
         raise UsageError(
             f"the config is of another model: {name}{list(shape)} is only in one of them",
             hint="give the config.json that the model was read from",
-        )
-    if not all(leaf.is_fully_addressable for leaf in leaves):
-        raise UsageError(
-            "some weights are on devices of other processes; one process cannot write them",
-            hint="restore a checkpoint of the run in one process, and export from there",
         )
     if any(folder.glob("*.safetensors*")):
         raise UsageError(
@@ -152,8 +165,9 @@ def _layer(group: list[ExportedPart]) -> float:
     return -1 if stored.spec.name.startswith("embedding") else math.inf
 
 
-def _made(group: list[ExportedPart], dtype: np.dtype, fetch: Fetch) -> Made:
+def _made(group: list[ExportedPart], fetch: Fetch) -> Made:
     stored = group[0].stored
+    dtype = np.dtype(JAX_DTYPES[stored.spec.dtype.name])
     shape = stored.form.shape(stored.sizes)
     make = partial(_assemble, group, shape, dtype, fetch)
     return Made(group[0].place.name, math.prod(shape) * dtype.itemsize, make)

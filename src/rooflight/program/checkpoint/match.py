@@ -14,6 +14,7 @@ from rooflight.errors import UsageError
 from rooflight.program.checkpoint.forms import Form, parse_form
 from rooflight.program.checkpoint.names import FRAME, LEFT_OUT, PREFIXES, Forms, Prefix, layer_forms
 from rooflight.program.model.params import Specs, TensorSpec
+from rooflight.program.pipeline.layers import PADDING, Staging
 
 _MOST_NAMED = 8  # names in an error
 _LAYER = re.compile(r".*\blayers\.\d+\.")
@@ -41,7 +42,7 @@ class CheckpointWeight:
     form: Form
     prefix: str  # with {layer} inside the layers
     sizes: Mapping[str, int]  # of all dims of its block
-    layers: tuple[int, ...] = ()  # of the model, in the order of the leading dim
+    layers: tuple[int, ...] = ()  # of the model, in the order of the leading dim; or `PADDING`
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -53,7 +54,7 @@ class CheckpointWeight:
         return self.prefix.format(layer=layer) + self.form.name.format(E=expert)
 
     def places(self) -> Iterator[TensorPlace]:
-        rows = range(len(self.layers)) if self.layers else (None,)
+        rows = [i for i, n in enumerate(self.layers) if n != PADDING] if self.layers else (None,)
         experts = range(self.sizes["E"]) if "{E}" in self.form.name else (None,)
         for row in rows:
             for expert in experts:
@@ -77,11 +78,15 @@ def published(family: str, specs: Specs) -> Stores:
 
 
 def match(
-    family: str, specs: Specs, entries: Mapping[str, Shaped]
+    family: str, specs: Specs, entries: Mapping[str, Shaped], staging: Staging | None = None
 ) -> tuple[Stores, Mapping[str, str]]:
-    """Where the weights are in this checkpoint; and what is left out of it, with the reason."""
+    """Where the weights are in this checkpoint; and what is left out of it, with the reason.
+
+    `staging` says how the specs stack layers, if it is not by the model's own runs.
+    """
     inside = (p for p in PREFIXES if f"{p.model}embed_tokens.weight" in entries)
-    stores = _stores(family, specs, names=entries, prefix=next(inside, PREFIXES[0]))
+    prefix = next(inside, PREFIXES[0])
+    stores = _stores(family, specs, names=entries, prefix=prefix, staging=staging)
     wanted = {p.name: s for s in stores.every() for p in s.places()}
     _refuse(
         "does not have",
@@ -126,7 +131,12 @@ def _times(run: Sequence[Mapping[str, TensorSpec]]) -> int:
 
 
 def _stores(
-    family: str, specs: Specs, *, names: Mapping[str, Shaped] | None, prefix: Prefix
+    family: str,
+    specs: Specs,
+    *,
+    names: Mapping[str, Shaped] | None,
+    prefix: Prefix,
+    staging: Staging | None = None,
 ) -> Stores:
     forms = layer_forms(family)
     sizes = _sizes(specs.frame.values())
@@ -135,12 +145,15 @@ def _stores(
         for name, spec in specs.frame.items()
     }
     layers: list[tuple[dict[str, CheckpointWeight], ...]] = []
+    staged = [*staging.places()] if staging else []
     first = 0
-    for run in specs.layers:
+    for number, run in enumerate(specs.layers):
         period, times = len(run), _times(run)
         blocks: list[dict[str, CheckpointWeight]] = []
         for place, block in enumerate(run):
             mine = tuple(first + place + period * i for i in range(times))
+            if staged:
+                mine = tuple(n for n, at in staged if (at.run, at.block) == (number, place))
             sizes, start = _sizes(block.values()), f"{prefix.model}layers.{{layer}}."
             blocks.append({n: _find(s, forms, start, sizes, mine, names) for n, s in block.items()})
         layers.append(tuple(blocks))

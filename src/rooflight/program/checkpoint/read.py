@@ -18,6 +18,7 @@ from rooflight.program.checkpoint.files import TensorEntry, open_checkpoint
 from rooflight.program.checkpoint.forms import Array, Span
 from rooflight.program.checkpoint.match import CheckpointWeight, Stores, match
 from rooflight.program.model.params import Specs, Tree
+from rooflight.program.pipeline.layers import PADDING, Staging
 
 _HINT = "put the model's config.json, which has a model_type, beside its weights"
 
@@ -31,12 +32,14 @@ class LoadedWeights(NamedTuple):
     left_out: Mapping[str, str]
 
 
-def import_huggingface(folder: str | Path, specs: Specs, target: Tree) -> LoadedWeights:
+def import_huggingface(
+    folder: str | Path, specs: Specs, target: Tree, staging: Staging | None = None
+) -> LoadedWeights:
     """Reads a checkpoint into arrays like `target`, which `abstract_params` makes.
 
     Values are stored in the dtype of the target; where the file has the same, bit for bit.
     """
-    stores, left_out, entries = match_huggingface(folder, specs)
+    stores, left_out, entries = match_huggingface(folder, specs, staging)
 
     def load(stored: CheckpointWeight, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         return _load(stored, leaf, entries)
@@ -45,11 +48,11 @@ def import_huggingface(folder: str | Path, specs: Specs, target: Tree) -> Loaded
 
 
 def match_huggingface(
-    folder: str | Path, specs: Specs
+    folder: str | Path, specs: Specs, staging: Staging | None = None
 ) -> tuple[Stores, Mapping[str, str], dict[str, TensorEntry]]:
     """Where each weight of a model is stored, what is stored besides, and every tensor."""
     entries = open_checkpoint(folder)
-    return *match(_family(Path(folder)), specs, entries), entries
+    return *match(_family(Path(folder)), specs, entries, staging), entries
 
 
 def _family(folder: Path) -> str:
@@ -94,6 +97,9 @@ def read_block(
     rows = range(*block[0]) if stored.layers else (None,)
     experts = range(*wanted["E"]) if "{E}" in stored.form.name else (None,)
     for i, row in enumerate(rows):
+        if row is not None and stored.layers[row] == PADDING:
+            values[i] = 0
+            continue
         for j, expert in enumerate(experts):
             read = entries[stored.name(row, expert)].read(window.slices)
             at = (() if row is None else (i,)) + (() if expert is None else (j,))
