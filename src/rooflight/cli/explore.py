@@ -1,18 +1,20 @@
 """`rooflight explore`: the views of the library in a browser, served from this machine."""
 
 import os
+import shlex
 import sys
 import webbrowser
 from pathlib import Path
 from threading import Thread
 
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.ui.browser.server import ExploreServer, check_key
 from rooflight.ui.browser.site import Site
 from rooflight.ui.browser.view import Files
 from rooflight.ui.browser.views import VIEWS
+from rooflight.ui.static.folder import write_static
 from rooflight.units import whole
 
 HELP = "the same answers in a browser, served from this machine: rooflines, layouts, runs"
@@ -32,6 +34,21 @@ def configure(parser: Parser) -> None:
         help="a plan, a verdict, a dump of XLA or the folder of a run, to look at; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="start nothing: print the views")
+    parser.add_argument(
+        "--static",
+        metavar="FOLDER",
+        help="write a site of files instead, which answers in the visitor's browser (--pyodide)",
+    )
+    parser.add_argument(
+        "--pyodide",
+        metavar="FOLDER",
+        help="with --static: what `npm pack pyodide` brings, unpacked",
+    )
+    parser.add_argument(
+        "--numpy",
+        metavar="WHEEL",
+        help="with --static: Pyodide's numpy, for Train and Serve; untested",
+    )
     parser.set_examples(
         "rooflight explore --dry-run", "rooflight explore train --port 8080 --dry-run"
     )
@@ -47,6 +64,12 @@ def run(args: Namespace) -> int:
     check_key(args.host, key)
     if args.dry_run:
         return _list(args)
+    if args.static:
+        views = [view for view in VIEWS if view.is_pure]  # the others read files of yours
+        numpy = Path(args.numpy) if args.numpy else None
+        write_static(Path(args.static), views, pyodide=Path(args.pyodide or "."), numpy=numpy)
+        suggest(f"python -m http.server --directory {shlex.quote(args.static)}")
+        return 0
     return _serve(args, files, port, key)
 
 
