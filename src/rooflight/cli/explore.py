@@ -34,21 +34,13 @@ def configure(parser: Parser) -> None:
         help="a plan, a verdict, a dump of XLA or the folder of a run, to look at; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="start nothing: print the views")
-    parser.add_argument(
-        "--static",
-        metavar="FOLDER",
-        help="write a site of files instead, which answers in the visitor's browser (--pyodide)",
-    )
-    parser.add_argument(
-        "--pyodide",
-        metavar="FOLDER",
-        help="with --static: what `npm pack pyodide` brings, unpacked",
-    )
-    parser.add_argument(
-        "--numpy",
-        metavar="WHEEL",
-        help="with --static: Pyodide's numpy, for Train and Serve; untested",
-    )
+    to_files = parser.add_argument_group("the explorer as files")
+    for name, where, words in (
+        ("--static", "FOLDER", "write a site that answers in the visitor's browser"),
+        ("--pyodide", "FOLDER", "what `npm pack pyodide` brings, unpacked"),
+        ("--numpy", "WHEEL", "Pyodide's numpy, for Train and Serve; untested"),
+    ):
+        to_files.add_argument(name, metavar=where, help=words)
     parser.set_examples(
         "rooflight explore --dry-run", "rooflight explore train --port 8080 --dry-run"
     )
@@ -66,8 +58,7 @@ def run(args: Namespace) -> int:
         return _list(args)
     if args.static:
         views = [view for view in VIEWS if view.is_pure]  # the others read files of yours
-        numpy = Path(args.numpy) if args.numpy else None
-        write_static(Path(args.static), views, pyodide=Path(args.pyodide or "."), numpy=numpy)
+        write_static(Path(args.static), views, Path(args.pyodide or "."), args.numpy)
         suggest(f"python -m http.server --directory {shlex.quote(args.static)}")
         return 0
     return _serve(args, files, port, key)

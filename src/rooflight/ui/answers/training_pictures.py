@@ -6,15 +6,7 @@ from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.plan.training.derive.matmuls import matmuls_of
 from rooflight.plan.training.questions.curves import SchemeCurve, time_by_batch
 from rooflight.plan.training.search.candidate import Candidate, Question
-from rooflight.ui.answer import (
-    Answer,
-    Column,
-    Picture,
-    Table,
-    show_bytes,
-    show_count,
-    show_seconds,
-)
+from rooflight.ui.answer import Answer, Column, Picture, Table, show_bytes, show_count, show_seconds
 from rooflight.ui.browser.plan_pictures import drawn_pipeline, pipeline_chart, time_plot
 from rooflight.ui.svg.gantt import gantt_svg
 from rooflight.ui.svg.roofline import PlotPoint, RoofLine, roofline_svg

@@ -109,7 +109,6 @@ class AnswerCache:
     def __init__(self) -> None:
         self._answers: OrderedDict[object, Answer] = OrderedDict()
         self._turns: dict[tuple[str, str], Lock] = {}
-        self._changing = Lock()
         self.progress: dict[str, str] = {}  # of a view: how far its last slow answer is
 
     def answer(self, view: View, question: ViewQuery, part: str) -> Answer:
@@ -123,11 +122,10 @@ class AnswerCache:
         with self._turns.setdefault((view.name, part), Lock()):
             self.progress.pop(view.name, None)
             found = self._answers.get(key) or ask(replace(question, watch=watch))
-            with self._changing:
-                self._answers[key] = found
-                self._answers.move_to_end(key)
-                if len(self._answers) > _MOST:
-                    self._answers.popitem(last=False)
+            self._answers.pop(key, None)  # views take turns with themselves only
+            self._answers[key] = found
+            if len(self._answers) > _MOST:
+                self._answers.popitem(last=False)
         return found
 
 

@@ -20,19 +20,18 @@ from rooflight.ui.html.style import STYLE
 _RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json")
 
 
-def write_static(
-    folder: Path, views: Sequence[View], *, pyodide: Path, numpy: Path | None = None
-) -> None:
+def write_static(folder: Path, views: Sequence[View], pyodide: Path, numpy: str | None) -> None:
     """All files of the site; what else is in the folder stays."""
     assets = files("rooflight.ui.browser") / "assets"
     texts = {f"assets/{a.name}": a.read_text("utf-8") for a in assets.iterdir()}
     texts["assets/explore.css"] = f"{STYLE}\n{texts['assets/explore.css']}"
-    texts["static.json"] = json.dumps({"numpy": numpy.name if numpy else None})
+    has = {"numpy": numpy and Path(numpy).name, "answers": "rooflight.ui.static.here"}
+    texts["static.json"] = json.dumps(has)
     texts["index.html"] = _moved(home_page(views), ".")
     for view in views:
         texts[f"{view.name}/index.html"] = _moved(view_page(views, view, {}, {}), "..")
     copied = {pyodide / name: f"pyodide/{name}" for name in (*_RUNTIME, "python_stdlib.zip")}
-    copied |= {numpy: numpy.name} if numpy else {}
+    copied |= {Path(numpy): Path(numpy).name} if numpy else {}
     for path in copied:
         if not path.is_file():
             hint = "`npm pack pyodide`, unpack it, and give its folder `package`"

@@ -225,11 +225,7 @@ def _around(frame: _Frame, arrow: Arrow, words: str) -> list[str]:
     enter = [
         (end[0] - ux * t + aside[0], end[1] - uy * t + aside[1]) for t in (into + _STUB / 2, into)
     ]
-    return [
-        *_headed(leave, colour),
-        *_headed(enter, colour),
-        *_words(words, leave[1], (-uy, ux)),
-    ]
+    return [*_headed(leave, colour), *_headed(enter, colour), *_words(words, leave[1], (-uy, ux))]
 
 
 def _rim(half: Point, ux: float, uy: float) -> float:

@@ -14,7 +14,7 @@ async function start() {
   python.unpackArchive(archive, "zip", { extractDir: "/rooflight" });
   python.runPython("import sys; sys.path.insert(0, '/rooflight')");
   note("");
-  return python.pyimport("rooflight.ui.static.here").respond;
+  return python.pyimport(has.answers).respond;
 }
 
 const started = start();
