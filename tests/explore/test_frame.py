@@ -10,7 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +24,9 @@ from rooflight.ui.browser.view import Field, Files, View, ViewQuery
 from rooflight.ui.browser.views import VIEWS
 
 from .conftest import OpenVisit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 KEY = "0123456789abcdef0123"
 NAMES = [view.name for view in VIEWS]
@@ -201,6 +205,51 @@ def test_what_every_view_shows_first_can_be_asked_ahead() -> None:
     assert site.respond("/heard", "").status == 200 and asked == ["hello"]
     site.respond("/heard", "word=more")
     assert asked == ["hello", "more"]
+
+
+def test_a_slow_answer_leaves_its_page_at_once_says_how_far_it_is_and_is_made_once() -> None:
+    begun, ended, asked = Event(), Event(), list[str]()
+
+    def wait(question: ViewQuery) -> Answer:
+        asked.append(question.text("word"))
+        assert question.watch
+        question.watch(3, 7, 1234)
+        begun.set()
+        assert ended.wait(60)
+        return echo(question)
+
+    site = Site([View("slow", "Slow", "Waits.", ECHO.fields, wait)], Files())
+    page = site.respond("/slow", "word=late").body.decode()
+    assert 'id="answer" class="part" data-state="asked"' in page and 'value="late"' in page
+    assert begun.wait(60)
+    assert json.loads(site.respond("/progress/slow", "").body)["progress"].startswith(
+        "3 of 7, 1,234"
+    )
+    ended.set()
+    assert b'<p class="answer">late</p>' in site.respond("/part/slow", "word=late").body
+    assert asked == ["late"]
+    assert 'data-state="fresh"' in site.respond("/slow", "word=late").body.decode()
+
+
+def test_a_slow_page_shows_its_frame_then_progress_then_the_answer(browser: "Browser") -> None:
+    ended = Event()
+
+    def wait(question: ViewQuery) -> Answer:
+        if question.watch and question.text("word") != "hello":
+            question.watch(3, 7, 1234)
+            assert ended.wait(60)
+        return echo(question)
+
+    with ExploreServer(Site([View("slow", "Slow", "Waits.", ECHO.fields, wait)], Files())) as made:
+        Thread(target=made.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        page.goto(f"{made.url}/slow?word=late")
+        assert page.locator("#f-word").input_value() == "late"
+        page.locator(".loading", has_text="3 of 7, 1,234 layouts").wait_for()
+        ended.set()
+        page.locator("#answer .answer", has_text="late").wait_for()
+        page.close()
+        made.shutdown()
 
 
 def test_a_bug_is_a_500_and_does_not_end_the_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,7 +211,8 @@ def test_what_scrolls_can_be_reached_by_keyboard_and_has_a_name(shown: Read) -> 
 
 def test_a_number_stands_with_its_source(shown: Read) -> None:
     (value,) = [e for e in shown.all("dd") if "1.23 s" in e.text]
-    assert value.text == "1.23 scalibrated"
+    after = shown.all("dd")[shown.all("dd").index(value) + 1]
+    assert (value.text, after.text) == ("1.23 s", "calibrated")
 
 
 def test_notes_follow_the_first_table_and_a_folded_one_stays_so(shown: Read) -> None:

@@ -1,18 +1,20 @@
 """`rooflight explore`: the views of the library in a browser, served from this machine."""
 
 import os
+import shlex
 import sys
 import webbrowser
 from pathlib import Path
 from threading import Thread
 
-from rooflight.cli.output import print_json
+from rooflight.cli.output import print_json, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.ui.browser.server import ExploreServer, check_key
 from rooflight.ui.browser.site import Site
 from rooflight.ui.browser.view import Files
 from rooflight.ui.browser.views import VIEWS
+from rooflight.ui.static.folder import write_static
 from rooflight.units import whole
 
 HELP = "the same answers in a browser, served from this machine: rooflines, layouts, runs"
@@ -32,6 +34,13 @@ def configure(parser: Parser) -> None:
         help="a plan, a verdict, a dump of XLA or the folder of a run, to look at; may be repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="start nothing: print the views")
+    to_files = parser.add_argument_group("the explorer as files")
+    for name, where, words in (
+        ("--static", "FOLDER", "write a site that answers in the visitor's browser"),
+        ("--pyodide", "FOLDER", "what `npm pack pyodide` brings, unpacked"),
+        ("--numpy", "WHEEL", "Pyodide's numpy, for Train and Serve; untested"),
+    ):
+        to_files.add_argument(name, metavar=where, help=words)
     parser.set_examples(
         "rooflight explore --dry-run", "rooflight explore train --port 8080 --dry-run"
     )
@@ -47,6 +56,11 @@ def run(args: Namespace) -> int:
     check_key(args.host, key)
     if args.dry_run:
         return _list(args)
+    if args.static:
+        views = [view for view in VIEWS if view.is_pure]  # the others read files of yours
+        write_static(Path(args.static), views, Path(args.pyodide or "."), args.numpy)
+        suggest(f"python -m http.server --directory {shlex.quote(args.static)}")
+        return 0
     return _serve(args, files, port, key)
 
 

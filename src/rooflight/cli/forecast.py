@@ -129,7 +129,6 @@ def _lost(losses: Sequence[Loss]) -> tuple[Decision, ...]:
 def _brief(mine: Candidate, found: WhyNot) -> str:
     """Time, memory, what binds, what the forecast rests on, the planner's best, what to change."""
     said, held, best = mine.forecast, mine.memory, found.best
-    fits = "fits" if held.fits else "does not fit"
     interval = f", 80 % between {format_seconds(said.low_s)} and {format_seconds(said.high_s)}"
     basis = f"{said.basis.text}, median held-out error {said.basis.calibration.median_error:.1%}"
     if mine.rank == "roofline":
@@ -137,7 +136,7 @@ def _brief(mine: Candidate, found: WhyNot) -> str:
     lines = {
         "step": f"{format_seconds(mine.step_s)}{interval}; MFU {mine.mfu:.1%}",
         "memory": f"{format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')} per"
-        f" chip, {fits}",
+        f" chip, {'fits' if held.fits else 'does not fit'}",
         "bound by": mine.binds,
         "rests on": basis,
         "best": f"{degrees_text(best)} takes {format_seconds(best.step_s)}",

@@ -31,10 +31,7 @@ _FIGURES = (
     Column("view", "view"),
     Column("picture", "picture"),
 )
-_LINES = (
-    Column("line", "derivation", is_wide=True),
-    Column("shown", "value"),
-)
+_LINES = (Column("line", "derivation", is_wide=True), Column("shown", "value"))
 _GIVEN = (Column("name", "given"), Column("shown", "value"))
 _ANSWERS = (
     Column("name", "answer"),
@@ -298,8 +295,7 @@ VIEW = View(
     "The book's worked numbers, each derived again; its figures, live for any model and chip.",
     (
         Field(
-            *("chapter", "Chapter", "choice", "all"),
-            choices=("all", *(c.name for c in chapters())),
+            *("chapter", "Chapter", "choice", "all"), choices=("all", *(c.name for c in chapters()))
         ),
         Field("search", "Search", "text", "", "words of a title or a question", is_optional=True),
         Field("only", "Only", "choice", _EVERYTHING, choices=_ONLY),

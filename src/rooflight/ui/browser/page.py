@@ -11,9 +11,10 @@ from html import escape
 from urllib.parse import urlencode
 
 from rooflight.errors import RooflightError
-from rooflight.ui.answer import Answer, Fact, Film, Picture, Table, ViewLink
+from rooflight.ui.answer import Answer, Film, Picture, Table, ViewLink
 from rooflight.ui.browser.view import Field, View
-from rooflight.ui.html.page import breaking, scrolling
+from rooflight.ui.html.answer import facts_markup, table_grid
+from rooflight.ui.html.page import HEAD, folded, scrolling
 from rooflight.units import parse_count
 
 _FACTS = 4  # above the main picture; the others are behind it
@@ -24,12 +25,7 @@ def document(title: str, body: Sequence[str]) -> str:
     """The whole page."""
     return "\n".join(
         [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
+            *HEAD,
             f"<title>{escape(title)} - rooflight</title>",
             '<link rel="icon" href="/assets/icon.svg" type="image/svg+xml">',
             '<link rel="stylesheet" href="/assets/explore.css">',
@@ -138,7 +134,8 @@ def answer_markup(view: View, answer: Answer, query: str, *, part: str = "answer
         *(_picture(view, picture, query, part) for picture in answer.pictures),
     ]
     said = [f'<p class="note">{escape(words)}</p>' for words in answer.sentences[1:]]
-    notes = [f'<p class="note">{escape(words)}</p>' for words in answer.notes if words]
+    behind = facts_markup(answer.facts[_FACTS:])
+    behind += [f'<p class="note">{escape(words)}</p>' for words in answer.notes if words]
     first = [_table(view, t, query, part) for t in answer.tables if t.is_first]
     rest = [
         _table(view, replace(t, is_folded=t.is_folded or bool(shown)), query, part)
@@ -148,12 +145,12 @@ def answer_markup(view: View, answer: Answer, query: str, *, part: str = "answer
     return "\n".join(
         [
             *(f'<p class="answer">{escape(words)}</p>' for words in answer.sentences[:1]),
-            *_facts(answer.facts[:_FACTS]),
+            *facts_markup(answer.facts[:_FACTS]),
             *([] if shown else said),
             *first,
             *shown[:1],
             *(said if shown else []),
-            *(_details("Why, and what it rests on", [*_facts(answer.facts[_FACTS:]), *notes])),
+            *([folded("Why, and what it rests on", "".join(behind))] if behind else []),
             *shown[1:],
             *rest,
             *_links(answer.links),
@@ -162,28 +159,10 @@ def answer_markup(view: View, answer: Answer, query: str, *, part: str = "answer
     )
 
 
-def _details(summary: str, body: Sequence[str]) -> list[str]:
-    """What only some want to see."""
-    inside = "".join(body)
-    return [f"<details><summary>{escape(summary)}</summary>{inside}</details>"] if body else []
-
-
 def error_markup(error: RooflightError) -> str:
     """What is wrong with the question and what would work."""
     hint = f'<p class="hint">{escape(error.hint)}</p>' if error.hint else ""
     return f'<div class="error" role="alert"><p>{escape(str(error))}</p>{hint}</div>'
-
-
-def _facts(facts: Sequence[Fact]) -> list[str]:
-    if not facts:
-        return []
-    boxes = [
-        f'<div><dt>{escape(f.label)}</dt><dd data-figure="{escape(f.key)}">{escape(f.text)}</dd>'
-        + (f'<dd class="small">{escape(f.note)}</dd>' if f.note else "")
-        + "</div>"
-        for f in facts
-    ]
-    return [f'<dl class="facts">{"".join(boxes)}</dl>']
 
 
 def _picture(view: View, picture: Picture, query: str, part: str) -> str:
@@ -234,43 +213,10 @@ def _film(view: View, film: Film, query: str, part: str) -> str:
 
 
 def _table(view: View, table: Table, query: str, part: str) -> str:
-    heads = "".join(
-        f'<th scope="col"{_side(table, i)}>{escape(c.label)}</th>'
-        for i, c in enumerate(table.columns)
-    )
-    rows = "".join(_row(table, i) for i in range(len(table.rows)))
-    source = f"{_api(view, part)}.csv?table={table.key}&{query}"
-    markup = (
-        f'<table data-table="{table.key}"><caption>{escape(table.caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    )
-    save = (
-        f'<div class="saves"><a download="{view.name}-{table.key}.csv" href="{escape(source)}">'
-        "CSV</a></div>"
-    )
-    body = scrolling(table.caption, markup) + save
-    if table.is_folded:
-        return _details(table.caption, [body])[0]
-    return f'<div class="table">{body}</div>'
-
-
-def _row(table: Table, index: int) -> str:
-    marked = ' class="marked"' if index == table.marked else ""
-    cells = [
-        column.text(value) for column, value in zip(table.columns, table.rows[index], strict=True)
-    ]
-    name = escape(cells[0])
-    if table.links:
-        name = f'<a href="{escape(table.links[index].url)}">{name}</a>'
-    first = f'<th scope="row"{_side(table, 0)}>{name}</th>'
-    rest = "".join(f"<td{_side(table, i)}>{breaking(c)}</td>" for i, c in enumerate(cells) if i)
-    return f"<tr{marked}>{first}{rest}</tr>"
-
-
-def _side(table: Table, index: int) -> str:
-    if table.columns[index].is_wide:
-        return ' class="words"'
-    return ' class="number"' if table.is_number(index) else ""
+    source = escape(f"{_api(view, part)}.csv?table={table.key}&{query}")
+    save = f'<a download="{view.name}-{table.key}.csv" href="{source}">CSV</a>'
+    body = f'{table_grid(table)}<div class="saves">{save}</div>'
+    return folded(table.caption, body) if table.is_folded else f'<div class="table">{body}</div>'
 
 
 def _links(links: Sequence[ViewLink]) -> list[str]:
@@ -309,7 +255,7 @@ def form(view: View, values: Mapping[str, str]) -> str:
     is_open = any(given[f.name] != f.default for f in view.fields[cut:])
     if rest:
         opened = " open" if is_open else ""
-        rest = f"<details{opened}><summary>More settings</summary>{rest}</details>"
+        rest = folded("More settings", rest).replace("<details", f"<details{opened}", 1)
     return (
         f'<form id="question" class="question" method="get" action="/{view.name}"'
         ' aria-label="The question">'

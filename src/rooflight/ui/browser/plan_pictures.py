@@ -49,8 +49,7 @@ def memory_stacks(candidates: Sequence[Candidate]) -> MemoryStacks:
     held = shown[0].memory
     stacks = tuple(
         Stack(
-            f"{i}. {placed_text(c)}, remat {c.remat.name}",
-            tuple(p.nbytes for p in c.memory.parts),
+            f"{i}. {placed_text(c)}, remat {c.remat.name}", tuple(p.nbytes for p in c.memory.parts)
         )
         for i, c in enumerate(shown, 1)
     )

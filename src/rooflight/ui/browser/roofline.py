@@ -224,13 +224,7 @@ VIEW = View(
         Field("f", "F", "count", "8192", "[B,D] x [D,F]", stops=_WIDTHS, most=_MOST_SIZE),
         Field("pad", "Whole tiles", "switch", "no", "round the matmul up to the matrix unit"),
         Field(
-            *(
-                "model",
-                "Ops of a model",
-                "text",
-                "",
-                "in place of D and F: all matmuls of a layer",
-            ),
+            *("model", "Ops of a model", "text", "", "in place of D and F: all matmuls of a layer"),
             choices=model_names(),
             is_optional=True,
         ),

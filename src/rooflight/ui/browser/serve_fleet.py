@@ -98,10 +98,7 @@ VIEW = View(
         Field("isl", "Prompt tokens", "text", "1024", "1024, 1024~0.5, 100..2000 or exp:1024"),
         Field("osl", "New tokens", "text", "256", "in the same words"),
         Field(
-            *("ttft", "SLO of first token", "time", "1s"),
-            least=1e-6,
-            most=1e4,
-            is_optional=True,
+            *("ttft", "SLO of first token", "time", "1s"), least=1e-6, most=1e4, is_optional=True
         ),
     ),
     answer,

@@ -75,16 +75,10 @@ def answer(question: ViewQuery) -> Answer:
     asked = _asked(question)
     if asked.matmul is None:
         return _arrays(asked, question)
-    matmuls = (
-        asked.matmul,
-        *(backward(asked.matmul) if question.is_on("backward") else ()),
-    )
+    matmuls = (asked.matmul, *(backward(asked.matmul) if question.is_on("backward") else ()))
     choices = [
         choose(
-            strategies(matmul, asked.mesh.axes),
-            dims=asked.dims,
-            mesh=asked.mesh,
-            dtype=asked.dtype,
+            strategies(matmul, asked.mesh.axes), dims=asked.dims, mesh=asked.mesh, dtype=asked.dtype
         )
         for matmul in matmuls
     ]

@@ -5,6 +5,7 @@
 /part/VIEW[/more]?...  the answer alone, as markup to be swapped in
 /api/VIEW[/more]?...   the same as JSON; `.csv?table=KEY` and `.svg?picture=KEY` take one of it
 /openapi.json          what may be asked, for machines
+/progress/VIEW         how far its answer is
 /assets/NAME           a fixed list of files
 """
 
@@ -14,10 +15,11 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from importlib.resources import files
-from threading import Lock
+from threading import Lock, Thread
 from urllib.parse import parse_qsl
 
 from rooflight.errors import ModelError, RooflightError, UnknownNameError, UsageError
@@ -94,6 +96,7 @@ def answer_svg(answer: Answer, key: str) -> str:
 # Answers that were given lately: an export or a step back asks nothing again.
 
 _MOST = 64
+_SOON_S = 0.3  # that a page waits for its answer
 
 
 class AnswerCache:
@@ -106,18 +109,21 @@ class AnswerCache:
     def __init__(self) -> None:
         self._answers: OrderedDict[object, Answer] = OrderedDict()
         self._turns: dict[tuple[str, str], Lock] = {}
-        self._changing = Lock()
+        self.progress: dict[str, str] = {}  # of a view: how far its last slow answer is
 
     def answer(self, view: View, question: ViewQuery, part: str) -> Answer:
+        def watch(done: int, total: int, count: int) -> None:
+            self.progress[view.name] = f"{done} of {total}, {count:,} layouts priced"
+
         ask = view.more if part == "more" and view.more else view.answer
         if not view.is_pure:
             return ask(question)
         key = view.name, part, question.values
         with self._turns.setdefault((view.name, part), Lock()):
-            found = self._answers.get(key) or ask(question)
-        with self._changing:
+            self.progress.pop(view.name, None)
+            found = self._answers.get(key) or ask(replace(question, watch=watch))
+            self._answers.pop(key, None)  # views take turns with themselves only
             self._answers[key] = found
-            self._answers.move_to_end(key)
             if len(self._answers) > _MOST:
                 self._answers.popitem(last=False)
         return found
@@ -183,6 +189,9 @@ class Site:
             return _response(".json", json.dumps(openapi(self.views)))
         if path.startswith("/assets/"):
             return self._asset(path.removeprefix("/assets/"))
+        if path.startswith("/progress/"):
+            words = self._kept.progress.get(path.removeprefix("/progress/"), "")
+            return _response(".json", json.dumps({"progress": words}))
         kind, asked = self._find(path)
         if asked is None:
             return self._not_found(path)
@@ -238,9 +247,26 @@ class Site:
         """With `whole`, what takes longer too: for those without a script."""
         is_whole = given.pop("whole", "") == "yes"
         question = view.ask(given, self._files)
-        parts = ["answer", *(["more"] if is_whole and view.more else [])]
+        parts = ["answer", *(["more"] if view.more else [])] if is_whole else []
         ready = {part: self._markup(view, question, part) for part in parts}
+        ready = ready or self._soon(view, question)
         return _response(".html", view_page(self.views, view, dict(question.values), ready))
+
+    def _soon(self, view: View, question: ViewQuery) -> dict[str, str]:
+        """The answer if it takes a moment; else nothing, and the page asks while it is made."""
+        made: Future[str] = Future()
+
+        def make() -> None:
+            try:
+                made.set_result(self._markup(view, question, "answer"))
+            except Exception as error:  # raised below, or by the page's own question
+                made.set_exception(error)
+
+        Thread(target=make, daemon=True).start()
+        try:
+            return {"answer": made.result(_SOON_S)}
+        except TimeoutError:
+            return {}
 
     def _markup(self, view: View, question: ViewQuery, part: str) -> str:
         answer = self._kept.answer(view, question, part)

@@ -4,6 +4,7 @@ The ranked table is what a moving slider waits for; `train_more` has what takes 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
@@ -13,11 +14,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.memory.job import RECIPES
 from rooflight.plan.training.questions.what_if import changed
 from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidate, Question
-from rooflight.plan.training.search.plan import (
-    plan_training,
-    rounded_batch,
-    train_question,
-)
+from rooflight.plan.training.search.plan import plan_training, rounded_batch, train_question
 from rooflight.plan.training.search.run import Search, search_training
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
 from rooflight.plan.training.time.stage_time import OVERLAPS
@@ -173,20 +170,7 @@ def answer(question: ViewQuery) -> Answer:
 
 # What does not fit: how far it is over, and the nearest questions that have an answer.
 
-_LARGER = (
-    1.1,
-    1.25,
-    1.5,
-    2.0,
-    2.5,
-    3.0,
-    4.0,
-    5.0,
-    6.0,
-    8.0,
-    16.0,
-    64.0,
-)  # HBM, as a multiple of the chip's
+_LARGER = (1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 16.0, 64.0)  # times the HBM
 _TRIES = 8  # of each kind of change
 _FIXES = (
     Column("change", "change"),
@@ -202,44 +186,34 @@ def _unfit(question: ViewQuery, planned: PlannedTraining) -> Answer:
     """How far the nearest layouts are over, and the changes that make room, with their cost."""
     asked = planned.asked
     factor, near = _nearest(asked)
-    fixes = [fix for changes in _changes(planned) if (fix := _first_fit(question, changes))]
-    title = f"{planned.model.title} on {asked.on}, {format_count(asked.batch * asked.seq)} tokens"
-    if not near:
-        return Answer((f"{title} per step: does not fit, by far",), command=command(question))
-    held = near[0].memory
-    hbm_bytes = round(held.hbm_bytes / factor)
-    over = f"{show_bytes(held.total_bytes)} of {show_bytes(hbm_bytes)} per chip"
-    stacks = replace(memory_stacks(near), capacity_bytes=hbm_bytes)
+    fixes = [fix for changes in _changes(asked) if (fix := _first_fit(question, changes))]
     rows = tuple(
         (
-            *(link.words, p.asked.on.num_chips, p.asked.batch * p.asked.seq, p.best.step_s),
-            p.asked.batch * p.asked.seq / p.best.step_s / p.asked.on.num_chips,
-            p.best.memory.total_bytes,
+            *(link.words, n := p.asked.on.num_chips, tokens := p.asked.batch * p.asked.seq),
+            *(p.best.step_s, tokens / p.best.step_s / n, p.best.memory.total_bytes),
         )
         for link, p in fixes
     )
+    hbm_bytes, total = near[0].memory.hbm_bytes / factor, near[0].memory.total_bytes
+    over = f"{show_bytes(total)} of {show_bytes(hbm_bytes)} per chip"
+    stacks = replace(memory_stacks(near), capacity_bytes=round(hbm_bytes))
     caption = "What makes it fit, the least of each kind that was tried; follow one to its plan"
+    drawn = f"What a chip would hold, were its HBM {factor:g} times as large; dashed: what it has."
     table = Table("fixes", caption, _FIXES, rows, is_first=True, links=tuple(f[0] for f in fixes))
     return Answer(
         sentences=(
-            f"{title} per step: does not fit; the nearest layout holds {over}",
+            f"{planned.model.title} on {asked.on}, {format_count(asked.batch * asked.seq)} tokens"
+            f" per step: does not fit; the nearest layout holds {over}",
             f"{format_count(planned.found.num_priced)} layouts divide, and none fits even when"
             " every layer is recomputed.",
             *_moved(question, planned),
         ),
         facts=(
-            Fact("over_bytes", "over the HBM by", held.total_bytes - hbm_bytes, show_bytes, over),
+            Fact("over_bytes", "over the HBM by", round(total - hbm_bytes), show_bytes, over),
             *(Fact(f"fix_{i}", "fits with", row[0]) for i, row in enumerate(rows)),
         ),
         tables=(table,) if rows else (),
-        pictures=(
-            Picture(
-                "memory",
-                memory_svg(stacks),
-                f"What a chip would hold, were its HBM {factor:g} times as large; the dashed line"
-                " is what it has.",
-            ),
-        ),
+        pictures=(Picture("memory", memory_svg(stacks), drawn),),
         figures=(("fits", False), ("batch", asked.batch)),
         command=command(question),
     )
@@ -251,17 +225,16 @@ def _nearest(asked: Question) -> tuple[float, tuple[Candidate, ...]]:
         found = search_training(changed(asked, {"hbm": factor}), count=SHOWN).candidates
         if found:
             return factor, tuple(sorted(found, key=lambda c: c.memory.total_bytes))[:3]
-    return 1.0, ()
+    raise UsageError(f"nothing fits {asked.on}, by far", hint="use more chips")
 
 
-def _changes(planned: PlannedTraining) -> Iterator[list[tuple[str, str, str]]]:
+def _changes(asked: Question) -> Iterator[list[tuple[str, str, str]]]:
     """Lists of a field, its new value and words for it, the smallest change first."""
-    asked = planned.asked
     larger = slices_up_to(largest_slice(asked.on.chip))
     more = [str(on) for on in larger if on.num_chips > asked.on.num_chips]
-    yield [("on", on, f"{on}") for on in more[:_TRIES]]
-    halves = [asked.batch >> n for n in range(1, _TRIES) if asked.batch >> n]
-    yield [("batch", f"{n * asked.seq}", f"{n * asked.seq:,} tokens per step") for n in halves]
+    yield [("on", on, on) for on in more[:_TRIES]]
+    halves = [asked.seq * (asked.batch >> n) for n in range(1, _TRIES) if asked.batch >> n]
+    yield [("batch", f"{n}", f"{n:,} tokens per step") for n in halves]
     if asked.recipe.name != "10":
         yield [("recipe", "10", "10 bytes per parameter")]
 
@@ -271,12 +244,10 @@ def _first_fit(
 ) -> tuple[ViewLink, PlannedTraining] | None:
     for name, value, words in changes:
         values = tuple((n, value if n == name else v) for n, v in question.values)
-        try:
+        with suppress(UsageError):  # more chips than are searched here, or nothing divides
             planned = ask(replace(question, values=values), count=1)
-        except UsageError:  # more chips than are searched here, or nothing divides
-            continue
-        if planned.fits:
-            return ViewLink(words, "train", values), planned
+            if planned.fits:
+                return ViewLink(words, "train", values), planned
     return None
 
 

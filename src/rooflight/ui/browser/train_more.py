@@ -18,10 +18,7 @@ from rooflight.ui.answer import (
     show_seconds,
 )
 from rooflight.ui.answers.training_pictures import pipeline_answer, roofline_answer, time_answer
-from rooflight.ui.browser.plan_pictures import (
-    lost,
-    scaling_picture,
-)
+from rooflight.ui.browser.plan_pictures import lost, scaling_picture
 from rooflight.ui.browser.train import FIELDS, PlannedTraining, answer, ask, command
 from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.units import format_count, format_si

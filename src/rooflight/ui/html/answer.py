@@ -1,6 +1,6 @@
 """An `Answer` as parts of a page that stands alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from rooflight.ui.answer import Answer, Fact, Table
@@ -11,9 +11,12 @@ def lead(answer: Answer) -> Iterator[str]:
     """The sentences and facts of an answer, which come before everything else."""
     for number, words in enumerate(answer.sentences):
         yield paragraph(words, style="note" if number else "answer")
-    if answer.facts:
-        cards = "\n".join(map(_card, answer.facts))
-        yield f'<dl class="facts">\n{cards}\n</dl>'
+    yield from facts_markup(answer.facts)
+
+
+def facts_markup(facts: Sequence[Fact]) -> list[str]:
+    """A box for each, if there are any."""
+    return [f'<dl class="facts">{"".join(map(_card, facts))}</dl>'] if facts else []
 
 
 def section(key: str, heading: str, answer: Answer) -> Section:
@@ -31,12 +34,18 @@ def section(key: str, heading: str, answer: Answer) -> Section:
 
 
 def _card(fact: Fact) -> str:
-    note = f"<small>{escape(fact.note)}</small>" if fact.note else ""
-    return f"<div><dt>{escape(fact.label)}</dt><dd>{escape(fact.text)}{note}</dd></div>"
+    note = f'<dd class="small">{escape(fact.note)}</dd>' if fact.note else ""
+    value = f'<dd data-figure="{escape(fact.key)}">{escape(fact.text)}</dd>'
+    return f"<div><dt>{escape(fact.label)}</dt>{value}{note}</div>"
 
 
 def _table(table: Table) -> str:
-    drawn = grid(
+    return folded(table.caption, table_grid(table)) if table.is_folded else table_grid(table)
+
+
+def table_grid(table: Table) -> str:
+    """A table, open."""
+    return grid(
         Grid(
             table.caption,
             tuple(c.label or "#" for c in table.columns),
@@ -45,10 +54,9 @@ def _table(table: Table) -> str:
                 for row in table.rows
             ),
             "".join(_side(table, i) for i in range(len(table.columns))),
-            table.marked,
+            *(table.marked, table.key, tuple(link.url for link in table.links)),
         )
     )
-    return folded(table.caption, drawn) if table.is_folded else drawn
 
 
 def _side(table: Table, index: int) -> str:

@@ -10,6 +10,12 @@ from html import escape
 
 from rooflight.ui.html.style import STYLE
 
+HEAD = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+    '<meta name="viewport" content="width=device-width, initial-scale=1">',
+    '<meta name="color-scheme" content="light dark">',
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -20,6 +26,8 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     align: str  # a letter a column: l, r for numbers, w for words that may wrap
     marked: int | None = None  # the row to point out
+    key: str = ""
+    urls: tuple[str, ...] = ()  # of pages of this site, where the names of the rows lead
 
     def __post_init__(self) -> None:
         widths = {len(self.header), len(self.align), *map(len, self.rows)}
@@ -48,12 +56,7 @@ def page(*, title: str, kicker: str, lead: Sequence[str], sections: Sequence[Sec
     links = "".join(f'<li><a href="#{s.key}">{escape(s.heading)}</a></li>' for s in sections)
     return "\n".join(
         [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
+            *HEAD,
             f"<title>{escape(title)}</title>",
             f"<style>\n{STYLE}\n</style>",
             "</head>",
@@ -108,12 +111,15 @@ def grid(table: Grid, *, links: Sequence[Link] = ()) -> str:
     for i, row in enumerate(table.rows):
         marked = ' class="marked"' if i == table.marked else ""
         link = f'<td class="words">{_link(links[i])}</td>' if links else ""
-        lines.append(f"<tr{marked}>{_row(row, table.align)}{link}</tr>")
-    return scrolling(table.caption, "\n".join(["<table>", *lines, "</tbody>", "</table>"]))
+        url = table.urls[i] if table.urls else ""
+        lines.append(f"<tr{marked}>{_row(row, table.align, url)}{link}</tr>")
+    start = f'<table data-table="{table.key}">' if table.key else "<table>"
+    return scrolling(table.caption, "\n".join([start, *lines, "</tbody>", "</table>"]))
 
 
-def _row(cells: Sequence[str], align: str) -> str:
-    first = f'<th scope="row"{_side(align[0])}>{escape(cells[0])}</th>'
+def _row(cells: Sequence[str], align: str, url: str) -> str:
+    name = f'<a href="{escape(url)}">{escape(cells[0])}</a>' if url else escape(cells[0])
+    first = f'<th scope="row"{_side(align[0])}>{name}</th>'
     rest = zip(cells[1:], align[1:], strict=True)
     return first + "".join(f"<td{_side(a)}>{breaking(cell)}</td>" for cell, a in rest)
 

@@ -4,6 +4,10 @@
 
 const PAUSE_MS = 120; // somebody is still typing; a slider is sent at once
 const MORE_PAUSE_MS = 250; // before what takes longer is asked for
+const PROGRESS_MS = 400; // after which somebody wants to know how far it is, and how often
+
+// A server answers, or in a folder of files a worker of the page (static.js).
+const respond = globalThis.respond ?? fetch;
 
 const main = document.querySelector("main[data-view]");
 const form = document.querySelector("form.question");
@@ -42,15 +46,33 @@ class Part {
       const query = this.wanted;
       this.wanted = null;
       say(this.slot.id === "answer" ? "Asking ..." : "");
+      const progress = setInterval(() => this.progress(start), PROGRESS_MS);
+      const start = Date.now();
       const shown = await this.fetch(query);
+      clearInterval(progress);
       if (query === current) this.show(shown, query); // else it is old, and stays grey
     }
     this.isBusy = false;
   }
 
+  async progress(start) {
+    let line = this.slot.querySelector(".loading");
+    if (!line) {
+      line = document.createElement("p");
+      line.className = "loading";
+      this.slot.prepend(line);
+    }
+    const seconds = `Working it out ... ${Math.round((Date.now() - start) / 1000)} s`;
+    if (!line.dataset.note) line.textContent = seconds;
+    const known = await respond(`/progress/${main.dataset.view}`);
+    if (!known.ok) return;
+    const words = JSON.parse(await known.text()).progress;
+    if (words && this.isBusy) line.textContent = `${seconds}: ${words}`;
+  }
+
   async fetch(query) {
     try {
-      const response = await fetch(`${this.path}?${query}`);
+      const response = await respond(`${this.path}?${query}`);
       if (response.ok || response.status === 422) {
         return { markup: await response.text(), isGood: response.ok };
       }
@@ -121,7 +143,7 @@ function changed(pause) {
   answer.hold(); // what takes longer would only slow the new answer down
   timer = setTimeout(() => {
     current = question();
-    history.replaceState(null, "", `/${main.dataset.view}?${current}`);
+    history.replaceState(null, "", `?${current}`);
     if (more) more.slot.dataset.state = "stale"; // grey at once: it belongs to the old question
     answer.ask(current);
   }, pause);
@@ -139,6 +161,16 @@ function follow(field) {
   if (at >= 0) {
     range.value = at;
     range.setAttribute("aria-valuetext", field.value);
+  }
+}
+
+// What the address says, into a form that was made before anybody asked.
+function fillIn(asked) {
+  for (const [name, value] of asked) {
+    const field = document.getElementById(`f-${name}`);
+    if (!field) continue;
+    field.value = value;
+    follow(field);
   }
 }
 
@@ -161,7 +193,8 @@ function save(url, name) {
 
 async function savePng(button) {
   const link = button.parentElement.querySelector("a[href*='.svg']");
-  const text = await (await fetch(link.href)).text();
+  const { pathname, search } = new URL(link.href);
+  const text = await (await respond(pathname + search)).text();
   const source = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   const image = new Image();
   image.src = source;
@@ -276,7 +309,10 @@ function dress(place) {
 
 const dialog = document.getElementById("keys");
 
+const isGone = () => main !== null && !main.isConnected; // another view has taken its place
+
 document.addEventListener("keydown", (event) => {
+  if (isGone()) return;
   const isTyping = event.target.closest?.("input:not([type=range]), select, textarea");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "?" && dialog) dialog.showModal();
@@ -287,7 +323,7 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
-  if (!button) return;
+  if (!button || isGone()) return;
   if (button.dataset.png) savePng(button);
   else if ("copy" in button.dataset) copyCommand(button);
   else if ("keys" in button.dataset) dialog.showModal();
@@ -310,9 +346,13 @@ if (main && form) {
     event.preventDefault();
     changed(0);
   });
+  if (answer.slot.dataset.state === "asked") fillIn(new URLSearchParams(location.search));
   standBack();
   current = question();
   dress(document);
+  if (answer.slot.dataset.state === "asked") answer.ask(current);
+  document.querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "center" });
   const isRefused = answer.slot.querySelector(".error") !== null;
-  if (more && more.slot.dataset.state === "asked" && !isRefused) more.ask(current);
+  const isAnswered = answer.slot.dataset.state === "fresh" && !isRefused;
+  if (more && more.slot.dataset.state === "asked" && isAnswered) more.ask(current);
 }
