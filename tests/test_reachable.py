@@ -18,8 +18,7 @@ WAITING = {
     "program.collective_matmul.ring": "the same",
     "program.model.fused_block": "the same, as a block of the model",
     "program.moe.ragged": "ep=X without capacity: dropless, by a ragged all-to-all",
-    "program.checkpoint.export": "`ckpt export`: a checkpoint as a Hugging Face folder",
-    "program.pipeline.weights": "`ckpt export` of a pipelined run: layers back in their order",
+    "program.pipeline.weights": "layers of a pipeline back in their order, all at once",
 }
 _NAME = re.compile(r"rooflight(?:\.\w+)+")  # in strings: `-m` of child processes, `module:function`
 _CHILD = re.compile(r"(\w+):\w+")  # functions of `measure.microbench`, which its child imports
