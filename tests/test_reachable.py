@@ -18,7 +18,7 @@ WAITING = {
     "program.collective_matmul.ring": "the same",
     "program.model.fused_block": "the same, as a block of the model",
     "program.moe.ragged": "ep=X without capacity: dropless, by a ragged all-to-all",
-    "program.pipeline.weights": "layers of a pipeline in order at once; `ckpt export` reads rows",
+    "program.pipeline.weights": "layers of a pipeline back in their order, all at once",
 }
 _NAME = re.compile(r"rooflight(?:\.\w+)+")  # in strings: `-m` of child processes, `module:function`
 _CHILD = re.compile(r"(\w+):\w+")  # functions of `measure.microbench`, which its child imports

@@ -118,7 +118,7 @@ def chunked(at: Setting) -> float:
 
 def alone_or_not(at: Setting, draws: Draws) -> bool:
     """Whether rows draw the same texts when they sit elsewhere in the batch."""
-    rotated = Draws(*(jnp.roll(x, 3) for x in draws))
+    rotated = Draws(*(None if x is None else jnp.roll(x, 3) for x in draws))
     last, _ = begin(at)
     positions = jnp.asarray(LENGTHS)
     here = at.does.sample(last[:, None], draws, positions[:, None])

@@ -80,7 +80,7 @@ def _text(tree: "SavedTree", on: Slice | None, *, sealed: bool, wrong: str | Non
     whole = "damaged: " + wrong if wrong else "whole by its checksums" if sealed else "not sealed"
     lines = [
         f"{tree.folder}: {format_count(len(tree.arrays))} arrays, {format_si(tree.nbytes, 'B')},"
-        f" saved from mesh {mesh}; {whole}",
+        f" saved from mesh {mesh}; {whole}"
     ]
     if on is not None:
         chip, host = _shares(tree, on)

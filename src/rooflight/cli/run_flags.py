@@ -120,8 +120,7 @@ def _python(path: Path) -> Run:
         raise
     except Exception as error:  # whatever a file of the user's own raises
         raise UsageError(
-            f"{path} raised {type(error).__name__}: {error}",
-            hint=f"`python {path}` shows where",
+            f"{path} raised {type(error).__name__}: {error}", hint=f"`python {path}` shows where"
         ) from None
     if not isinstance(found, Run):
         raise UsageError(
@@ -134,8 +133,7 @@ def require_packages() -> None:
     missing = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is None]
     if missing:
         raise MissingExtraError(
-            f"training needs {', '.join(missing)}, which is not installed",
-            hint=install("train"),
+            f"training needs {', '.join(missing)}, which is not installed", hint=install("train")
         )
 
 

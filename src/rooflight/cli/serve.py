@@ -297,6 +297,5 @@ def _require_packages() -> None:
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"serving needs {', '.join(missing)}, which is not installed",
-            hint=install("serve"),
+            f"serving needs {', '.join(missing)}, which is not installed", hint=install("serve")
         )

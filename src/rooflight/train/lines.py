@@ -51,11 +51,7 @@ class Connection:
     """One end of a talk between two who have proved that they know the secret."""
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        key: bytes,
-        role: _Role,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, role: _Role
     ) -> None:
         self._reader, self._writer, self._key = reader, writer, key
         self._role: _Role = role

@@ -193,10 +193,7 @@ def llama4_text(config: HfConfig) -> ModelSpec:
     heads = heads_of(config, head_dim=128, kv_heads=8)
     attention = Attention(*heads, qkv_bias=biased, out_bias=biased, rope=rotary(config, theta=5e5))
     blocks = [
-        Block(
-            attention if turn else replace(attention, rope=None),
-            moe if i in routed else dense,
-        )
+        Block(attention if turn else replace(attention, rope=None), moe if i in routed else dense)
         for i, turn in zip(layers, turns, strict=False)
     ]
     if len(blocks) < len(layers):

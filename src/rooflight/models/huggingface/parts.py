@@ -84,10 +84,5 @@ def qwen3_attention(
     biased = config.flag("attention_bias", default=False)
     heads = heads_of(config, head_dim=head_dim, kv_heads=kv_heads)
     return Attention(
-        *heads,
-        window=window,
-        qkv_bias=biased,
-        out_bias=biased,
-        qk_norm="head",
-        rope=rotary(config),
+        *heads, window=window, qkv_bias=biased, out_bias=biased, qk_norm="head", rope=rotary(config)
     )

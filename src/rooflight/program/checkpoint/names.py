@@ -111,10 +111,7 @@ _STACKED: Mapping[str, Forms] = {
 }
 _MIXTRAL: Mapping[str, Forms] = {
     "router.W_router": ("block_sparse_moe.gate.weight[E,D]", "mlp.gate.weight[E,D]"),
-    "experts.W_gate": (
-        "block_sparse_moe.experts.{E}.w1.weight[Fe,D]",
-        *_STACKED["experts.W_gate"],
-    ),
+    "experts.W_gate": ("block_sparse_moe.experts.{E}.w1.weight[Fe,D]", *_STACKED["experts.W_gate"]),
     "experts.W_in": ("block_sparse_moe.experts.{E}.w3.weight[Fe,D]", *_STACKED["experts.W_in"]),
     "experts.W_out": ("block_sparse_moe.experts.{E}.w2.weight[D,Fe]", *_STACKED["experts.W_out"]),
 }

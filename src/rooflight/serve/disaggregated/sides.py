@@ -31,12 +31,7 @@ class PeerConfig:
 
 
 def make_side(
-    peer: PeerConfig,
-    engine: Engine,
-    runner: Runner,
-    exchange: Exchange,
-    bounds: Bounds,
-    log: Log,
+    peer: PeerConfig, engine: Engine, runner: Runner, exchange: Exchange, bounds: Bounds, log: Log
 ) -> PrefillServer | PrefillClient:
     """What the server has beside its engine, which must be one for that."""
     if not isinstance(engine, DisaggregatedEngine):

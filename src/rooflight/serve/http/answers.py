@@ -102,12 +102,7 @@ class ResponseBuilder:
 
     def _filled(self, piece: ChoiceDelta, content: Body) -> Body:
         found = None if piece.logprobs is None else self._logprobs(piece, piece.logprobs)
-        return {
-            "index": piece.index,
-            **content,
-            "logprobs": found,
-            "finish_reason": piece.finish,
-        }
+        return {"index": piece.index, **content, "logprobs": found, "finish_reason": piece.finish}
 
     def _logprobs(self, piece: ChoiceDelta, tokens: Sequence[tuple[int, TokenLogprobs]]) -> Body:
         if self.kind is Endpoint.CHAT:

@@ -37,11 +37,7 @@ def make_app(service: Service) -> web.Application:
     described = openapi(service.protocol, version=__version__, with_keys=with_keys)
     app[_DOCUMENT] = json.dumps(described).encode()
     app.add_routes(
-        [
-            web.get("/health", health),
-            web.get("/ready", ready),
-            web.get("/metrics", metrics),
-        ]
+        [web.get("/health", health), web.get("/ready", ready), web.get("/metrics", metrics)]
     )
     if service.prefill_server is not None:
         app.router.add_get("/prefill", prefill, allow_head=False)

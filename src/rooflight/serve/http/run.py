@@ -49,12 +49,7 @@ def serve(deployment: Deployment, announce: Callable[[], None]) -> bool:
     engine = load_engine(deployment.folder, deployment.config, deployment.placement, make=make)
     log = Log(deployment.log)
     service = Service(
-        deployment.folder,
-        engine,
-        deployment.settings,
-        deployment.limit,
-        log,
-        deployment.peer,
+        deployment.folder, engine, deployment.settings, deployment.limit, log, deployment.peer
     )
     try:
         return_large_blocks()

@@ -51,10 +51,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     except UsageError:
         raise
     except Exception as error:  # the library raises bare Exceptions
-        raise UsageError(
-            f"cannot read a tokenizer from {path}: {error}",
-            hint=_HINT,
-        ) from None
+        raise UsageError(f"cannot read a tokenizer from {path}: {error}", hint=_HINT) from None
     highest = max(library.get_vocab(with_added_tokens=True).values(), default=0)
     if highest > _MOST_ID:
         raise UsageError(f"{path} has a token with the id {highest}", hint=_HINT)
