@@ -69,7 +69,9 @@ def _cost(fleet: Fleet) -> str:
     source = chip.source_of("dollars_per_hour")
     where = ""
     if source and math.isclose(paid, chip.dollars_per_hour or 0):
-        where = f", the middle of {many(len(chip.prices), 'cloud')} on {source.checked}"
+        several = f"the middle of {len(chip.prices)} clouds"
+        whose = several if len(chip.prices) > 1 else " ".join(chip.prices)
+        where = f" on demand ({whose}, {source.checked})"
     return (
         f"cost: ${fleet.dollars_per_million_in:.3f} a million tokens in{rest},"
         f" ${fleet.dollars_per_million_out:.3f} out; ${fleet.dollars_per_million:.3f} of all;"

@@ -165,7 +165,7 @@ function follow(field) {
 }
 
 // What the address says, into a form that was made before anybody asked.
-function fillIn(asked) {
+function fillPage(asked) {
   for (const [name, value] of asked) {
     const field = document.getElementById(`f-${name}`);
     if (!field) continue;
@@ -346,7 +346,7 @@ if (main && form) {
     event.preventDefault();
     changed(0);
   });
-  if (answer.slot.dataset.state === "asked") fillIn(new URLSearchParams(location.search));
+  if (answer.slot.dataset.state === "asked") fillPage(new URLSearchParams(location.search));
   standBack();
   current = question();
   dress(document);
