@@ -127,9 +127,7 @@ def test_prices_are_of_the_middle_cloud_or_of_one() -> None:
     found = run(shlex.split(f"{TINY} {on} --price aws/spot")).out
     assert f"${h100.price('aws/spot'):.3g} a chip-hour\n" in found
     found = run(shlex.split(f"{TINY} {on}")).out
-    assert (
-        f"${h100.dollars_per_hour:.3g} a chip-hour on demand (the middle of 5 clouds, 20" in found
-    )
+    assert f"${h100.dollars_per_hour:.3g} a chip-hour on demand (the middle of 5 cl" in found
 
 
 def test_layouts_that_nobody_measured_are_told() -> None:
