@@ -10,7 +10,7 @@ from rooflight.units import format_seconds
 from .command import run
 
 WHERE = "llama3-70b --on h100:8x16"
-BRIEF = ["step", "memory", "bound by", "rests on", "best", "because"]
+BRIEF = ["step", "memory", "bound by", "rests on", "best", "to change"]
 
 
 def test_a_launch_script_is_forecast_as_the_plan_that_it_came_from(tmp_path: Path) -> None:
@@ -52,13 +52,13 @@ def test_a_brief_forecast_has_the_numbers_of_the_document_in_six_lines() -> None
     asked = f"forecast {WHERE} --layout tp=8 --batch 1Mi --seq 8192"
     lines = run(f"{asked} --brief".split()).out.splitlines()
     document = json.loads(run(f"{asked} --json".split()).out)
-    assert [line[:10].strip() for line in lines] == BRIEF
-    told = dict(zip(BRIEF, (line[10:] for line in lines), strict=True))
+    assert [line[:11].strip() for line in lines] == BRIEF
+    told = dict(zip(BRIEF, (line[11:] for line in lines), strict=True))
     assert told["step"].startswith(
         f"{format_seconds(document['forecast']['step_s'])}, 80 % between"
     )
     assert told["best"].endswith(f"takes {format_seconds(document['best']['step_s'])}")
-    assert told["because"] == document["because"]
+    assert told["to change"] == document["because"]
 
 
 def test_a_brief_roofline_has_no_interval() -> None:

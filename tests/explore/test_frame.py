@@ -1,6 +1,7 @@
 """The frame of the explorer: addresses, keys, bounds, pages for everybody, and a fuzzer."""
 
 import base64
+import html
 import http.client
 import json
 import re
@@ -70,6 +71,16 @@ def locked() -> Iterator[ExploreServer]:
 
 def ask(path: str, query: str = "") -> Response:
     return Site([ECHO], Files()).respond(path, query)
+
+
+def test_every_picture_of_the_home_page_is_drawn_and_every_card_leads_to_an_answer() -> None:
+    site = Site(VIEWS, Files())
+    page = site.respond("/", "").body.decode()
+    pictures, cards = re.findall(r'<img [^>]*src="/([^"]+)"', page), page.count("</strong></a>")
+    assert len(pictures) == 9 and cards == len(VIEWS) + 3
+    for address in map(html.unescape, pictures):
+        path, _, asked = address.partition("?")
+        assert site.respond(f"/{path}", asked).content_type.startswith("image/svg"), address
 
 
 def test_beyond_loopback_a_key_is_needed() -> None:

@@ -56,3 +56,11 @@ def test_totals_and_capacity_are_written_with_their_unit() -> None:
     words = [t.text for t in drawn([(10**9, 0, 10**9)], 16 * 10**9).iter(SVG + "text")]
     assert "2 GB" in words
     assert "HBM: 16 GB" in words
+
+
+def test_thirteen_parts_have_thirteen_colours() -> None:
+    parts = tuple(f"part {i}" for i in range(13))
+    stacks = MemoryStacks("title", parts, (Stack("one", (10**9,) * 13),), 10**11)
+    root = ElementTree.fromstring(memory_svg(stacks))
+    rects = [r for r in root.iter(SVG + "rect") if r.find(SVG + "title") is not None]
+    assert len({r.attrib["fill"] for r in rects}) == 13

@@ -140,9 +140,9 @@ def _brief(mine: Candidate, found: WhyNot) -> str:
         "bound by": mine.binds,
         "rests on": basis,
         "best": f"{degrees_text(best)} takes {format_seconds(best.step_s)}",
-        "because": found.because,
+        "to change": found.because,
     }
-    return "\n".join(f"{name:<10}{words}" for name, words in lines.items())
+    return "\n".join(f"{name:<11}{words}" for name, words in lines.items())
 
 
 def _text(asked: PlanCommand, question: Question, found: WhyNot) -> str:

@@ -211,7 +211,7 @@ def validation_picture(found: Validation) -> str:
     replays = found.of(kind)
     sheet = [Dot(r.measured_s, r.roof_s, "data sheet alone", "") for r in replays]
     said = [Dot(r.measured_s, r.predicted_s, f"forecast, {r.blocks}", "") for r in replays]
-    title = f"Seconds of {_TITLES.get(kind, kind)}, predicted against measured"
+    title = f"Seconds of a step of {_TITLES.get(kind, kind)}, predicted against measured"
     plot = AccuracyPlot(title, (*sorted(said, key=lambda dot: dot.series), *sheet))
     return as_file(accuracy_svg(plot, size=360))
 

@@ -19,6 +19,24 @@ from rooflight.units import parse_count
 
 _FACTS = 4  # above the main picture; the others are behind it
 _FIELDS = 6  # of a form that are seen at once
+_DRAWN = ("roofline", "shard", "collectives", "chip", "train", "serve")  # with a picture
+_STORIES = (
+    (
+        "Llama 3 70B on a full pod",
+        "8,960 chips of TPU v5p: the layout, its memory, and what binds it.",
+        "train?model=llama3-70b&on=v5p%3A16x20x28&batch=18Mi&seq=8192",
+    ),
+    (
+        "What does an H100 buy?",
+        "Latency and throughput of Llama 3 8B in fp8 on one GPU, by batch.",
+        "serve?model=llama3-8b&on=h100%3A1&dtypes=fp8",
+    ),
+    (
+        "Why all-to-all is a quarter of an all-gather",
+        "The same bytes around a ring, hop by hop: each block goes only as far as it must.",
+        "collectives?kind=all-to-all&on=v5e%3A16x1",
+    ),
+)
 
 
 def document(title: str, body: Sequence[str]) -> str:
@@ -57,18 +75,23 @@ def _current(is_current: bool) -> str:
     return ' aria-current="page"' if is_current else ""
 
 
+def _card(title: str, about: str, address: str) -> str:
+    name, _, asked = address.partition("?")
+    source = escape(f"/api/{name}.svg?{asked}")
+    drawn = f'<img class="thumb" loading="lazy" alt="" src="{source}">' if name in _DRAWN else ""
+    link = f'<a href="/{escape(address)}">{drawn}<strong>{escape(title)}</strong></a>'
+    return f"<li>{link}<span>{escape(about)}</span></li>"
+
+
 def home_page(views: Sequence[View]) -> str:
-    """The list of views."""
-    cards = [
-        f'<li><a href="/{v.name}"><strong>{escape(v.title)}</strong></a>'
-        f"<span>{escape(v.about)}</span></li>"
-        for v in views
-    ]
+    """Stories and the list of views, each with its first picture."""
+    told = [_card(title, about, address) for title, about, address in _STORIES]
+    cards = [_card(v.title, v.about, v.name) for v in views]
     main = [
         '<main id="answer" class="home-list">',
         "<h1>Ask, and look</h1>",
         "<p>Every number is one that the command line prints. A question is a URL: share it.</p>",
-        f'<ul class="cards">{"".join(cards)}</ul>',
+        f'<ul class="cards">{"".join([*told, *cards])}</ul>',
         "</main>",
     ]
     return document("Explore", [header(views, ""), *main])

@@ -19,6 +19,8 @@ _COLOURS = (
     *zip(svg.PALETTE, (*[svg.PAPER] * 3, *[svg.ON_BAR] * 3), strict=True),
     ("#7b5ea7", svg.PAPER),
     ("#8a949e", svg.ON_BAR),
+    *(("#6b4226", svg.PAPER), ("#e6c229", svg.ON_BAR), ("#2f4858", svg.PAPER)),
+    *(("#9bc53d", svg.ON_BAR), ("#f4a6b7", svg.ON_BAR)),
 )
 
 

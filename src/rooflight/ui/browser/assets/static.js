@@ -24,7 +24,8 @@ worker.onmessage = ({ data }) => {
 // Links of the site are from its root; here the root is wherever the folder lies.
 function relative(markup) {
   const moved = markup.replace(/href="\/(\w+)(?=["?])/g, `href="${base}$1/`);
-  return moved.replaceAll('href="/api/', `href="${base}api/`);
+  const bare = moved.replace(/<img class="thumb"[^>]*>/g, "");  // no server draws them
+  return bare.replaceAll('href="/api/', `href="${base}api/`);
 }
 
 globalThis.respond = (address) => {
