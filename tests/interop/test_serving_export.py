@@ -12,7 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.kubernetes import export_manifest
 from rooflight.interop.serving import (
-    HTTP_SERVERS,
+    SERVERS,
     ServedFleet,
     export_commands,
     read_fleet,
@@ -60,42 +60,6 @@ def test_sglang_counts_the_chips_of_all_attention_ranks_as_tp() -> None:
         assert words in line
 
 
-def test_jetstream_takes_words_with_their_values() -> None:
-    """Rows are counted by the chip, and a prompt leaves room for one token."""
-    int8 = dict.fromkeys(("weights", "kv", "compute"), "int8")
-    fleet = replace(FLEET, on=parse_slice("v5e:4x4"), ways={"tp": 16}, **int8)
-    found = export_commands(fleet, servers()["jetstream"])
-    words = found.text.splitlines()[-1].split()
-    assert not found.losses and "maxtext.inference.maxengine.maxengine_server" in words
-    for word in (
-        "model_name=llama3-8b",
-        "ici_tensor_parallelism=16",
-        "ici_fsdp_parallelism=1",
-        "per_device_batch_size=16",
-        "max_target_length=1280",
-        "max_prefill_predict_length=1279",
-        "quantization=int8",
-        "quantize_kvcache=true",
-        "enable_prefix_caching=true",
-    ):
-        assert word in words
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({"on": parse_slice("h100:4")}, ["H100 SXM"]),
-        ({"ways": {"tp": 2, "pp": 2}}, ["pp=2"]),
-        ({"prefill_replicas": 1}, ["disaggregated replicas"]),
-        ({"kv": "fp8", "weights": "fp8"}, ["cache in fp8", "weights in fp8"]),
-    ],
-)
-def test_what_jetstream_cannot_say_is_listed(changes: dict[str, Any], what: list[str]) -> None:
-    plain = replace(FLEET, on=parse_slice("v5e:2x2"), ways={"tp": 4}, weights="bf16", kv="bf16")
-    found = export_commands(replace(plain, **changes), servers()["jetstream"])
-    assert [loss.what for loss in found.losses] == what
-
-
 def test_separated_replicas_get_a_command_each() -> None:
     apart = replace(FLEET, prefill_replicas=3)
     text = export_commands(apart, servers()["sglang"]).text
@@ -119,7 +83,7 @@ def test_what_vllm_cannot_say_is_listed(changes: dict[str, Any], what: str) -> N
     assert [loss.what for loss in found.losses] == [what] and f"# lost: {what}" in found.text
 
 
-@pytest.mark.parametrize("engine", HTTP_SERVERS)
+@pytest.mark.parametrize("engine", SERVERS)
 def test_the_manifest_is_yaml_with_a_pool_over_its_deployments(engine: str) -> None:
     fleet = replace(FLEET, on=parse_slice("v5e:2x4"), prefill_replicas=1)
     *deployments, pool = yaml.safe_load_all(export_manifest(fleet, servers()[engine]).text)

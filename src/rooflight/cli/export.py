@@ -11,7 +11,7 @@ from rooflight.interop.export import export_plan
 from rooflight.interop.framework import FRAMEWORKS, Export, FrameworkSpec, load_framework
 from rooflight.interop.kubernetes import export_manifest
 from rooflight.interop.roles import row_of_plan
-from rooflight.interop.serving import HTTP_SERVERS, SERVERS, export_commands, read_fleet, servers
+from rooflight.interop.serving import SERVERS, export_commands, read_fleet, servers
 from rooflight.plan.file.record import read_plan
 from rooflight.ui.text.table import table
 
@@ -38,10 +38,10 @@ def configure(parser: Parser) -> None:
     add_choice(
         parser,
         "--engine",
-        HTTP_SERVERS,
+        SERVERS,
         what="engine",
-        default=HTTP_SERVERS[0],
-        help=f"that the manifest starts ({HTTP_SERVERS[0]} by default)",
+        default=SERVERS[0],
+        help=f"that the manifest starts ({SERVERS[0]} by default)",
     )
     parser.add_argument(
         "--row",

@@ -18,8 +18,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.interop.framework import Loss
 
-SERVERS = ("vllm", "sglang", "jetstream")
-HTTP_SERVERS = SERVERS[:2]  # those that a gateway can stand before
+SERVERS = ("vllm", "sglang")
 _FILE = Path(__file__).parent / "servers.toml"
 _WHOLE = ("bf16", "f16")  # stored as the checkpoint has it: no flag
 _HAVE_NO_FLAG = {
@@ -106,7 +105,7 @@ class Server:
     tp_holds_dp: bool  # ways of tp are counted with those of dp
     chips: Sequence[str]  # kinds that it runs on
     disaggregated: Sequence[str]  # those where caches go from prefill to generate replicas
-    flags: Mapping[str, str]  # one that ends with = is one word with its value
+    flags: Mapping[str, str]
     switches: Mapping[str, Sequence[str]]
     kv: Mapping[str, str]  # our dtype, theirs
     weights: Mapping[str, str]
@@ -147,29 +146,23 @@ def export_commands(fleet: ServedFleet, server: Server) -> ServedExport:
 
 def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
     """The words that start one replica."""
-    words = [*server.command, *_setting(server.model, fleet.model)]
+    words = [*server.command, *filter(None, [server.model]), fleet.model]
     ways = dict(fleet.ways)
     if server.tp_holds_dp:
         ways["tp"] = ways.get("tp", 1) * ways.get("dp", 1)
     sizes = {
         "rows": fleet.max_rows,
-        "rows_per_chip": f"{fleet.max_rows / fleet.on.num_chips:g}",
         "step_tokens": fleet.max_step_tokens,
         "longest": fleet.longest,
-        "longest_prompt": fleet.longest - 1,  # and one token
         "block_tokens": fleet.block_tokens,
         "kv": server.kv.get(fleet.kv, ""),
         "weights": server.weights.get(fleet.weights, ""),
     }
     for name, value in {**ways, **sizes}.items():
         if name in server.flags and value:
-            words += _setting(server.flags[name], str(value))
-    asked = [*fleet.ways, role, f"kv_{fleet.kv}", *(["cached"] if fleet.is_cached else [])]
+            words += [server.flags[name], str(value)]
+    asked = [*fleet.ways, role, *(["cached"] if fleet.is_cached else [])]
     return words + [word for name in asked for word in server.switches.get(name, ())]
-
-
-def _setting(flag: str, value: str) -> list[str]:
-    return [flag + value] if flag.endswith("=") else [*filter(None, [flag]), value]
 
 
 def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
