@@ -36,7 +36,7 @@ from rooflight.units import format_seconds
 from .conftest import ROOT
 
 BF16 = DTYPES["bf16"]
-VOID = {"meta", "br", "hr", "img", "rect", "line", "circle", "path", "polyline"}
+VOID = {"meta", "br", "hr", "img", "wbr", "rect", "line", "circle", "path", "polyline"}
 
 
 class Balanced(HTMLParser):

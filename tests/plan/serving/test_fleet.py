@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -301,3 +302,27 @@ def test_the_flip_lies_where_both_policies_serve_alike() -> None:
 def _typical() -> dict[str, float]:
     """What to expect of an engine on a chip that nobody measured."""
     return {c.name: c.typical for c in serving_constants().values()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_simulation_that_cannot_keep_the_promise_may_end_early(seed: int) -> None:
+    asked = random_demand(seed)
+    for way in ways(asked, on="v5e:1x1,h100:1")[:3]:
+        slo, most = way.held(asked.slo), (1 - asked.share) * asked.requests(asked.rate)
+        run = partial(simulate, cost=way.cost, limits=way.limits, slo=slo)
+        whole = run(asked.arrivals(asked.rate))
+        ended = run(asked.arrivals(asked.rate), most_late=most)
+        assert (ended.good_share >= asked.share) == (whole.good_share >= asked.share)
+        assert whole.good_share < asked.share or ended == whole
+        assert ended.num_requests <= whole.num_requests
+
+
+def test_most_of_a_hopeless_simulation_is_left_out() -> None:
+    asked = demand(rate=400.0, num_requests=4000)
+    (way, *_) = [w for w in ways(asked, on="v5e:1x1") if w.policy == "continuous"]
+    most = (1 - asked.share) * asked.requests(asked.rate)
+    slo = way.held(asked.slo)
+    ended = simulate(
+        asked.arrivals(asked.rate), cost=way.cost, limits=way.limits, slo=slo, most_late=most
+    )
+    assert ended.num_requests < asked.requests(asked.rate) / 2

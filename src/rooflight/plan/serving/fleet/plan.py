@@ -215,6 +215,7 @@ class Trials:
     def _simulate(self, way: Way, prefill: int, replicas: int, rate: float | None) -> Simulation:
         self.count += 1
         demand = self.demand
+        requests = demand.requests(demand.rate if rate is None else rate)
         fleet: int | PoolSplit = replicas
         if way.transfer:
             fleet = PoolSplit(prefill, replicas - prefill, way.transfer)
@@ -224,6 +225,7 @@ class Trials:
             limits=way.limits,
             replicas=fleet,
             slo=way.held(demand.slo),
+            most_late=(1 - demand.share) * requests,
         )
 
 

@@ -6,6 +6,7 @@ only the time of a step comes from the step model instead of a device.
 """
 
 import gc
+import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,14 +85,20 @@ def simulate(
     replicas: int | PoolSplit = 1,
     slo: Slo | None = None,
     watch: Watch | None = None,
+    most_late: float = math.inf,
 ) -> Simulation:
-    """Runs all arrivals, in order of time, to the end of the last one."""
+    """Runs all arrivals, in order of time, to the end of the last one.
+
+    It ends early where more than `most_late` miss the SLO: the rest would not make it a good one.
+    """
     tally, clock = Tally(slo or Slo()), StepClock(cost)
     fleet = _fleet(limits, clock, tally, replicas)
     with _uncollected():
         for id, arrival in enumerate(arrivals):
             fleet.arrive(Ticket(id, arrival))
             tally.num_arrived += 1
+            if tally.num_late + tally.num_rejected > most_late:
+                return _result(tally, fleet, clock, replicas)
             if watch is not None and id % _WATCH_EVERY == 0:
                 watch(id, tally.num_finished)
         if not tally.num_arrived:

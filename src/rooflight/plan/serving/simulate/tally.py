@@ -122,6 +122,7 @@ class Tally:
     def __init__(self, slo: Slo) -> None:
         self.slo = slo
         self.num_arrived = self.num_rejected = self.num_finished = self.num_good = 0
+        self.num_late = 0  # as soon as they finish; the others are counted block by block
         self.input_tokens = self.output_tokens = 0
         self.end_s = 0.0
         self._sketches = (QuantileSketch(), QuantileSketch(), QuantileSketch())
@@ -135,8 +136,12 @@ class Tally:
         arrivals.append(arrival.time_s)
         firsts.append(ticket.first_s)
         ends.append(end_s)
-        self._gaps.append(arrival.output_tokens - 1)
+        gaps = arrival.output_tokens - 1
+        self._gaps.append(gaps)
         self.input_tokens += arrival.input_tokens
+        tpot_s = (end_s - ticket.first_s) / max(gaps, 1)
+        if ticket.first_s - arrival.time_s > self.slo.ttft_s or tpot_s > self.slo.tpot_s:
+            self.num_late += 1
         if len(ends) == _BLOCK:
             self._flush()
 
