@@ -81,7 +81,12 @@ class Visit:
     def facts(self) -> dict[str, str]:
         """The boxes at the head of the answer, as they are read."""
         boxes = self.page.locator("[data-figure]").all()
-        return {str(b.get_attribute("data-figure")): b.inner_text() for b in boxes}
+        return {str(b.get_attribute("data-figure")): b.text_content() or "" for b in boxes}
+
+    def unfold(self) -> "Visit":
+        """Opens all that is folded, as a reader would."""
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        return self
 
     def rows(self, table: str) -> list[list[str]]:
         """The cells of a table, as they are read; of a folded one too."""

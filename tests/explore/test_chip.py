@@ -125,7 +125,7 @@ def test_parts_of_another_chip_leave_as_picture_and_numbers(
 
 
 def test_fields_that_do_not_count_stand_back(visit: OpenVisit) -> None:
-    there = visit("/chip")
+    there = visit("/chip").unfold()
     assert there.page.locator("#f-rows").is_visible()
     assert not there.page.locator("#f-chunks").is_visible()
     there.fill("show", "HBM streaming")

@@ -59,7 +59,7 @@ def test_a_wrong_question_says_what_would_work(visit: OpenVisit) -> None:
 
 
 def test_all_exports_say_the_same(visit: OpenVisit, server: ExploreServer) -> None:
-    there = visit("/roofline?b=512")
+    there = visit("/roofline?b=512").unfold()
     page = there.page
     with page.expect_download() as one:
         page.get_by_role("link", name="CSV").click()

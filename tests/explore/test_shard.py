@@ -128,7 +128,7 @@ def test_a_product_that_cannot_be_says_why(visit: OpenVisit) -> None:
 
 
 def test_shards_leave_as_picture_and_numbers(visit: OpenVisit, server: ExploreServer) -> None:
-    page = visit("/shard").page
+    page = visit("/shard").unfold().page
     with urlopen(f"{server.url}/api/shard") as response:
         document = json.load(response)
     with page.expect_download() as one:
