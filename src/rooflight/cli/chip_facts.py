@@ -6,6 +6,7 @@ Everything is read off the `Chip` record, so a user's chip shows the same way as
 from collections.abc import Iterable, Mapping
 from typing import cast
 
+from rooflight.cli.chips import priced
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace
 from rooflight.hardware.catalog import chip_names, load_chip
@@ -49,7 +50,7 @@ def all_facts() -> dict[str, dict[str, object]]:
 
 def _plain(chip: Chip) -> dict[str, object]:
     facts = {name: _value(chip, name) for name in chip.sources}
-    return {"title": chip.title, "kind": chip.kind, **facts}
+    return priced({"title": chip.title, "kind": chip.kind, **facts})
 
 
 def _value(chip: Chip, fact: str) -> object:

@@ -85,7 +85,7 @@ def _scan(path: str) -> Facts:
                 prefix = section.removeprefix("facts").removeprefix(".")
                 name = f"{prefix}.{match[1]}" if prefix else match[1]
                 facts[name] = match[2] or json.loads(match[3].replace("_", ""))
-    return facts
+    return priced(facts)
 
 
 def _rank(facts: Facts) -> tuple[int, float, str]:
@@ -111,15 +111,14 @@ def _row(name: str, facts: Facts) -> tuple[str, ...]:
         f"{rate / hbm_rate:.0f}" if rate and hbm_rate else "-",
         _show(_fastest(facts, "torus.link_bytes_per_s", "switched.chip_egress_bytes_per_s")),
         _pod(facts),
-        _price(facts),
+        _show(_fastest(facts, "dollars_per_hour")),
     )
 
 
-def _price(facts: Facts) -> str:
-    """The middle one of the clouds' prices on demand, as `Chip.dollars_per_hour` has it."""
+def priced(facts: dict[str, object]) -> dict[str, object]:
+    """With the middle one of the clouds' prices on demand, as `Chip.dollars_per_hour` has it."""
     asked = [cast(float, facts[n]) for n in facts if n.startswith("prices.")]
-    asked = [cast(float, facts[n]) for n in facts if n == "dollars_per_hour"] or asked
-    return f"{median(asked):.3g}" if asked else "-"
+    return ({"dollars_per_hour": median(asked)} if asked else {}) | facts
 
 
 def _fastest(facts: Facts, *names: str) -> float | None:

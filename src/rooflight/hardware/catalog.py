@@ -225,13 +225,9 @@ class _ChipFile:
 
     def _prices(self) -> dict[str, float]:
         """By cloud, `dollars_per_hour` the middle one; or that is a fact of the file, and alone."""
-        own = self._number("dollars_per_hour")
-        if own is not None:
-            return {"own": own}
         found = {n: self._need(f"prices.{n}") for n in self._section(self.facts, "prices")}
-        for name in found:
-            self.used["dollars_per_hour"] = self.used[f"prices.{name}"]
-        return found
+        own = self._number("dollars_per_hour")
+        return found if own is None else {"own": own}
 
     def _matrix_unit(self) -> MatrixUnit | None:
         if "matrix_unit" not in self.facts:

@@ -125,7 +125,8 @@ class Chip:
 
     def source_of(self, fact: str) -> Source | None:
         """The source of a catalog fact, by its name in the file (`hbm_bytes`, `flops.bf16`)."""
-        return self.sources.get(fact)
+        prices = (s for name, s in self.sources.items() if name.startswith("prices."))
+        return self.sources.get(fact, next(prices, None) if fact == "dollars_per_hour" else None)
 
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s at a dtype; block formats run at the rate of their element."""
