@@ -14,7 +14,7 @@ import numpy as np
 
 # isort: split
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.program.decode.cache import Layers, cache_bytes, init_cache
@@ -118,7 +118,7 @@ def chunked(at: Setting) -> float:
 
 def alone_or_not(at: Setting, draws: Draws) -> bool:
     """Whether rows draw the same texts when they sit elsewhere in the batch."""
-    rotated = Draws(*(None if x is None else jnp.roll(x, 3) for x in draws))
+    rotated = cast(Draws, jax.tree.map(lambda x: jnp.roll(x, 3), draws))
     last, _ = begin(at)
     positions = jnp.asarray(LENGTHS)
     here = at.does.sample(last[:, None], draws, positions[:, None])

@@ -52,7 +52,8 @@ def write_static(folder: Path, views: Sequence[View], pyodide: Path, numpy: str 
 def _moved(page: str, root: str) -> str:
     """Its addresses from where it lies, and the worker before the script that asks it."""
     page = re.sub("(?<=<noscript>).*?(?=</noscript>)", "<p>Answers need scripts here.</p>", page)
-    page = re.sub(r'(href|action)="/(\w*)"', rf'\1="{root}/\2/"', page)
+    page = re.sub('<img class="thumb"[^>]*>', "", page)  # no server draws them
+    page = re.sub(r'(href|action)="/(\w*)(\?[^"]*)?"', rf'\1="{root}/\2/\3"', page)
     page = re.sub(r'(href|src)="/', rf'\1="{root}/', page).replace(f'"{root}//"', f'"{root}/"')
     script = f'<script type="module" src="{root}/assets/'
     return page.replace(script, f'{script}static.js"></script>\n{script}', 1)
