@@ -34,7 +34,7 @@ def write_static(folder: Path, views: Sequence[View], pyodide: Path, numpy: str 
     copied |= {Path(numpy): Path(numpy).name} if numpy else {}
     for path in copied:
         if not path.is_file():
-            hint = "`npm pack pyodide`, unpack it, and give its folder `package`"
+            hint = "`npm pack pyodide`, unpack it, and write --pyodide package"
             raise UsageError(f"there is no {path}", hint=hint)
     for name in (*texts, *copied.values()):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
