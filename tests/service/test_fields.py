@@ -72,6 +72,13 @@ def test_a_body_is_read_exactly_if_it_follows_the_schema(name: str) -> None:
     assert min(counts.values()) > 0  # of both kinds
 
 
+def test_a_prediction_may_be_longer_than_any_text_that_fits() -> None:
+    """Its schema is that of any object."""
+    messages = [{"role": "user", "content": "a"}]
+    prediction = {"type": "content", "content": "a" * BOUNDS.max_characters}
+    assert reads(PROTOCOL.chat, {"model": "tiny", "messages": messages, "prediction": prediction})
+
+
 @given(st.binary(max_size=50))
 def test_any_bytes_are_json_or_a_problem(body: bytes) -> None:
     try:

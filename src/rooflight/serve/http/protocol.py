@@ -132,7 +132,7 @@ def _chat_only(bounds: Bounds) -> dict[str, JsonField]:
         "max_completion_tokens": Integer(1, bounds.max_model_tokens - 1),
         "logprobs": Flag(),
         "top_logprobs": Integer(0, bounds.max_logprobs),
-        "prediction": FreeObject(bounds.max_characters),  # which may save time, not change words
+        "prediction": FreeObject(bounds.max_schema_characters),  # may save time, changes no words
         "verbosity": Unserved(Enumeration(("medium",)), "other verbosities", '"medium"'),
         "modalities": Unserved(Items(Enumeration(("text",)), 1), "other modalities", '["text"]'),
         **{name: Unserved(_NULL, what, "null") for name, what in _UNSERVED_CHAT.items()},
