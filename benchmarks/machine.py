@@ -30,7 +30,7 @@ class Machine:
 @cache
 def this_host() -> Slice:
     """This host as a chip of one device, measured once by a child process."""
-    rows = measure("microbench:host", devices=1, rounds=ROUNDS)
+    rows = measure("ops:host", devices=1, rounds=ROUNDS)
     source = Source("measured", "rooflight measure", "", str(date.today()))
     return Slice(host_of(rows, load_chip("this-host"), devices=1, source=source).chip, (1,))
 

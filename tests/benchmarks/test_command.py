@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import machine
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.machine import Machine
 from benchmarks.record import Record, Row, ratio_row, read_record, row_of, to_json
@@ -93,3 +94,12 @@ def test_a_row_is_a_median_and_a_ratio_one_of_pairs() -> None:
     assert (row.value, row.rounds, row.spread) == (3.0, 5, pytest.approx(2 / 3, abs=1e-4))
     assert row_of("case", [1.0]).spread is None
     assert ratio_row("case", [1.0, 20.0, 3.0], [1.0, 10.0, 1.0]).value == 2.0
+
+
+def test_a_record_says_how_fast_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "ROUNDS", 1)
+    machine.this_host.cache_clear()
+    found = machine.this_machine()
+    machine.this_host.cache_clear()
+    assert found.flops_per_s and 1e9 < found.flops_per_s < 1e14
+    assert found.memory_bytes_per_s and 1e9 < found.memory_bytes_per_s < 1e13
