@@ -5,9 +5,11 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -35,7 +37,8 @@ from .hostile_load import (
 )
 from .server_process import launch, start_server, wait_until_ready
 
-EVERYDAY: Sequence[Shift] = ((HONEST, 6.0), (HOSTILE, 7.0))
+# In turns: load from outside hits both.
+EVERYDAY: Sequence[Shift] = 2 * ((HONEST, 5.0), (HOSTILE, 6.0))
 HALF_AN_HOUR: Sequence[Shift] = 6 * ((HONEST, 60.0), (HOSTILE, 240.0))
 MINUTE = 60.0
 DRAIN_S = 20.0
@@ -43,15 +46,12 @@ END_S = 20.0  # more: what is cut off has to be told, and the last step made
 LATER = ("503 draining, later", "503 warming_up, later", "429 overloaded, later")
 
 
-def check(watched: Watched, *, share: float, slower: float) -> None:
+def check(watched: Watched, of: Callable[[list[float]], float], *, slower: float) -> None:
     """No answer of the honest client is an error of the server, and none is late."""
     assert set(watched.statuses()) == {200} and watched.errors() == {}
     for way in (SERVER, ROUTER):
         for first in (True, False):
-            late = {
-                kind: percentile(watched.times(way, kind, first=first), share)
-                for kind in (HONEST, HOSTILE)
-            }
+            late = {kind: of(watched.times(way, kind, first=first)) for kind in (HONEST, HOSTILE)}
             assert late[HOSTILE] <= slower * late[HONEST], (way, first, late)
 
 
@@ -60,7 +60,8 @@ def test_a_hostile_neighbour_is_no_worse_than_an_honest_one(folder: Path) -> Non
     with running(folder) as place:
         before = place.resident()
         watched = watch(place, EVERYDAY, QUARTER)
-        check(watched, share=0.5, slower=4)  # few requests: their worst is chance
+        # Few requests: their median is chance as well. A queue without shares is 5 times slower.
+        check(watched, mean, slower=4)
         after = place.resident()
         assert all(after[name] - before[name] < 200e6 for name in (SERVER, ROUTER))
 
@@ -72,7 +73,7 @@ def test_half_an_hour_beside_a_hostile_neighbour(folder: Path) -> None:
     text = figures(watched)
     print(text)
     write_figure("security.md", "hostile load", text)
-    check(watched, share=0.99, slower=2)
+    check(watched, partial(percentile, share=0.99), slower=2)
     for name in (SERVER, ROUTER):
         early = watched.bytes_of(name, 5 * MINUTE, 10 * MINUTE)
         assert watched.bytes_of(name, 25 * MINUTE, 30 * MINUTE) <= 1.05 * early
