@@ -1,4 +1,4 @@
-"""A run small enough to be killed a hundred times: a model of two layers on text made here."""
+"""A run small enough to be killed a hundred times: a small model on text made here."""
 
 import random
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rooflight.plan.file.record import Plan, from_json, to_json
 from rooflight.train.tokens import write_tokens
 
 BATCH, SEQ, VOCAB = 16, 32, 300
-STEPS, SAVE_EVERY = 100, 10
+STEPS, SAVE_EVERY = 60, 6
 MODEL = ModelSpec(
     "small", "A small model", 64, 320, (Repeat((Block(Attention(4, 2, 16), Mlp(128)),), 4),)
 )

@@ -13,6 +13,7 @@ import pytest
 from rooflight.train.events import read_events
 
 from ..listeners import listeners
+from .launched import COMPILES_QUICKLY
 from .small_run import small_plan, write_plan
 
 STOPPED = 75
@@ -35,7 +36,11 @@ class Command:
     def start(self) -> None:
         with (self.out / "log").open("ab") as log:
             self.popen = subprocess.Popen(
-                self._words, stdout=log, stderr=log, start_new_session=True
+                self._words,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | COMPILES_QUICKLY,
             )
 
     def interrupt(self) -> None:
