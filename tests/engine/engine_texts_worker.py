@@ -1,7 +1,8 @@
 """Greedy texts of a tiny Llama by the engine and by `transformers`, in every situation.
 
-Run as a process of its own: `python engine_texts_worker.py FOLDER PLACE`. Prints one JSON object:
-for each situation how many tokens there are and how many differ, and what the engine counted.
+Run as a process of its own: `python engine_texts_worker.py FOLDER PLACE [SITUATION]`. Prints one
+JSON object: for each situation, or the one that is named, how many tokens there are and how many
+differ, and what the engine counted.
 """
 
 import json
@@ -114,7 +115,7 @@ def disaggregated(
     return out
 
 
-def main(folder: Path, name: str) -> dict[str, Any]:
+def main(folder: Path, name: str, only: str = "") -> dict[str, Any]:
     family, options, placement = PLACES[name]
     theirs = hf_models.save_model(folder, hf_models.MODELS[family] | options)
     wanted = their_texts(theirs, jobs_of(0))
@@ -124,23 +125,36 @@ def main(folder: Path, name: str) -> dict[str, Any]:
         made.warm()
         return made
 
-    roomy, tight = engine(cases.ROOMY), engine(cases.TIGHT)
-    drafting = engine(replace(cases.TIGHT, num_draft=2))
-    sizes = replace(cases.TIGHT, moves_blocks=True)
-    here, there = (engine(replace(sizes, num_blocks=n), DisaggregatedEngine) for n in (18, 80))
-    assert isinstance(there, DisaggregatedEngine)
-    alone = [
-        EngineRequest(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)
-    ]
-    return {
-        "plain": compare(roomy, alone, wanted),
-        "prefix hits": compare(roomy, jobs_of(200), wanted),
-        "chunks, preemption and prefix hits": compare(tight, jobs_of(300), wanted),
-        "all of these and drafts": compare(drafting, jobs_of(400), wanted),
-        "disaggregated": compare(here, jobs_of(500), wanted, there),
+    def roomy() -> dict[str, Any]:
+        made = engine(cases.ROOMY)
+        alone = [
+            EngineRequest(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)
+        ]
+        plain = compare(made, alone, wanted)
+        return {"plain": plain, "prefix hits": compare(made, jobs_of(200), wanted)}
+
+    def tight() -> dict[str, Any]:
+        return compare(engine(cases.TIGHT), jobs_of(300), wanted)
+
+    def drafting() -> dict[str, Any]:
+        return compare(engine(replace(cases.TIGHT, num_draft=2)), jobs_of(400), wanted)
+
+    def handed_over() -> dict[str, Any]:
+        sizes = replace(cases.TIGHT, moves_blocks=True)
+        here, there = (engine(replace(sizes, num_blocks=n), DisaggregatedEngine) for n in (18, 80))
+        assert isinstance(there, DisaggregatedEngine)
+        return compare(here, jobs_of(500), wanted, there)
+
+    situations = {
+        "chunks, preemption and prefix hits": tight,
+        "all of these and drafts": drafting,
+        "disaggregated": handed_over,
     }
+    if only:
+        return {only: situations[only]()}
+    return roomy() | {situation: run() for situation, run in situations.items()}
 
 
 if __name__ == "__main__":
     hf_models.quiet()
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:])))

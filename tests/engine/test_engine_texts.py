@@ -24,12 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(found: Any) -> None:
-    for situation, texts in found.items():
-        assert texts["tokens"] == 7 * 20, situation
-        assert texts["different"] == 0, situation
-        assert texts["distinct"] > 20, situation
-        assert texts["compilations"] == 0, situation
-        assert texts["hits"] >= texts["cached"], situation
+    check_texts(found)
     assert found[PLAIN]["hits"] == 0
     assert found[HITS]["cached"] > 0
     assert found[TIGHT]["preemptions"] > 0
@@ -37,11 +32,21 @@ def check(found: Any) -> None:
     assert found["all of these and drafts"]["drafted"] > 0
 
 
+def check_texts(found: Any) -> None:
+    for situation, texts in found.items():
+        assert texts["tokens"] == 7 * 20, situation
+        assert texts["different"] == 0, situation
+        assert texts["distinct"] > 20, situation
+        assert texts["compilations"] == 0, situation
+        assert texts["hits"] >= texts["cached"], situation
+
+
 @pytest.mark.parametrize("place", [pytest.param("one", marks=pytest.mark.full), "tp2"])
 def test_texts_are_those_of_transformers(place: str, folder: Path) -> None:
     check(report("engine_texts_worker.py", str(folder / place), place))
 
 
+@pytest.mark.full
 def test_texts_without_a_compiler_are_those_of_transformers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,17 +55,24 @@ def test_texts_without_a_compiler_are_those_of_transformers(
     check(report("engine_texts_worker.py", str(folder / "xla"), "one"))
 
 
+def test_a_tight_pool_without_a_compiler_changes_no_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "false")
+    found = report("engine_texts_worker.py", str(folder / "xla"), "one", TIGHT)
+    check_texts(found)
+    assert found[TIGHT]["preemptions"] > 0
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("place", ["tp4", "positions", "experts"])
 def test_texts_on_four_devices_are_those_of_transformers(place: str, folder: Path) -> None:
     check(report("engine_texts_worker.py", str(folder / place), place))
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen2", "qwen3_moe", "gemma2", "olmo2", "phi3", "glm4", "granite"]
-)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_texts_of_a_family_are_those_of_transformers(name: str, folder: Path) -> None:
-    texts = report("engine_families_worker.py", str(folder / name), name)[name]
+    texts = report("engine_families_worker.py", str(folder / "families"), *FAMILIES)[name]
     assert texts["tokens"] == 7 * 20
     assert texts["different"] == 0
     assert texts["distinct"] > 10
