@@ -13,8 +13,6 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
-# Folders whose files share something that takes long to start: one worker runs them all.
-_SHARED: dict[str, str] = dict.fromkeys(("tests/handbook",), "tests/handbook")
 
 # Properties: few examples every day, the same ones in CI; tests/test_properties.py asks for more.
 settings.register_profile(
@@ -75,25 +73,14 @@ def _install(folder: Path, *what: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-# Two workers: a file is run by one of them, the longest files first.
+# Workers take whole files (`--dist loadfile`), the longest first.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     path = ROOT / "tests" / "times.json"
     seconds: dict[str, float] = json.loads(path.read_text())["files"] if path.exists() else {}
-    groups = {item: _group(item) for item in items}
-    took = dict.fromkeys(groups.values(), 0.0)
-    for name in {item.nodeid.partition("::")[0] for item in items}:
-        group = _SHARED.get(name.rpartition("/")[0], name)
-        took[group] = took.get(group, 0.0) + seconds.get(name, 0.0)
-    items.sort(key=lambda item: -took[groups[item]])  # stable: a file keeps its order
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _group(item: pytest.Item) -> str:
-    name = item.nodeid.partition("::")[0]
-    return _SHARED.get(name.rpartition("/")[0], name)
+    # Stable: a file keeps its order.
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -103,7 +90,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     why = str(report.longrepr or "").strip().splitlines()
     line = {
-        "test": report.nodeid.partition("@")[0],
+        "test": report.nodeid,
         "when": report.when,
         "outcome": report.outcome,
         "seconds": report.duration,

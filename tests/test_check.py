@@ -17,11 +17,20 @@ import pytest
 pytestmark = pytest.mark.full
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_cases(n): assert n < 3, "three is too many"
-def test_good(): pass
+def test_good():
+    with open("src/one.py") as file: assert "x" in file.read()
 def test_skipped(): pytest.skip("no room")
 @pytest.fixture
 def broken(): raise ValueError("no such thing")
 def test_with_a_broken_fixture(broken): pass
+"""
+
+_WORKERS = """
+import os, pathlib, pytest
+@pytest.mark.parametrize("n", [f"{n}@{m}" for n in "abc" for m in "abc"])
+def test_who(n):
+    with pathlib.Path(__file__).with_suffix(".txt").open("a") as file:
+        print(os.environ["PYTEST_XDIST_WORKER"], file=file)
 """
 
 
@@ -37,7 +46,8 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name in ("docs", "src", "tests", "build"):
         (tmp_path / name).mkdir()
     (tmp_path / ".gitignore").write_text("__pycache__\n")
-    (tmp_path / "src" / "one.py").write_text("x = 1\n")
+    for name in ("one", "two"):
+        (tmp_path / "src" / f"{name}.py").write_text("x = 1\n")
     (tmp_path / "tests" / "test_some.py").write_text(_TESTS)
     (tmp_path / "tests" / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "pyproject.toml").write_text(
@@ -80,7 +90,7 @@ def test_a_full_run_records_how_each_test_ended(check: ModuleType) -> None:
         "test_with_a_broken_fixture": "failed",
     }
     cases = tests["tests/test_some.py::test_cases"]
-    assert cases["cases"] == 3 and cases["gflops"] == 150 and cases["source"] == check.sources()
+    assert cases["cases"] == 3 and cases["gflops"] == 150 and cases["source"]
     assert "three is too many" in cases["why"]
 
 
@@ -100,9 +110,48 @@ def test_a_second_run_does_only_what_is_not_on_record(
     assert not check.run_full([], again=False), "what is in no commit has no name"
     _commit(check.ROOT)
     assert check.run_full(["tests/test_some.py::test_good"], again=False)
+    assert "1 chosen, 0 of them on record" in capfd.readouterr().out
     second = json.loads(check.RECORD.read_text())["tests"]
     good = "tests/test_some.py::test_good"
     assert second[good]["source"] != first[good]["source"], "another source is another record"
+
+
+_READER = """
+import pathlib, pytest, subprocess, sys
+pytestmark = pytest.mark.full
+CODE = "import sys; sys.path.append('src'); import two"
+def test_by_another(): subprocess.run([sys.executable, "-c", CODE], check=True)
+def test_by_a_tool(): subprocess.run(["cat", "src/two.py"], check=True)
+def test_names(): assert [*pathlib.Path("src/data").iterdir()]
+"""
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", ("test_by_another", "test_by_a_tool", "test_names"))
+def test_a_test_runs_again_when_what_it_read_has_changed(check: ModuleType, name: str) -> None:
+    """Itself, or by a process that it starts; what it did not read may change."""
+    test = f"tests/test_reader.py::{name}"
+    data = check.ROOT / "src" / "data"
+    data.mkdir()
+    (data / "one.toml").write_text("a = 1\n")
+    (check.ROOT / "tests" / "test_reader.py").write_text(_READER)
+    _commit(check.ROOT)
+    assert check.run_full([test], again=False)
+
+    def stands() -> bool:
+        record = json.loads(check.RECORD.read_text())
+        return check.is_on_record(record, test, check.committed())
+
+    assert stands()
+    (check.ROOT / "src" / "one.py").write_text("x = 3\n")
+    _commit(check.ROOT)
+    assert stands(), "it did not read this file"
+    if name == "test_names":
+        (data / "two.toml").write_text("a = 1\n")
+    else:
+        (check.ROOT / "src" / "two.py").write_text("x = 3\n")
+    _commit(check.ROOT)
+    assert not stands()
 
 
 def test_the_journal_has_a_line_for_each_phase_of_each_test_on_any_number_of_workers(
@@ -110,7 +159,7 @@ def test_the_journal_has_a_line_for_each_phase_of_each_test_on_any_number_of_wor
 ) -> None:
     for workers in ("0", "2"):
         check.JOURNAL.unlink(missing_ok=True)
-        check.run("tests", [*check.PYTEST, "-n", workers, "--dist", "loadgroup"])
+        check.run("tests", [*check.PYTEST, "-n", workers])
         found = {name: entry["cases"] for name, entry in check.outcomes(check.journal()).items()}
         file = "tests/test_some.py"
         assert found == {
@@ -119,6 +168,20 @@ def test_the_journal_has_a_line_for_each_phase_of_each_test_on_any_number_of_wor
             f"{file}::test_skipped": 1,
             f"{file}::test_with_a_broken_fixture": 1,
         }
+
+
+def test_a_file_is_run_by_one_worker(check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each worker makes again what the tests of a file share."""
+    files = [check.ROOT / "tests" / f"test_{name}.py" for name in ("one", "two", "three")]
+    for file in files:
+        file.write_text(_WORKERS)
+    monkeypatch.setattr(check, "CORES", 2)
+    assert check.run_tests([])
+    told = [file.with_suffix(".txt").read_text().split() for file in files]
+    assert [len(workers) for workers in told] == [9, 9, 9]
+    assert [len(set(workers)) for workers in told] == [1, 1, 1]
+    names = {line["test"].partition("::")[2] for line in check.journal() if "one" in line["test"]}
+    assert names == {f"test_who[{n}@{m}]" for n in "abc" for m in "abc"}
 
 
 def test_a_diff_touches_the_tests_that_name_its_modules_and_helpers(check: ModuleType) -> None:

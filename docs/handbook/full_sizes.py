@@ -27,12 +27,8 @@ class FullSizes(SphinxDirective):
 
 def _summary(tests: dict[str, dict[str, Any]]) -> str:
     ended = Counter(str(entry["outcome"]) for entry in tests.values())
-    sources = Counter(str(entry["source"]) for entry in tests.values() if "source" in entry)
     words = ", ".join(f"{count} {how}" for how, count in ended.most_common())
-    if not sources:
-        return f"{len(tests)} tests: {words}."
-    source, count = sources.most_common(1)[0]
-    return f"{len(tests)} tests: {words}; {count} of them on the source `{source}`."
+    return f"{len(tests)} tests: {words}."
 
 
 def _row(name: str, entry: dict[str, Any]) -> tuple[str, ...]:
