@@ -150,10 +150,11 @@ def test_rows_that_extrapolate_alike_are_a_tie_and_no_more() -> None:
 
 
 def test_405b_on_16384_gpus_is_what_an_engineer_would_run() -> None:
-    """16M tokens are no round number of sequences: tensors in the node, stages interleaved."""
+    """16M tokens are 2**24, as people mean it: tensors in the node, stages interleaved."""
     text = run(shlex.split("plan train llama3-405b --on h100:8x2048 --batch 16M --seq 8192")).out
     headline = text.splitlines()[0]
-    assert "tp=8@node,pp=16@spine16,vp=8, interleaved" in headline and "30 micro" in headline
+    assert "tp=8@node,pp=16@spine16,vp=8, interleaved" in headline and "32 micro" in headline
+    assert "16,777,216 tokens per step" in headline
 
 
 def test_a_layout_of_ones_own_is_planned_with_its_own_forecast() -> None:

@@ -76,13 +76,15 @@ def test_a_batch_that_nothing_divides_is_told_the_nearest_two_that_work() -> Non
 
 def test_a_batch_of_broken_sequences_becomes_one_that_splits() -> None:
     gpus = ask("llama3-8b", "h100:8x2048", 1953, 8192)
-    assert rounded_batch(gpus, 16_000_000) == 1920  # 15 * 128, 1.7 % less
+    assert rounded_batch(gpus, 16_000_000) == 2048  # 2**24 tokens, what people mean by 16M
+    v5e = ask("llama3-8b", "v5e:8x8", 244, 4096)
+    assert rounded_batch(v5e, 1_000_000) == 256
     assert rounded_batch(gpus, 2048 * 8192 + 1) == 2048
     torus = ask("llama3-8b", "v5p:16x20x28", 1953, 8192)
     assert rounded_batch(torus, 16_000_000) == 1960  # the 5 and 7 of 8,960 chips divide it
     for tokens in range(1 << 22, 1 << 23, 99_991):
         found = rounded_batch(torus, tokens)
-        assert abs(found * 8192 / tokens - 1) <= 0.02
+        assert abs(found * 8192 / tokens - 1) <= 0.05
     with pytest.raises(UsageError, match=r"is 2\.5 sequences of 8,192") as caught:
         rounded_batch(gpus, 20_480)
     assert "use 16384 or 24576 tokens" in caught.value.hint

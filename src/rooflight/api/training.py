@@ -68,7 +68,7 @@ def training_question(
     hbm_margin: Number | None = None,
     overlap: Overlap = "sum",
 ) -> TrainingQuestion:
-    """Reads what is asked; a batch of broken sequences becomes one within 2 % that suits."""
+    """Reads what is asked; a batch of broken sequences becomes one within 5 % that suits."""
     spec, length = load_model(model), parse_seq(seq)
     sequences, is_whole = nearest_sequences(batch, length)
     question = train_question(
@@ -82,7 +82,7 @@ def training_question(
     if is_whole:
         return TrainingQuestion(spec, question)
     question = replace(question, batch=rounded_batch(question, parse_count(str(batch))))
-    because = f"whole sequences that suit the slice, within 2 % of --batch {batch}"
+    because = f"whole sequences that suit the slice, within 5 % of --batch {batch}"
     chosen = Decision("batch", f"{question.batch * length}", because)
     return TrainingQuestion(spec, question, (chosen,))
 

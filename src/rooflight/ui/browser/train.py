@@ -256,7 +256,7 @@ def _moved(question: ViewQuery, planned: PlannedTraining) -> Iterator[str]:
     if planned.is_moved:
         yield (
             f"{format_count(planned.asked.batch)} sequences: whole ones that suit the slice, within"
-            f" 2 % of {question.text('batch')} tokens."
+            f" 5 % of {question.text('batch')} tokens."
         )
     if planned.model.not_understood:
         gaps = "; ".join(planned.model.not_understood)
