@@ -23,7 +23,7 @@ _STEP = 1e-9  # a tie is won by fewer steps
 State = tuple[tuple[Axes, ...], Axes]  # axes of each dim; unreduced axes
 
 
-class _Move(NamedTuple):
+class _Edge(NamedTuple):
     """One edge of the search: what is done, where it leads, what it sends."""
 
     op: Op
@@ -65,7 +65,7 @@ def reshard(
 @lru_cache(maxsize=65536)
 def _shortest(
     start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
-) -> tuple[_Move, ...]:
+) -> tuple[_Edge, ...]:
     """`_search` with axes named by their place: patterns with other axes have the same paths."""
     names = [axis for axis, _ in sizes]
     placed = {axis: chr(ord("a") + i) for i, axis in enumerate(names)}
@@ -97,7 +97,7 @@ def _rename(axes: Axes, names: Mapping[str, str]) -> Axes:
     return tuple(names[axis] for axis in axes)
 
 
-def _as_steps(tensor: Tensor, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
+def _as_steps(tensor: Tensor, moves: tuple[_Edge, ...]) -> tuple[Step, ...]:
     steps: list[Step] = []
     for move in moves:
         after = Tensor(tensor.name, tensor.dims, *move.state)
@@ -111,11 +111,11 @@ def _as_steps(tensor: Tensor, moves: tuple[_Move, ...]) -> tuple[Step, ...]:
 @lru_cache(maxsize=65536)
 def _search(
     start: State, goal: State, sizes: tuple[tuple[str, int], ...], exact: bool
-) -> tuple[_Move, ...]:
+) -> tuple[_Edge, ...]:
     """A*, by what a device must still send."""
     shards, wanted = dict(sizes), [axis for axes in goal[0] for axis in axes]
     best: dict[State, float] = {start: 0.0}
-    came: dict[State, tuple[State, _Move]] = {}
+    came: dict[State, tuple[State, _Edge]] = {}
     queue: list[tuple[float, int, float, State]] = [(0.0, 0, 0.0, start)]
     pushed = 0
     while queue:
@@ -152,8 +152,8 @@ def _least_sent(state: State, goal: State, wanted: Sequence[str], sizes: dict[st
     return sent
 
 
-def _trace(start: State, goal: State, came: dict[State, tuple[State, _Move]]) -> tuple[_Move, ...]:
-    moves: list[_Move] = []
+def _trace(start: State, goal: State, came: dict[State, tuple[State, _Edge]]) -> tuple[_Edge, ...]:
+    moves: list[_Edge] = []
     while goal != start:
         goal, move = came[goal]
         moves.append(move)
@@ -171,7 +171,7 @@ class _Here(NamedTuple):
     local: float
 
 
-def _moves(state: State, goal: State, sizes: dict[str, int], exact: bool) -> Iterator[_Move]:
+def _moves(state: State, goal: State, sizes: dict[str, int], exact: bool) -> Iterator[_Edge]:
     dims, unreduced = state
     right = [right_prefix(axes, wanted) for axes, wanted in zip(dims, goal[0], strict=True)]
     here = _Here(dims, unreduced, goal, right, sizes, _local(dims, sizes))
@@ -213,17 +213,17 @@ def _put(dims: tuple[Axes, ...], at: int, axes: Axes) -> tuple[Axes, ...]:
     return (*dims[:at], axes, *dims[at + 1 :])
 
 
-def _gathers(here: _Here) -> Iterator[_Move]:
+def _gathers(here: _Here) -> Iterator[_Edge]:
     """Only the innermost axes of a dim can be gathered: the result must be one block."""
     for at, axes in enumerate(here.dims):
         for keep in range(here.right[at], len(axes)):
             gone = axes[keep:]
             sent = here.local * (_product(gone, here.sizes) - 1)
             state = (_put(here.dims, at, axes[:keep]), here.unreduced)
-            yield _Move("all_gather", gone, at, -1, state, sent)
+            yield _Edge("all_gather", gone, at, -1, state, sent)
 
 
-def _exchanges(here: _Here) -> Iterator[_Move]:
+def _exchanges(here: _Here) -> Iterator[_Edge]:
     dims = here.dims
     for at, axes in enumerate(dims):
         for keep in range(here.right[at], len(axes)):
@@ -233,10 +233,10 @@ def _exchanges(here: _Here) -> Iterator[_Move]:
                 if to != at:
                     after = _put(_put(dims, at, axes[:keep]), to, dims[to] + moved)
                     sent = here.local * (shards - 1) / shards
-                    yield _Move("all_to_all", moved, at, to, (after, here.unreduced), sent)
+                    yield _Edge("all_to_all", moved, at, to, (after, here.unreduced), sent)
 
 
-def _slices(here: _Here) -> Iterator[_Move]:
+def _slices(here: _Here) -> Iterator[_Edge]:
     """A replicated axis that the goal splits over may be sliced in, free of traffic.
 
     On any dim: it may have to travel with another axis to where the goal has both.
@@ -246,7 +246,7 @@ def _slices(here: _Here) -> Iterator[_Move]:
     for to, axes in enumerate(here.dims):
         for added in _sequences(free):
             state = (_put(here.dims, to, axes + added), here.unreduced)
-            yield _Move("slice", added, -1, to, state, 0.0)
+            yield _Edge("slice", added, -1, to, state, 0.0)
 
 
 def _sequences(axes: list[str]) -> Iterator[Axes]:
@@ -255,7 +255,7 @@ def _sequences(axes: list[str]) -> Iterator[Axes]:
         yield from permutations(axes, count)
 
 
-def _reductions(here: _Here) -> Iterator[_Move]:
+def _reductions(here: _Here) -> Iterator[_Edge]:
     dims = here.dims
     pending = [a for a in here.unreduced if a not in here.goal[1]]
     for chosen in _sequences(pending):
@@ -263,26 +263,26 @@ def _reductions(here: _Here) -> Iterator[_Move]:
         rest = tuple(a for a in here.unreduced if a not in chosen)
         sent = here.local * (shards - 1) / shards
         if chosen == tuple(sorted(chosen)):
-            yield _Move("all_reduce", chosen, -1, -1, (dims, rest), 2 * sent)
+            yield _Edge("all_reduce", chosen, -1, -1, (dims, rest), 2 * sent)
         for to, axes in enumerate(dims):
             state = (_put(dims, to, axes + chosen), rest)
-            yield _Move("reduce_scatter", chosen, -1, to, state, sent)
+            yield _Edge("reduce_scatter", chosen, -1, to, state, sent)
 
 
-def _permutes(here: _Here) -> Iterator[_Move]:
+def _permutes(here: _Here) -> Iterator[_Edge]:
     """The axes of one dim may change their order: the blocks stay the same and change places."""
     for at, axes in enumerate(here.dims):
         kept, loose = axes[: here.right[at]], axes[here.right[at] :]
         for order in permutations(loose):
             if order != loose:
                 state = (_put(here.dims, at, kept + order), here.unreduced)
-                yield _Move("permute", tuple(sorted(loose)), at, -1, state, here.local)
+                yield _Edge("permute", tuple(sorted(loose)), at, -1, state, here.local)
 
 
-def _swaps(here: _Here) -> Iterator[_Move]:
+def _swaps(here: _Here) -> Iterator[_Edge]:
     """With known sizes, one permute reaches any goal with as many blocks along every dim."""
     goal, sizes = here.goal, here.sizes
     pairs = list(zip(here.dims, goal[0], strict=True))
     if here.dims != goal[0] and all(_product(a, sizes) == _product(b, sizes) for a, b in pairs):
         axes = sorted({a for before, after in pairs if before != after for a in before + after})
-        yield _Move("permute", tuple(axes), -1, -1, goal, here.local)
+        yield _Edge("permute", tuple(axes), -1, -1, goal, here.local)

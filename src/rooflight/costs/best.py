@@ -35,7 +35,7 @@ class PricedLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StorageChoice:
     """One way to store a tensor: the steps between storage and product, and its bytes."""
 
     tensor: Tensor
@@ -48,7 +48,7 @@ class _Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _Task:
     contraction: Contraction
     dims: Mapping[str, int]
     mesh: Mesh
@@ -75,11 +75,11 @@ def best_layouts(
     >>> str(best.contraction)
     'A[I_X,J] * B[J,K_Y] -> C[I_X,K_Y]'
     """
-    question = _Question(contraction, dims, mesh, dtype)
+    task = _Task(contraction, dims, mesh, dtype)
     found: dict[str, PricedLayout] = {}
     smallest: int | None = None
     for split in _splits(contraction, mesh):
-        for layout in _layouts(question, split):
+        for layout in _layouts(task, split):
             smallest = min(smallest or layout.stored_bytes, layout.stored_bytes)
             if memory_bytes is not None and layout.stored_bytes > memory_bytes:
                 continue
@@ -118,28 +118,25 @@ def _splits(contraction: Contraction, mesh: Mesh) -> Iterator[dict[str, Axes]]:
         yield {d: tuple(a for a, chosen in taken if chosen == d) for d in contraction.dims}
 
 
-def _layouts(question: _Question, split: Mapping[str, Axes]) -> Iterator[PricedLayout]:
+def _layouts(task: _Task, split: Mapping[str, Axes]) -> Iterator[PricedLayout]:
     """For one split: every combination of the stored tensors' compromises."""
-    contraction = question.contraction
+    contraction = task.contraction
     inputs = tuple(_split_as(t, split) for t in contraction.operands)
     summed = tuple(a for d in contraction.contracted for a in split[d])
     local = _split_as(contraction.result, split).with_unreduced(summed)
     try:
-        einsum = price_step(
-            Step("einsum", inputs, local), question.dims, question.mesh, question.dtype
-        )
+        einsum = price_step(Step("einsum", inputs, local), task.dims, task.mesh, task.dtype)
         stored = [
-            _options(question, t, needed=i)
-            for t, i in zip(contraction.operands, inputs, strict=True)
+            _options(task, t, needed=i) for t, i in zip(contraction.operands, inputs, strict=True)
         ]
-        stored.append(_options(question, contraction.result, made=local))
+        stored.append(_options(task, contraction.result, made=local))
     except ShardingError:  # the sizes do not divide this way
         return
     for choice in product(*stored):
         yield _assemble(choice, einsum)
 
 
-def _assemble(choice: tuple[_Stored, ...], einsum: StepPrice) -> PricedLayout:
+def _assemble(choice: tuple[_StorageChoice, ...], einsum: StepPrice) -> PricedLayout:
     before = [s for stored in choice[:-1] for s in stored.steps]
     steps = (*before, einsum, *choice[-1].steps)
     contraction = Contraction(tuple(s.tensor for s in choice[:-1]), choice[-1].tensor)
@@ -152,22 +149,22 @@ def _split_as(tensor: Tensor, split: Mapping[str, Axes]) -> Tensor:
 
 
 def _options(
-    question: _Question, tensor: Tensor, *, needed: Tensor | None = None, made: Tensor | None = None
-) -> list[_Stored]:
+    task: _Task, tensor: Tensor, *, needed: Tensor | None = None, made: Tensor | None = None
+) -> list[_StorageChoice]:
     """The ways to store a tensor that no other way beats in both time and bytes."""
-    options: list[_Stored] = []
-    for stored in _storages(tensor, question.mesh):
+    options: list[_StorageChoice] = []
+    for stored in _storages(tensor, task.mesh):
         source, target = (stored, needed) if needed else (made, stored)
         assert source is not None and target is not None
         try:
-            nbytes = device_bytes(stored, question.dims, question.mesh.axes, question.dtype)
-            path = reshard(source, target, question.mesh.axes)
+            nbytes = device_bytes(stored, task.dims, task.mesh.axes, task.dtype)
+            path = reshard(source, target, task.mesh.axes)
             for step in path:
-                local_shape(step.output, question.dims, question.mesh.axes)
-            steps = tuple(price_step(s, question.dims, question.mesh, question.dtype) for s in path)
+                local_shape(step.output, task.dims, task.mesh.axes)
+            steps = tuple(price_step(s, task.dims, task.mesh, task.dtype) for s in path)
         except ShardingError:
             continue
-        options.append(_Stored(stored, steps, nbytes))
+        options.append(_StorageChoice(stored, steps, nbytes))
     return _undominated(options)
 
 
@@ -183,8 +180,8 @@ def _storages(tensor: Tensor, mesh: Mesh) -> Iterator[Tensor]:
         yield Tensor(tensor.name, tensor.dims, held)
 
 
-def _undominated(options: list[_Stored]) -> list[_Stored]:
-    kept: list[_Stored] = []
+def _undominated(options: list[_StorageChoice]) -> list[_StorageChoice]:
+    kept: list[_StorageChoice] = []
     for option in sorted(options, key=lambda o: (o.seconds, o.nbytes, len(o.steps))):
         if not kept or option.nbytes < kept[-1].nbytes:
             kept.append(option)

@@ -28,7 +28,7 @@ def _shift_tiers(extents: list["_Extent"], one: Floats) -> "_Tiers":
         hops = np.where(ring.wraps, 1, ring.size - 1) * ring.stride
         latency = latency + np.where(ring.size > 1, hops * ring.dim.hop_s, 0.0)
     fans, hop_s = _fans(extents), zero
-    tiers: list[tuple[_Fan, Floats]] = []
+    tiers: list[tuple[_FanSweep, Floats]] = []
     for fan in fans:  # inner first: the longest way is one hop over the outermost tier
         seconds = np.where(fan.size > 1, 1 / np.minimum(fan.rate, fan.chip_rate), 0.0)
         tiers.append((fan, seconds))
@@ -114,7 +114,7 @@ def tier_rates(op: str, axes: Sequence[str], meshes: MeshSweep, *, copies: int =
 
 
 def _near_and_far(
-    torus: Floats, fans: Sequence[tuple["_Fan", Floats]], latency_s: Floats, meshes: MeshSweep
+    torus: Floats, fans: Sequence[tuple["_FanSweep", Floats]], latency_s: Floats, meshes: MeshSweep
 ) -> TierRates:
     if meshes.slice.chip.torus:
         return TierRates(torus, sum((s for _, s in fans), np.zeros_like(torus)), latency_s)
@@ -125,7 +125,7 @@ def _near_and_far(
     return TierRates(np.where(is_far, 0.0, near), np.where(is_far, far, 0.0), latency_s)
 
 
-def _kept_copies(fan: "_Fan", extents: Sequence["_Extent"], copies: int) -> Floats:
+def _kept_copies(fan: "_FanSweep", extents: Sequence["_Extent"], copies: int) -> Floats:
     """The part of `copies` that go to different units of a tier, see `traffic.sent_once`."""
     if copies <= 1:
         return np.ones(1)
@@ -142,12 +142,12 @@ class _Tiers:
     """Seconds of a collective: on the torus, across each switched tier, and of flight."""
 
     torus: Floats
-    fans: Sequence[tuple["_Fan", Floats]]
+    fans: Sequence[tuple["_FanSweep", Floats]]
     latency_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
-class _Fan:
+class _FanSweep:
     """A group's extent across one switched tier in every mesh; `Fan` has the scalar form."""
 
     dim: SwitchDim
@@ -168,15 +168,15 @@ class _Fan:
         return near - 1 + np.log2(self.size / near)
 
 
-def _fans(extents: list[_Extent]) -> list[_Fan]:
+def _fans(extents: list[_Extent]) -> list[_FanSweep]:
     """The switched tiers of a group, inner first."""
-    fans: list[_Fan] = []
+    fans: list[_FanSweep] = []
     for extent in reversed(extents):
         dim = extent.dim
         if isinstance(dim, SwitchDim):
             below = [e.size for e in extents if _unit(e.dim) < dim.unit_chips]
             members = math.prod(below, start=np.ones_like(extent.size))
-            fans.append(_Fan(dim, extent.size, members))
+            fans.append(_FanSweep(dim, extent.size, members))
     return fans
 
 
@@ -184,7 +184,7 @@ def _unit(dim: PhysicalDim) -> int:
     return dim.unit_chips if isinstance(dim, SwitchDim) else 0
 
 
-def _launch(fans: list[_Fan], zero: Floats) -> Floats:
+def _launch(fans: list[_FanSweep], zero: Floats) -> Floats:
     return np.max([zero, *(np.where(f.size > 1, f.dim.launch_s, 0.0) for f in fans)], axis=0)
 
 
@@ -236,7 +236,7 @@ def _exchange(nbytes: Floats, rings: list[_Extent]) -> Floats:
     return np.max(loads, axis=0)
 
 
-def _tier(nbytes: Floats, fans: list[_Fan], level: int, *, exchange: bool) -> Floats:
+def _tier(nbytes: Floats, fans: list[_FanSweep], level: int, *, exchange: bool) -> Floats:
     fan, one = fans[level], np.ones_like(nbytes)
     behind = fan.size
     if fan.dim.nic_bytes_per_s is not None:

@@ -119,7 +119,7 @@ def switched_groups(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _MessageBuilder:
     """Messages in the making."""
 
     fabric: Fabric
@@ -160,7 +160,7 @@ def gather(fabric: Fabric, nbytes: float, groups: list[list[int]]) -> list[Fligh
 
 
 def _gather(fabric: Fabric, nbytes: float, groups: list[list[int]], pieces: int) -> list[Message]:
-    plan = _Plan(fabric)
+    builder = _MessageBuilder(fabric)
     for piece in range(pieces):
         blocks = [own_units(chip) for chip in range(fabric.num_chips)]
         ready: list[list[int]] = [[] for _ in blocks]
@@ -171,10 +171,10 @@ def _gather(fabric: Fabric, nbytes: float, groups: list[list[int]], pieces: int)
                 amount = nbytes * units.bit_count() / 2
                 cargo = Cargo(amount, piece, units, piece - (level << 20))
                 for peer in _peers(fabric, groups[chip], chip, level):
-                    arrived[peer].append(plan.send(cargo, chip, peer, ready[chip]))
+                    arrived[peer].append(builder.send(cargo, chip, peer, ready[chip]))
                     gathered[peer] |= units
             blocks, ready = gathered, arrived
-    return plan.messages
+    return builder.messages
 
 
 def _peers(fabric: Fabric, members: Sequence[int], chip: int, level: int) -> list[int]:
@@ -202,13 +202,13 @@ def exchange(fabric: Fabric, nbytes: float, groups: list[list[int]]) -> list[Fli
     chunk = nbytes / len(groups[0]) ** 2
 
     def build(pieces: int) -> list[Message]:
-        plan, chips = _Plan(fabric), fabric.num_chips
+        builder, chips = _MessageBuilder(fabric), fabric.num_chips
         for piece in range(pieces):
             for chip, members in enumerate(groups):
                 for turn, peer in enumerate(_rotated(fabric, members, chip)):
                     units = 3 << 2 * (chip * chips + peer)
-                    plan.send(Cargo(chunk / pieces, piece, units, turn), chip, peer, ())
-        return plan.messages
+                    builder.send(Cargo(chunk / pieces, piece, units, turn), chip, peer, ())
+        return builder.messages
 
     return _fastest(build)
 
@@ -227,11 +227,11 @@ def shift(fabric: Fabric, nbytes: float, groups: list[list[int]]) -> list[Flight
     targets = next_members(groups)
 
     def build(pieces: int) -> list[Message]:
-        plan = _Plan(fabric)
+        builder = _MessageBuilder(fabric)
         for piece in range(pieces):
             for chip, target in targets.items():
-                plan.send(Cargo(nbytes / pieces, piece, 1 << chip, piece), chip, target, ())
-        return plan.messages
+                builder.send(Cargo(nbytes / pieces, piece, 1 << chip, piece), chip, target, ())
+        return builder.messages
 
     return _fastest(build)
 
