@@ -38,7 +38,7 @@ class MatmulGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spent:
+class _MatmulLine:
     """One line of a layer, all layers of its kind and all microbatches together."""
 
     op: str
@@ -51,7 +51,7 @@ class _Spent:
 
 def matmuls_of(question: Question, candidate: Candidate) -> tuple[MatmulGroup, ...]:
     """Every matmul of all layers and the head, those that are alike together."""
-    alike: dict[tuple[float, int], list[_Spent]] = {}
+    alike: dict[tuple[float, int], list[_MatmulLine]] = {}
     for spent in _spent(question, candidate):
         alike.setdefault(spent.each, []).append(spent)
     found = [
@@ -67,7 +67,7 @@ def matmuls_of(question: Question, candidate: Candidate) -> tuple[MatmulGroup, .
     return tuple(sorted(found, key=lambda p: -p.seconds))
 
 
-def _spent(question: Question, candidate: Candidate) -> Iterator[_Spent]:
+def _spent(question: Question, candidate: Candidate) -> Iterator[_MatmulLine]:
     q, c = question, candidate
     dims = dim_sizes(q.graph, batch=q.batch // c.micro.count, seq=q.seq)
     layers = Counter(q.graph.order) + Counter([HEAD])
@@ -79,4 +79,4 @@ def _spent(question: Question, candidate: Candidate) -> Iterator[_Spent]:
             if price.op:
                 each = price.flops, price.nbytes
                 total = (times * price.flops, times * price.nbytes, times * price.op.lower_s)
-                yield _Spent(line.op, each, *total, price.op.binds)
+                yield _MatmulLine(line.op, each, *total, price.op.binds)

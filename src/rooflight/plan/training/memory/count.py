@@ -324,7 +324,7 @@ def _offload_seconds(chip: Chip, host_bytes: int) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _WorkingSet:
     name: str
     stacked: int
     gathered: int
@@ -354,24 +354,24 @@ def scanned_parts(
     )
 
 
-def _work(job: Job, moment: _Moment) -> str:
+def _work(job: Job, moment: _WorkingSet) -> str:
     if moment.name != "the loss":
         return "a layer in its backward pass"
     dtypes = " + ".join(d.name for d in loss_dtypes(job))
     return f"logits of up to {job.framework.loss_tokens} tokens at the loss ({dtypes})"
 
 
-def _layers(sized: BlockBytes, layers: dict[int, int], *, has_head: bool) -> _Moment:
+def _layers(sized: BlockBytes, layers: dict[int, int], *, has_head: bool) -> _WorkingSet:
     ends = ("head", "tied") if has_head else ()
     stacked = sum(n * sized.state[b][0] for b, n in layers.items())
     stacked += sum(sized.state[end][0] for end in ends)
     gathered = max((sum(g.nbytes for g in sized.gathered[b]) for b in layers), default=0)
     widest = max((sized.backward[b] for b in layers), default=0)
-    return _Moment("a layer", stacked, 2 * gathered, widest)
+    return _WorkingSet("a layer", stacked, 2 * gathered, widest)
 
 
-def _loss(job: Job, sized: BlockBytes) -> _Moment:
+def _loss(job: Job, sized: BlockBytes) -> _WorkingSet:
     table = sum(g.nbytes for g in sized.gathered["head"])
     tokens = job.tokens_of_a_chip
     some = min(1.0, job.framework.loss_tokens / tokens) if job.framework.loss_tokens else 1.0
-    return _Moment("the loss", 0, table + sized.head_gradient, ceil(some * sized.loss))
+    return _WorkingSet("the loss", 0, table + sized.head_gradient, ceil(some * sized.loss))

@@ -81,17 +81,17 @@ def template_of(job: Job) -> Template:
     layout = job.layout
     rules = (layout.weight, layout.stream, layout.inner, layout.scores)
     key = (layout.text, *(tuple(rule.items()) for rule in rules))
-    return _cached(Same(job.graph), _Layout(layout, key), job.remat, job.framework)
+    return _cached(Same(job.graph), _LayoutKey(layout, key), job.remat, job.framework)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _LayoutKey:
     layout: Layout = field(compare=False)
     key: tuple[object, ...]
 
 
 @lru_cache(maxsize=1024)
-def _cached(same: Same, held: _Layout, remat: Remat, framework: Framework) -> Template:
+def _cached(same: Same, held: _LayoutKey, remat: Remat, framework: Framework) -> Template:
     graph, layout = same.graph, held.layout
     stored = [Stored(p, layout.of_weight(p.tensor)) for p in graph.params]
     frame = [op for op in graph.ops if op.block is None]

@@ -25,7 +25,7 @@ from rooflight.plan.training.search.options import can_run
 from rooflight.plan.training.search.ranked import rank
 from rooflight.plan.training.search.region import Region
 from rooflight.plan.training.search.run import cache_of, sizes_of
-from rooflight.plan.training.time.compose import Steps, layer_times
+from rooflight.plan.training.time.compose import StepSweep, layer_times
 from rooflight.plan.training.time.stage_time import Overlap
 from rooflight.plan.training.time.step_time import StepTime
 from rooflight.plan.training.time.sweep import Points
@@ -114,7 +114,7 @@ def _best_mesh(question: Question, layout: Layout, asked: Asked, remat: Remat) -
     found: list[tuple[float, Mesh]] = []
     placed = cache_of(question).placed(layout)
     for points in every_point(question, sizes_of(question), placed):
-        steps = Steps(points, layer_times(points, asked), question.overlap)
+        steps = StepSweep(points, layer_times(points, asked), question.overlap)
         composed = steps.seconds(Microbatching(), remat)
         keys = rank(composed.total, composed.collectives)
         keys[_copies(points) > _copies(points).min()] = math.inf

@@ -42,7 +42,7 @@ _MOST_ROWS = 500_000  # placements that are kept, of all templates: about 60 MB
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedTemplate:
     """A template on a slice: what divides whatever the batch, and what the batch must divide."""
 
     meshes: Meshes
@@ -55,7 +55,7 @@ class SearchCache:
     def __init__(self, graph: Graph, on: Slice, seq: int, framework: Framework = OURS) -> None:
         self._graph, self._on, self._seq = graph, on, seq
         self._asked: dict[str, tuple[Layout, Asked]] = {}
-        self._placed: dict[tuple[str, bool], Placed] = {}
+        self._placed: dict[tuple[str, bool], PlacedTemplate] = {}
         self._rows = 0
         self.templates: tuple[Layout, ...] = tuple(templates(graph, framework))
 
@@ -67,7 +67,7 @@ class SearchCache:
             self._asked[layout.text] = known
         return known[1]
 
-    def placed(self, layout: Layout, *, alike: bool = False) -> Placed:
+    def placed(self, layout: Layout, *, alike: bool = False) -> PlacedTemplate:
         """The placements on which the model divides for some batch; of like ones the first."""
         key = layout.text, alike
         found = self._placed.get(key)
@@ -78,7 +78,7 @@ class SearchCache:
                 self._placed[key] = found
         return found
 
-    def _place(self, layout: Layout, *, alike: bool) -> Placed:
+    def _place(self, layout: Layout, *, alike: bool) -> PlacedTemplate:
         graph = self._graph
         splits = splits_of(placed_tensors(graph, layout, self.asked(layout)))
         moving = frozenset(s for s in splits if s[0] == "B" or s[0] in graph.per_token)
@@ -90,7 +90,7 @@ class SearchCache:
             whole = points.divides(splits - moving) & (points.num_stages <= len(graph.order))
             return whole if alike else whole & table.swaps()[0]
 
-        return Placed(every_placement(layout, self._on, keep), moving)
+        return PlacedTemplate(every_placement(layout, self._on, keep), moving)
 
 
 def placed_tensors(graph: Graph, layout: Layout, asked: Asked) -> Iterator[Tensor]:
@@ -131,7 +131,7 @@ class Divided:
             yield points, self.number[self.ways_of[mesh], count]
 
 
-def divided(question: Question, sizes: Workload, placed: Placed) -> Divided | None:
+def divided(question: Question, sizes: Workload, placed: PlacedTemplate) -> Divided | None:
     """The sizes that leave each data shard whole sequences; None where there are none."""
     meshes, region = placed.meshes, question.region
     if meshes.count and region.is_placed:
@@ -151,7 +151,7 @@ def divided(question: Question, sizes: Workload, placed: Placed) -> Divided | No
     return Divided(few, times, number, ways_of) if len(at) else None
 
 
-def every_point(question: Question, sizes: Workload, placed: Placed) -> Iterator[Points]:
+def every_point(question: Question, sizes: Workload, placed: PlacedTemplate) -> Iterator[Points]:
     """All points of a template that divide, a chunk at a time."""
     found = divided(question, sizes, placed)
     if found:

@@ -55,7 +55,7 @@ from rooflight.plan.training.search.candidate import (
 from rooflight.plan.training.search.options import allowed_on, options_of, policies_of, schedules_of
 from rooflight.plan.training.search.ranked import Placements, Ranked, in_order, rank
 from rooflight.plan.training.search.region import or_all
-from rooflight.plan.training.time.compose import Seconds, Steps, layer_times
+from rooflight.plan.training.time.compose import Seconds, StepSweep, layer_times
 from rooflight.plan.training.time.parts import bubble_part
 from rooflight.plan.training.time.sweep import Points, Workload, saved_by
 
@@ -377,5 +377,5 @@ Price = Callable[[Microbatching, Remat], Seconds]
 def _pricer(question: Question, points: Points, asked: Asked) -> Price:
     """Seconds of a step and of its collectives on every point, by what the question ranks by."""
     if question.rank == "roofline":
-        return Steps(points, layer_times(points, asked), question.overlap).seconds
+        return StepSweep(points, layer_times(points, asked), question.overlap).seconds
     return Forecasts(points, asked, _setting(question)).seconds

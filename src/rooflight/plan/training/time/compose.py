@@ -44,7 +44,7 @@ class _StageTimes:
     slots_s: Sequence[Floats]
 
 
-class Steps:
+class StepSweep:
     """All points of a chunk, ready for any schedule and remat policy."""
 
     def __init__(self, points: Points, times: Mapping[int, LayerTimes], overlap: Overlap) -> None:

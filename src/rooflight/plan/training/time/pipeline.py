@@ -148,15 +148,15 @@ def simulate_pipeline(schedule: Schedule, times: SlotTimes) -> PipelineRun:
     >>> round(simulate_pipeline(table, SlotTimes(1, 1, 1)).bubble, 4)
     0.2727
     """
-    network = _Network(homes(schedule), times.transfer_s)
+    links = _StageLinks(homes(schedule), times.transfer_s)
     free = [0.0] * schedule.stages
     timed: list[list[TimedGroup]] = [[] for _ in range(schedule.stages)]
     for device, group in run_order(schedule):
         needed = (need for slot in group for need in slot.needs(schedule.num_stages))
-        start = max([free[device], *(network.arrival(need, device) for need in needed)])
+        start = max([free[device], *(links.arrival(need, device) for need in needed)])
         end = start + times.of_group(group) / schedule.virtual
         free[device] = end
-        network.send([part for slot in group for part in slot.done], device, end)
+        links.send([part for slot in group for part in slot.done], device, end)
         timed[device].append(TimedGroup(group, start, end))
     return PipelineRun(schedule, times, tuple(map(tuple, timed)))
 
@@ -185,7 +185,7 @@ def run_in_step(schedule: Schedule, times: SlotTimes) -> PipelineRun:
     return PipelineRun(schedule, times, tuple(map(tuple, timed)))
 
 
-class _Network:
+class _StageLinks:
     """When results are where; a link between two devices carries one transfer at a time."""
 
     def __init__(self, homes: Mapping[tuple[int, int], int], transfer_s: float) -> None:

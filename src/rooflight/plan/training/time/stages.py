@@ -170,7 +170,7 @@ def _covers(larger: Waiting, smaller: Waiting) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Bubble:
     """The idle seconds, and the pipelines on which a table exists."""
 
     idle: Callable[[Any, int, Seconds, Seconds, Seconds], Seconds]  # stages may be an array too
@@ -182,16 +182,16 @@ def _larger(a: Seconds, b: Seconds) -> Seconds:
     return (a >= b) * a + (a < b) * b
 
 
-BUBBLES: Mapping[str, _Form] = {
-    "1f1b": _Form(lambda s, v, f, b, w: (s - 1) * (f + b + w), lambda s, m: True),
-    "gpipe": _Form(lambda s, v, f, b, w: (s - 1) * (f + b + w), lambda s, m: True),
-    "interleaved": _Form(
+BUBBLES: Mapping[str, _Bubble] = {
+    "1f1b": _Bubble(lambda s, v, f, b, w: (s - 1) * (f + b + w), lambda s, m: True),
+    "gpipe": _Bubble(lambda s, v, f, b, w: (s - 1) * (f + b + w), lambda s, m: True),
+    "interleaved": _Bubble(
         lambda s, v, f, b, w: (s - 1) * (f + b + w) / v, lambda s, m: m >= s and m % (m // s) == 0
     ),
-    "zb-h1": _Form(
+    "zb-h1": _Bubble(
         lambda s, v, f, b, w: (s - 1) * _larger(f + b - w, _larger(f, b)), lambda s, m: m >= s
     ),
-    "dualpipe": _Form(
+    "dualpipe": _Bubble(
         lambda s, v, f, b, w: (s / 2 - 1) * _larger(f + 2 * b - w, 0 * f),
         lambda s, m: s % 2 == 0 and s >= 4 and m % 2 == 0 and m >= 2 * s,
     ),
