@@ -95,7 +95,7 @@ def op_of(collective: Collective, ops: Iterable[str]) -> str:
 
 
 @dataclass(slots=True)
-class _Side:
+class _Unpaired:
     """One collective of either side, and how many runs of it are not paired yet."""
 
     index: int
@@ -108,8 +108,8 @@ def match(
 ) -> Matching:
     """Pairs both sides, first within an op of the graph, then anywhere: the compiler may rename."""
     known = tuple(ops)
-    wanted = [_Side(i, e.op, e.count) for i, e in enumerate(expected)]
-    there = [_Side(i, op_of(c, known), c.count or 0) for i, c in enumerate(found)]
+    wanted = [_Unpaired(i, e.op, e.count) for i, e in enumerate(expected)]
+    there = [_Unpaired(i, op_of(c, known), c.count or 0) for i, c in enumerate(found)]
     pairs = [
         (want, have)
         for want in wanted
@@ -136,7 +136,7 @@ def _agree(expected: Expected, found: Collective) -> bool:
     return abs(found.nbytes - expected.nbytes) <= TOLERANCE * expected.nbytes
 
 
-def _surplus(found: Collective, side: _Side, small: Small) -> Surplus:
+def _surplus(found: Collective, side: _Unpaired, small: Small) -> Surplus:
     count = None if found.count is None else side.left
     return Surplus(found, count, side.op, _class_of(found, side.op, small))
 

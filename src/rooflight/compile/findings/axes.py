@@ -29,7 +29,7 @@ _MOST = 512
 
 
 @dataclass(frozen=True, slots=True)
-class _Matmul:
+class _ChainedMatmul:
     """A dot with a weight on one side; `dim` of it is, or should be, the one between two."""
 
     dot: Instruction
@@ -47,13 +47,13 @@ class _Matmul:
 class _Pair:
     """The matmuls of two weights, of several and one, and an axis that splits a wrong dim."""
 
-    first: tuple[_Matmul, ...]
-    second: _Matmul
+    first: tuple[_ChainedMatmul, ...]
+    second: _ChainedMatmul
     axis: str
     lines: frozenset[str]  # of both and of the activation between
 
     @property
-    def wrong(self) -> list[_Matmul]:
+    def wrong(self) -> list[_ChainedMatmul]:
         return [m for m in (*self.first, self.second) if self.axis not in m.axes]
 
 
@@ -118,7 +118,7 @@ def _finding(pair: _Pair, data: set[str], seconds: float) -> Finding:
     )
 
 
-def _moved(matmul: _Matmul, axis: str, data: set[str]) -> str:
+def _moved(matmul: _ChainedMatmul, axis: str, data: set[str]) -> str:
     """A spec with an axis on another dim; axes of the rows that were there (FSDP) change places."""
     spec = [tuple(a for a in dim if a != axis) for dim in matmul.weight.spec or ()]
     before = next(at for at, dim in enumerate(matmul.weight.spec or ()) if axis in dim)
@@ -149,9 +149,9 @@ class _Reader:
                 if pair.wrong and all(axis in m.weight.axes for m in first):
                     yield pair
 
-    def _before(self, second: _Matmul) -> tuple[tuple[_Matmul, ...], frozenset[str]]:
+    def _before(self, second: _ChainedMatmul) -> tuple[tuple[_ChainedMatmul, ...], frozenset[str]]:
         """The matmuls that make what the second sums over; the lines of all."""
-        waiting, seen, found = [second.other], {second.other[1].name}, list[_Matmul]()
+        waiting, seen, found = [second.other], {second.other[1].name}, list[_ChainedMatmul]()
         lines = {second.line}
         while waiting and len(seen) < _MOST:
             computation, value = waiting.pop()
@@ -166,7 +166,7 @@ class _Reader:
                 seen |= {p[1].name for p in before}
         return tuple(sorted(found, key=lambda m: m.dot.line)), frozenset(lines - {""})
 
-    def _matmul(self, place: Place, *, sums: bool) -> _Matmul | None:
+    def _matmul(self, place: Place, *, sums: bool) -> _ChainedMatmul | None:
         """`rows * weight`, both summed over one dim; `dim` is that one or the other, the last."""
         computation, dot = place
         dims = {(side, role): text for side, role, text in _DIMS.findall(dot.attributes)}
@@ -179,7 +179,7 @@ class _Reader:
         if len(value.shapes[0].dims) != 2:
             return None
         dim = len(weight.dims) - 2 + (int(summed) if sums else 1 - int(summed))
-        return _Matmul(dot, self.step.module.source(dot), weight, (computation, rows), dim)
+        return _ChainedMatmul(dot, self.step.module.source(dot), weight, (computation, rows), dim)
 
     def argument(self, place: Place) -> Argument | None:
         """The argument that an operand is, or is a layer of, its dims in the same order."""

@@ -109,7 +109,7 @@ def _by_name(step: CompiledStep) -> dict[str, Collective]:
 
 
 @dataclass(slots=True)
-class _Round:
+class _Walk:
     """One run of a computation as far as it was walked."""
 
     clock: float = 0.0
@@ -154,7 +154,7 @@ class _Round:
         _add(self.hidden, trip.axes, hidden if hidden > least else 0.0)
         self.clock += waits
 
-    def repeat(self, loop: str, inner: "_Round", trips: int, body: str) -> None:
+    def repeat(self, loop: str, inner: "_Walk", trips: int, body: str) -> None:
         for total, part in (
             (self.busy, inner.busy),
             (self.exposed, inner.exposed),
@@ -187,14 +187,14 @@ class _TimelineWalk:
     pricer: OpPricer
     collectives: Mapping[str, Collective]
     network_share: float
-    done: dict[str, _Round] = field(default_factory=dict[str, _Round])
+    done: dict[str, _Walk] = field(default_factory=dict[str, _Walk])
     rounds: dict[str, tuple[Span, ...]] = field(default_factory=dict[str, tuple[Span, ...]])
     ops: dict[Basis, int] = field(default_factory=lambda: dict[Basis, int].fromkeys(BASES, 0))
     unknown: list[str] = field(default_factory=list[str])
 
-    def round(self, computation: Computation) -> _Round:
+    def round(self, computation: Computation) -> _Walk:
         if computation.name not in self.done:
-            now = _Round()
+            now = _Walk()
             ends = {c.done: c.name for c in self.collectives.values() if c.done}
             for instruction in computation.instructions:
                 self._pass(computation, instruction, now, ends)
@@ -204,7 +204,7 @@ class _TimelineWalk:
         return self.done[computation.name]
 
     def _pass(
-        self, computation: Computation, at: Instruction, now: _Round, ends: Mapping[str, str]
+        self, computation: Computation, at: Instruction, now: _Walk, ends: Mapping[str, str]
     ) -> None:
         name = ends.get(at.name)
         if name in now.landing:
@@ -226,7 +226,7 @@ class _TimelineWalk:
         else:
             self._work(computation, at, now)
 
-    def _fly(self, found: Collective, at: Instruction, now: _Round) -> None:
+    def _fly(self, found: Collective, at: Instruction, now: _Walk) -> None:
         trip = flight(found, at, self.mesh)
         if trip is None:
             self.unknown.append(found.name)
@@ -235,14 +235,14 @@ class _TimelineWalk:
         if found.form in ("sync", "fusion"):
             now.land(found.name)
 
-    def _loop(self, computation: Computation, at: Instruction, now: _Round) -> None:
+    def _loop(self, computation: Computation, at: Instruction, now: _Walk) -> None:
         loop = read_loop(self.step.module, computation, at)
         if loop.trips is None:
             self.unknown.append(loop.name)
         inner = self.round(self.step.module.computations[loop.body])
         now.repeat(loop.name, inner, loop.trips or 1, loop.body)
 
-    def _work(self, computation: Computation, at: Instruction, now: _Round) -> None:
+    def _work(self, computation: Computation, at: Instruction, now: _Walk) -> None:
         time = self.pricer.price(computation, at)
         if time is None:
             return

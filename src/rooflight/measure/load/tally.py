@@ -83,7 +83,7 @@ class LoadTally:
 
     def __init__(self, slo: Slo) -> None:
         self._slo = slo
-        self._times = {name: _Times() for name in ("ttft", "tpot", "itl", "e2e", "lag")}
+        self._times = {name: _BlockSketch() for name in ("ttft", "tpot", "itl", "e2e", "lag")}
         self._errors: Counter[str] = Counter()
         self._said: dict[str, str] = {}
         self.num_sent = self.num_finished = self._num_good = 0
@@ -132,7 +132,7 @@ class LoadTally:
         )
 
 
-class _Times:
+class _BlockSketch:
     """A sketch that is fed a block at a time."""
 
     __slots__ = ("_block", "_sketch")

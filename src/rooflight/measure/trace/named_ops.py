@@ -171,14 +171,14 @@ class _Raw:
     target: str = ""
     frame: int = 0
     number: int = 0
-    shape: "_Shape | None" = None
+    shape: "_ProtoShape | None" = None
     contracted: tuple[int, ...] = ()
     operands: list[int] = field(default_factory=list[int])
     called: list[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _ProtoShape:
     dims: tuple[int, ...]
     nbytes: int
 
@@ -205,22 +205,22 @@ def read_program(data: Data, start: int, stop: int) -> dict[str, ProtoInstructio
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _BodyWork:
     """What a computation holds: its opcodes and the FLOPs of its matmuls, None if unknown."""
 
     opcodes: frozenset[str]
     flops: float | None
 
 
-def _work(body: Sequence[_Raw], by_id: Mapping[int, _Raw]) -> _Work:
+def _work(body: Sequence[_Raw], by_id: Mapping[int, _Raw]) -> _BodyWork:
     counts = [_flops(i, by_id) for i in body if i.opcode in _MATMULS]
     known = [n for n in counts if n is not None]
     flops = math.fsum(known) if len(known) == len(counts) else None
-    return _Work(frozenset(i.opcode for i in body), flops)
+    return _BodyWork(frozenset(i.opcode for i in body), flops)
 
 
 def _finish(
-    one: _Raw, by_id: Mapping[int, _Raw], work: Mapping[int, _Work], frames: Mapping[int, str]
+    one: _Raw, by_id: Mapping[int, _Raw], work: Mapping[int, _BodyWork], frames: Mapping[int, str]
 ) -> ProtoInstruction:
     """A fusion does what it holds; what a loop or a call holds has events of its own.
 
@@ -327,18 +327,18 @@ def _repeated(data: Data, found: WireField, number: int) -> list[int]:
     return [value for f in own for value in numbers(data, f)]
 
 
-def _shape(data: Data, found: WireField, deepest: int) -> _Shape:
+def _shape(data: Data, found: WireField, deepest: int) -> _ProtoShape:
     """ShapeProto: element_type 2, dimensions 3, tuple_shapes 4."""
     own = list(fields(data, found.start, found.stop))
     kinds = [f.value for f in own if f.number == 2 and f.wire == VARINT]
     dims = tuple(n for f in own if f.number == 3 for n in numbers(data, f))
     if len(dims) > 64 or math.prod(dims) > _LARGEST:
-        return _Shape((), 0)
+        return _ProtoShape((), 0)
     nbytes = math.prod(dims) * _BITS.get(kinds[-1] if kinds else 0, 0) // 8
     if deepest:
         parts = [f for f in own if f.number == 4 and f.wire == BYTES]
         nbytes += sum(_shape(data, f, deepest - 1).nbytes for f in parts)
-    return _Shape(dims, nbytes)
+    return _ProtoShape(dims, nbytes)
 
 
 def _frames(data: Data, found: WireField) -> dict[int, str]:

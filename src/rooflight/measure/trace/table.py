@@ -94,7 +94,7 @@ def step_table(trace: Trace, *, by: By = "class", step: str | None = None) -> St
             f"{len(keys):,} rows of {len(chosen):,} steps are too large a table",
             hint=f"ask for one step: --step {chosen[0]}",
         )
-    sums = _Sums.empty(by, keys, {name: at for at, name in enumerate(chosen)})
+    sums = _KeyTotals.empty(by, keys, {name: at for at, name in enumerate(chosen)})
     for device in trace.devices:
         sums.add(device)
     return sums.table(len(trace.devices))
@@ -108,7 +108,7 @@ def key_of(op: TraceOp, by: By) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _KeyTotals:
     """Totals over devices, by key and step."""
 
     by: By
@@ -120,7 +120,7 @@ class _Sums:
     devices: F64  # that have each step
 
     @classmethod
-    def empty(cls, by: By, keys: Mapping[str, int], steps: Mapping[str, int]) -> "_Sums":
+    def empty(cls, by: By, keys: Mapping[str, int], steps: Mapping[str, int]) -> "_KeyTotals":
         cells, rows = np.zeros((len(keys), len(steps))), np.zeros((len(keys), 5))
         return cls(by, keys, steps, cells, rows, np.zeros(len(steps)), np.zeros(len(steps)))
 
