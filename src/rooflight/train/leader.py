@@ -24,7 +24,7 @@ Tell = Callable[..., None]
 
 
 @dataclass(slots=True)
-class _Host:
+class _JoinedHost:
     line: Connection
     state: str = "ready"  # ready, running, or how its attempt ended
     why: str = ""
@@ -45,7 +45,7 @@ class Leader:
     attempt: int = 0  # the last one
     step: int = 0  # the furthest that any attempt got
     is_stopping: bool = False  # a host was told to stop: this attempt is the last
-    _hosts: dict[int, _Host] = field(default_factory=dict[int, _Host])
+    _hosts: dict[int, _JoinedHost] = field(default_factory=dict[int, _JoinedHost])
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _strangers: int = 0
 
@@ -106,7 +106,7 @@ class Leader:
             line.close()
             return
         assert number is not None
-        host = self._hosts[number] = _Host(line)
+        host = self._hosts[number] = _JoinedHost(line)
         self._changed.set()
         while (message := await line.receive()) is not None:
             self._heard(host, message)
@@ -132,7 +132,7 @@ class Leader:
             return number, reason, reason
         return number, "", ""
 
-    def _heard(self, host: _Host, message: Message) -> None:
+    def _heard(self, host: _JoinedHost, message: Message) -> None:
         if isinstance(step := message.get("step"), int):
             self.step = max(self.step, step)
         self.is_stopping |= "stopping" in message

@@ -116,7 +116,7 @@ def _ranks(values: Mapping[str, object], on: Slice, *, is_routed: bool) -> _Rank
             hint=f"give --on a multiple of {tensor * pipe * context} GPUs",
         )
     copies, weights = _sharding(values, data)
-    experts = _experts(values, tensor, context, data // copies) if is_routed else _Experts()
+    experts = _experts(values, tensor, context, data // copies) if is_routed else _ExpertRanks()
     tensors = "sp" if values["sequence-parallel"] is True else "mp"
     gathers = "ulysses" if values["cp-comm-type"] == "a2a" else "cp"
     shards = data // copies // experts.data
@@ -148,7 +148,7 @@ def _sharding(values: Mapping[str, object], data: int) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Experts:
+class _ExpertRanks:
     """How many ranks of each kind experts take."""
 
     tensor: int = 1
@@ -156,11 +156,11 @@ class _Experts:
     data: int = 1
 
 
-def _experts(values: Mapping[str, object], tensor: int, context: int, data: int) -> _Experts:
+def _experts(values: Mapping[str, object], tensor: int, context: int, data: int) -> _ExpertRanks:
     ways = count(values, "expert-model-parallel-size")
     split = optional(values, "expert-tensor-parallel-size") or tensor
     if ways == 1 and split == tensor:
-        return _Experts()
+        return _ExpertRanks()
     from_tensor, odd = divmod(tensor, split)
     rest, left = divmod(ways, max(1, from_tensor))
     from_context = next((n for n in (context, rest) if not context % n and not rest % n), 0)
@@ -172,7 +172,7 @@ def _experts(values: Mapping[str, object], tensor: int, context: int, data: int)
             hint=f"make --expert-model-parallel-size a multiple of {max(1, from_tensor)} that the"
             " context and data ranks share out",
         )
-    return _Experts(from_tensor, from_context, rest // from_context)
+    return _ExpertRanks(from_tensor, from_context, rest // from_context)
 
 
 def _batch(values: Mapping[str, object], ranks: _Ranks) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def expand(raw: str, variables: Variables) -> list[str]:
     >>> expand("--tp=${TP}", known), expand('"${ARGS[@]}"', known), expand("${ARGS[@]}", known)
     (['--tp=8'], ['--bf16', '--lr 1'], ['--bf16', '--lr', '1'])
     """
-    fields = _Fields()
+    fields = _ShellWords()
     at = 0
     while at < len(raw):
         end = span(raw, at)
@@ -69,7 +69,7 @@ def text_of(raw: str, variables: Variables) -> str:
     return " ".join(expand(raw, variables))
 
 
-def _part(part: str, variables: Variables, fields: "_Fields") -> None:
+def _part(part: str, variables: Variables, fields: "_ShellWords") -> None:
     if part[0] == "\\":
         fields.add(part[1:].replace("\n", ""))
     elif part[0] == "'":
@@ -84,7 +84,7 @@ def _part(part: str, variables: Variables, fields: "_Fields") -> None:
         fields.add(part)
 
 
-def _quoted(text: str, variables: Variables, fields: "_Fields") -> None:
+def _quoted(text: str, variables: Variables, fields: "_ShellWords") -> None:
     at = 0
     while at < len(text):
         end = at + 1
@@ -103,7 +103,7 @@ def _quoted(text: str, variables: Variables, fields: "_Fields") -> None:
         at = end
 
 
-class _Fields:
+class _ShellWords:
     """Words that grow by parts, within a bound."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Content = list[dict[str, Array]]  # of one block, by group of layers: [G,S,...]
 
 
-class _Slot(NamedTuple):
+class _BlockRead(NamedTuple):
     """One of the blocks that were read together, and may still be on their way."""
 
     groups: Sequence[Values]
@@ -40,7 +40,7 @@ class HostBlocks:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._content: dict[Key, Content | _Slot] = {}
+        self._content: dict[Key, Content | _BlockRead] = {}
         self._fresh: list[Key] = []  # saved since the last moves
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class HostBlocks:
         self._settle()
         saves = [move.block for move in moves if move.kind is TierOp.SAVE]
         slots = iter([slot for some in self._cut(saves) for slot in self._read(some)])
-        restores: list[tuple[int, Content | _Slot]] = []
+        restores: list[tuple[int, Content | _BlockRead]] = []
         for move in moves:
             if move.kind is TierOp.SAVE:
                 self._content[move.key] = next(slots)
@@ -72,24 +72,24 @@ class HostBlocks:
         most = self._device.config.max_blocks
         return [given[at : at + most] for at in range(0, len(given), most)]
 
-    def _read(self, blocks: Sequence[int]) -> list[_Slot]:
+    def _read(self, blocks: Sequence[int]) -> list[_BlockRead]:
         groups = [self._device.read(blocks, group) for group in self._device.pages.groups]
         for values in groups:
             for x in values.values():
                 x.copy_to_host_async()
-        return [_Slot(groups, at) for at in range(len(blocks))]
+        return [_BlockRead(groups, at) for at in range(len(blocks))]
 
     def _settle(self) -> None:
         """Takes what was read off the device, a copy for each block."""
         for key in self._fresh:
             found = self._content.get(key)
-            if isinstance(found, _Slot):
+            if isinstance(found, _BlockRead):
                 self._content[key] = found.content()
         self._fresh.clear()
 
-    def _write(self, restores: Sequence[tuple[int, Content | _Slot]]) -> None:
+    def _write(self, restores: Sequence[tuple[int, Content | _BlockRead]]) -> None:
         blocks, pages = [block for block, _ in restores], self._device.pages
-        contents = [x.content() if isinstance(x, _Slot) else x for _, x in restores]
+        contents = [x.content() if isinstance(x, _BlockRead) else x for _, x in restores]
         for at, group in enumerate(pages.groups):
             values: Values = {}
             for name, like in pages.like(len(blocks), group).items():
