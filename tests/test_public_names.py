@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -50,6 +51,34 @@ def test_the_face_is_loaded_when_it_is_used() -> None:
     tree = ast.parse(Path(rooflight.__file__).read_text())
     typed = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
     assert typed - {"import_module", "TYPE_CHECKING"} == set(rooflight.__all__)
+
+
+_DOCS = Path(__file__).parents[1] / "docs"
+FACED = [
+    *sorted((_DOCS / "guides").glob("*.md")),
+    *(_DOCS / name for name in ("start.md", "notebook.md", "reference/python.md", "../README.md")),
+]
+
+
+def private_names(page: str) -> set[str]:
+    """What a page takes from the package that is not public."""
+    modules = set(re.findall(r"(?:from|import) (rooflight\.[\w.]+)", page))
+    faced = re.findall(r"from rooflight import (.*)", page)
+    names = {name.strip(" ()") for line in faced for name in line.split(",")}
+    names |= set(re.findall(r"\brf\.(\w+)", page))
+    return modules - {"rooflight.notebook"} | names - set(rooflight.__all__)
+
+
+@pytest.mark.parametrize("path", FACED, ids=lambda path: path.name)
+def test_a_page_for_users_has_public_names_only(path: Path) -> None:
+    """Guides are commands; what Python they have is run by tests/test_docs.py."""
+    assert private_names(path.read_text(encoding="utf-8")) == set()
+
+
+def test_a_private_name_on_a_page_is_found() -> None:
+    page = ">>> from rooflight.costs.choose import choose\n>>> rf.matmul(rf.choose(1))\n"
+    page += "from rooflight import load_model, pick"
+    assert private_names(page) == {"rooflight.costs.choose", "choose", "pick"}
 
 
 _JOB: dict[str, Any] = {"on": "v5p:2x2x4", "batch": "256Ki", "seq": 4096}
