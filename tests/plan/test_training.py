@@ -79,6 +79,7 @@ def test_a_batch_of_broken_sequences_becomes_one_that_splits() -> None:
     assert rounded_batch(gpus, 16_000_000) == 2048  # 2**24 tokens, what people mean by 16M
     v5e = ask("llama3-8b", "v5e:8x8", 244, 4096)
     assert rounded_batch(v5e, 1_000_000) == 256
+    assert rounded_batch(ask("llama3-8b", "h100:8", 122, 8192), 1_000_000) == 128
     assert rounded_batch(gpus, 2048 * 8192 + 1) == 2048
     torus = ask("llama3-8b", "v5p:16x20x28", 1953, 8192)
     assert rounded_batch(torus, 16_000_000) == 1960  # the 5 and 7 of 8,960 chips divide it

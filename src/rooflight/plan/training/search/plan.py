@@ -95,9 +95,9 @@ def rounded_batch(question: Question, tokens: int) -> int:
     """
     seq = question.seq
     least, most = math.ceil(tokens * (1 - _ROUNDED) / seq), int(tokens * (1 + _ROUNDED) / seq)
-    odd, twos = _odd_and_twos(question.on.num_chips)
-    units = [f * 2**k for f in dict.fromkeys((odd, 1)) for k in reversed(range(twos + 1))]
-    for unit in units:
+    odd, _ = _odd_and_twos(question.on.num_chips)
+    twos = range(most.bit_length())[::-1]
+    for unit in (factor * 2**k for factor in dict.fromkeys((odd, 1)) for k in twos):
         nearest = round(tokens / seq / unit) * unit
         if least <= nearest <= most and nearest:
             return nearest
