@@ -13,10 +13,10 @@ SHARED_NAMES = {"Frame", "Op"}  # each with a private twin; none is added
 LINES_A_FILE = 400
 LARGE_FOLDERS = {
     "book": 19,
-    "cli": 68,
+    "cli": 64,
     "serve/http": 33,
     "train": 19,
-    "ui/browser": 28,
+    "ui/browser": 26,
     "ui/svg": 18,
 }
 LINES_IN_ALL = 86_485  # goes down, not up

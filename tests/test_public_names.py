@@ -225,12 +225,12 @@ def test_a_function_of_this_process_is_judged_as_one_of_a_file(on: str, tmp_path
     code = (
         "import json, sys, jax, steps\n"
         "import rooflight as rf\n"
-        "from rooflight.cli.verify_program_page import program_document\n"
+        "from rooflight.compile.findings.document import verdict_document\n"
         "where = {'on': sys.argv[1], 'mesh': 'X=2,Y=%d' % (4 if 'v5e' in sys.argv[1] else 2)}\n"
         "there = rf.verify_function('steps.py:build', **where)\n"
         "here = rf.verify_function(steps.step, *steps.LIKE, shardings=steps.SPLIT, **where)\n"
         "for one in (there, here):\n"
-        "    print(json.dumps(program_document(one), default=str))\n"
+        "    print(json.dumps(verdict_document(one), default=str))\n"
     )
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}

@@ -187,7 +187,7 @@ def test_verdicts_show_their_findings_and_collectives(shell: Any) -> None:
     assert all(f.words in words and f.fix in words for f in verdict.findings)
     assert verdict.partitioned and "all-reduce" in words
     sound = dataclasses.replace(verdict, findings=())
-    assert "as it should be" in Balanced(html(shell, sound) or "").words
+    assert "no finding" in Balanced(html(shell, sound) or "").words
 
 
 def test_unloading_leaves_ipython_as_it_was(shell: Any) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from plans import small_plan
 
-from rooflight.cli.verify_program_page import limit_bytes, program_text
 from rooflight.compile.aot.program import ProgramVerdict, verify_program
 from rooflight.compile.aot.request import Stage
-from rooflight.compile.aot.target import device_chip
+from rooflight.compile.aot.target import device_chip, usable_bytes
+from rooflight.compile.findings.document import known_of
 from rooflight.compile.findings.verify import verify
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.mesh import parse_mesh
+from rooflight.ui.answers.verdict import verdict_answer
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
@@ -50,7 +51,9 @@ def test_a_program_that_splits_over_the_axes_it_was_given_is_sound(
 ) -> None:
     verdict = _judge(["X"], ["Y"], tmp_path, on=on, mesh=mesh, until="scheduled")
     assert verdict.findings == () and verdict.alike == ("core",)
-    assert "A chip is 2 devices, which do the same" in program_text(verdict, everything=True)
+    assert "A chip is 2 devices, which do the same" in " ".join(
+        verdict_answer(known_of(verdict)).sentences
+    )
 
 
 @needs_compiler
@@ -61,7 +64,7 @@ def test_a_program_that_uses_both_devices_of_a_chip_takes_half_as_long(tmp_path:
     assert split.findings == () and split.alike == ()
     assert split.step_s == pytest.approx(FLOPS / 8 / chip.flops["bf16"])
     assert alike.step_s == pytest.approx(FLOPS / 8 / (chip.flops["bf16"] / 2))
-    assert limit_bytes(split) == chip.detail["hbm_usable_bytes"] / 2
+    assert usable_bytes(split.mesh, split.done[0].axes) == chip.detail["hbm_usable_bytes"] / 2
 
 
 @needs_compiler

@@ -8,11 +8,13 @@ import pytest
 
 from rooflight.cli import verify
 from rooflight.cli.main import main
-from rooflight.cli.verify_program_page import program_document, program_text
 from rooflight.compile.aot.program import ProgramVerdict, parse_build, verify_program
 from rooflight.compile.findings.baseline import compare
+from rooflight.compile.findings.document import known_of, verdict_document
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import parse_mesh
+from rooflight.ui.answers.verdict import verdict_answer
+from rooflight.ui.text.answer import answer_text
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
@@ -88,10 +90,10 @@ def test_the_page_and_the_document_say_every_finding(
     name: str, verdicts: dict[str, ProgramVerdict]
 ) -> None:
     verdict = verdicts[name]
-    text = program_text(verdict, everything=True)
+    text = answer_text(verdict_answer(known_of(verdict), most=None))
     assert all(f.words in text and f.fix in text for f in verdict.findings)
     assert "Memory: " in text
-    shown = json.loads(json.dumps(program_document(verdict)))
+    shown = json.loads(json.dumps(verdict_document(verdict)))
     assert [f["kind"] for f in shown["findings"]] == [f.kind for f in verdict.findings]
 
 
@@ -99,7 +101,7 @@ def test_a_change_that_adds_gathers_fails_against_the_earlier_verdict(
     verdicts: dict[str, ProgramVerdict],
 ) -> None:
     before, after = (
-        json.loads(json.dumps({"verb": "verify", **program_document(verdicts[name])}))
+        json.loads(json.dumps({"verb": "verify", **verdict_document(verdicts[name])}))
         for name in ("experts", "loose_experts")
     )
     added = compare(before, after).added

@@ -11,13 +11,15 @@ from plans import EXAMPLE, small_plan
 
 from rooflight.cli import verify
 from rooflight.cli.main import main
-from rooflight.cli.verify_page import answer, document, tables
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.expected.train import expected_weights
+from rooflight.compile.findings.document import known_of, verdict_document
 from rooflight.compile.findings.verify import Verdict, expected_of
 from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.errors import ShardingError, UsageError
 from rooflight.plan.file.record import Plan, to_json
+from rooflight.ui.answers.verdict import verdict_answer
+from rooflight.ui.text.answer import answer_text
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None or importlib.util.find_spec("libtpu") is None,
@@ -103,10 +105,10 @@ def test_memory_is_the_compilers_own_at_the_schedule(verdicts: dict[str, Verdict
 @pytest.mark.parametrize("name", [*SOUND, *MISTAKES])
 def test_the_page_says_what_is_as_planned(name: str, verdicts: dict[str, Verdict]) -> None:
     verdict = verdicts[name]
-    text = "\n".join([answer(verdict), *tables(verdict, everything=True)])
+    text = answer_text(verdict_answer(known_of(verdict), most=None))
     assert ("the collectives are as planned" in text) == (name in SOUND)
     assert ("the step fits" in text) == (name == "fsdp")  # the one asked for its memory
-    shown = json.loads(json.dumps(document(verdict)))
+    shown = json.loads(json.dumps(verdict_document(verdict)))
     assert len(shown["findings"]) == len(verdict.findings)
     assert all(r.name in text for r in verdict.replicated)
 
@@ -134,7 +136,7 @@ def test_a_finding_is_the_exit_code_of_the_verb(
 
 
 def test_a_program_that_cannot_be_built_says_why(verdicts: dict[str, Verdict]) -> None:
-    said = answer(verdicts["transposed_weight"])
+    said = answer_text(verdict_answer(known_of(verdicts["transposed_weight"])))
     assert "not built" in said and "ShardingTypeError" in said
 
 

@@ -1,34 +1,24 @@
 """`rooflight verify`: the compiler's verdict on a plan, a served step, or any jitted function."""
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from importlib.resources import files
-from typing import Any
 
 from rooflight.api.compiled import verify, verify_function
 from rooflight.cli.compile_progress import compile_progress
 from rooflight.cli.flags import add_choice, add_mesh, add_verbose
-from rooflight.cli.hlo_page import grids
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.time_page import ROWS, step_page, time_line
-from rooflight.cli.verify_page import (
-    answer,
-    comparison_document,
-    comparison_text,
-    document,
-    expectation,
-    expectation_document,
-    tables,
-)
-from rooflight.cli.verify_program_page import program_document, program_text, write_program
-from rooflight.compile.aot.run import read_compilation
-from rooflight.compile.aot.target import device_chip
+from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.findings.baseline import compare, read_baseline
+from rooflight.compile.findings.document import comparison_document, known_of, verdict_document
 from rooflight.compile.findings.verify import STAGES, Verdict, expected_of
 from rooflight.errors import UsageError
 from rooflight.plan.file.record import Plan, from_json, read_text
 from rooflight.program.from_plan.served_step import ServedStep, is_fleet, step_of_fleet
-from rooflight.ui.html.step import StepPage, step_html
+from rooflight.ui.answers.compiled import FEW_ROWS
+from rooflight.ui.answers.verdict import comparison_answer, expected_answer, verdict_answer
+from rooflight.ui.html.compiled import verdict_page
+from rooflight.ui.text.answer import answer_text
 
 HELP = "a plan or your own function, compiled for its slice without a chip: what is odd"
 
@@ -80,24 +70,39 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.fn:
-        return _run_program(args)
-    _refuse(args, ["--on", "--mesh", "--explicit"], "is for --fn; a plan has its own")
-    if args.plan is None or args.expect:
-        return _run_expectation(args)
-    plan = _read(args.plan)
+    if not args.fn:
+        _refuse(args, ["--on", "--mesh", "--explicit"], "is for --fn; a plan has its own")
+        if args.plan is None or args.expect:
+            return _run_expectation(args)
     before = read_baseline(args.baseline) if args.baseline else None
-    with compile_progress() as watch:
-        verdict = verify(plan, until=args.until or "partitioned", watch=watch)
+    verdict = _of_program(args) if args.fn else _of_plan(args)
     if args.html:
-        blocks = tables(verdict, everything=args.verbose, with_time=False)
-        write_verdict(args.html, verdict, answer(verdict), blocks)
-    found = _Found(document(verdict), bool(verdict.findings), verdict.failed is not None)
-    text = "\n\n".join([answer(verdict), *tables(verdict, everything=args.verbose)])
-    code = _show(args, found, text, before)
-    if not args.json and verdict.memory is None:
-        suggest(f"rooflight verify {args.plan} --until scheduled")
-    return code
+        write_file(args.html, verdict_page(verdict), flag="--html")
+    document, compared = verdict_document(verdict), None
+    if before is not None:
+        compared = compare(before, document)
+        document |= {"baseline": comparison_document(compared)}
+    if args.json:
+        print_json("verify", document)
+    else:
+        said = answer_text(verdict_answer(known_of(verdict), most=_most(args)))
+        against = comparison_answer(compared, args.baseline) if compared else None
+        show(f"{answer_text(against)}\n\n{said}" if against else said)
+        if not args.fn and verdict.memory is None:
+            suggest(f"rooflight verify {args.plan} --until scheduled")
+    if compared:  # only what was added is a finding
+        return 1 if compared.added or verdict.failed else 0
+    return 1 if verdict.findings else 0
+
+
+def _most(args: Namespace) -> int | None:
+    return None if args.verbose else FEW_ROWS
+
+
+def _of_plan(args: Namespace) -> Verdict:
+    plan = _read(args.plan)
+    with compile_progress() as watch:
+        return verify(plan, until=args.until or "partitioned", watch=watch)
 
 
 def _read(path: str) -> Plan | ServedStep:
@@ -106,21 +111,7 @@ def _read(path: str) -> Plan | ServedStep:
     return step_of_fleet(text) if is_fleet(text) else from_json(text)
 
 
-def _run_expectation(args: Namespace) -> int:
-    _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
-    plan = _read(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
-    expected = expected_of(plan)
-    if args.json:
-        print_json("verify", expectation_document(plan, expected))
-        return 0
-    show(expectation(plan, expected, everything=args.verbose))
-    if args.plan is None:
-        command = "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096"
-        suggest(f"{command} --json > plan.json; rooflight verify plan.json")
-    return 0
-
-
-def _run_program(args: Namespace) -> int:
+def _of_program(args: Namespace) -> ProgramVerdict:
     if args.plan or args.expect:
         raise UsageError(
             "--fn verifies a function without a plan", hint="leave the plan and --expect out"
@@ -129,9 +120,8 @@ def _run_program(args: Namespace) -> int:
         raise UsageError(
             "--fn needs a slice to compile for", hint="add --on v5e:4x4, or any of rooflight chips"
         )
-    before = read_baseline(args.baseline) if args.baseline else None
     with compile_progress() as watch:
-        verdict = verify_function(
+        return verify_function(
             args.fn,
             on=args.on,
             mesh=args.mesh,
@@ -139,70 +129,25 @@ def _run_program(args: Namespace) -> int:
             until=args.until or "scheduled",
             watch=watch,
         )
-    text = program_text(verdict, everything=args.verbose)
-    if args.html:
-        write_program(args.html, verdict, text)
-    is_odd, is_broken = bool(verdict.findings), verdict.failed is not None
-    return _show(args, _Found(program_document(verdict), is_odd, is_broken), text, before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A verdict as JSON, and what decides the exit code."""
-
-    document: dict[str, object]
-    is_odd: bool
-    is_broken: bool
-
-
-def _show(args: Namespace, found: _Found, text: str, before: dict[str, Any] | None) -> int:
-    """Prints a verdict; with a baseline only what was added to it is a finding."""
-    if before is None:
-        if args.json:
-            print_json("verify", found.document)
-        else:
-            show(text)
-        return 1 if found.is_odd else 0
-    comparison = compare(before, found.document)
+def _run_expectation(args: Namespace) -> int:
+    _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
+    plan = _read(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
+    expected = expected_of(plan)
     if args.json:
-        print_json("verify", found.document | {"baseline": comparison_document(comparison)})
-    else:
-        show(f"{comparison_text(comparison, args.baseline)}\n\n{text}")
-    return 1 if comparison.added or found.is_broken else 0
+        fields = [asdict(one) for one in expected]
+        print_json("verify", {"slice": plan.slice, "expected": fields})
+        return 0
+    subject = f"{plan.model.name}, {plan.layout} on {plan.slice}"
+    show(answer_text(expected_answer(subject, expected, most=_most(args))))
+    if args.plan is None:
+        command = "rooflight plan train llama3-8b --on v5e:4x4 --batch 64Ki --seq 4096"
+        suggest(f"{command} --json > plan.json; rooflight verify plan.json")
+    return 0
 
 
 def _refuse(args: Namespace, flags: list[str], why: str) -> None:
     for flag in flags:
         if getattr(args, flag.removeprefix("--")):
             raise UsageError(f"{flag} {why}", hint=f"leave {flag} out")
-
-
-def write_verdict(path: str, verdict: Verdict, answer: str, tables: list[str]) -> None:
-    """Writes the page of a verdict to a file that the user named."""
-    write_file(path, step_html(verdict_page(verdict, answer, tables)), flag="--html")
-
-
-def verdict_page(verdict: Verdict, answer: str, tables: list[str]) -> StepPage:
-    """What was said of a plan, and the last program that the compiler got through."""
-    kicker = f"Verdict on plan {verdict.hash}"
-    lines = answer.splitlines()
-    texts = [("Verdict", text) for text in tables]
-    title = f"{verdict.plan.model.title} on {verdict.plan.slice}"
-    done = [one for one in verdict.done if one.outcome in ("compiled", "out of memory")]
-    if not done:
-        note = time_line(verdict.plan.time, None)
-        return StepPage(title, kicker, tuple(lines), None, note, (), (), tuple(texts), None)
-    step = read_compilation(done[-1])
-    device = device_chip(verdict.plan.placed(), done[-1].axes)
-    usable = device.detail.get("hbm_usable_bytes")
-    return step_page(
-        step,
-        kicker=f"{kicker}, compiled until {done[-1].request.until}",
-        answer=lines,
-        shown=grids(step, most=ROWS),
-        texts=texts,
-        planned=verdict.plan.time,
-        time=verdict.time,
-        limit_bytes=int(usable) if usable else None,
-        title=title,
-    )

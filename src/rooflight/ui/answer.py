@@ -5,7 +5,7 @@ Numbers are those of the library, unrounded; a column or a fact says how a perso
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from rooflight.units import format_count, format_seconds, format_si
@@ -57,9 +57,10 @@ class Column:
     label: str
     show: Show | None = None  # None: words, or numbers as they are
     is_wide: bool = False  # sentences that may wrap
+    unknown: str = "-"  # what stands for None
 
     def text(self, value: Value) -> str:
-        return shown(value, self.show)
+        return self.unknown if value is None else shown(value, self.show)
 
 
 def shown(value: Value, show: Show | None) -> str:
@@ -103,11 +104,25 @@ class Table:
     is_first: bool = False  # above the pictures
     keep: tuple[str, ...] = ()  # labels in the order in which a narrow terminal keeps columns
     links: tuple[ViewLink, ...] = ()  # where the name of each row leads, if anywhere
+    foot: str = ""  # what its figures rest on
+    left: int = 0  # rows left out, the least important
+    is_headed: bool = False  # its header says what it is: a terminal leaves the caption out
+    is_list: bool = False  # in a terminal each row is an item: sentences, not columns
 
     def __post_init__(self) -> None:
         widths = {len(self.columns), *map(len, self.rows)}
         assert len(widths) == 1, f"table {self.key} has rows of {widths} cells"
         assert len(self.links) in (0, len(self.rows)), f"table {self.key} lacks links"
+
+    def first(self, most: int | None) -> "Table":
+        """The same with at most so many rows."""
+        left = len(self.rows) - len(self.rows[:most])
+        return replace(self, rows=self.rows[:most], links=self.links[:most], left=left)
+
+    @property
+    def title(self) -> str:
+        """The caption, and how much is not shown."""
+        return self.caption + (f" ({self.left:,} smaller ones left out)" if self.left else "")
 
     def is_number(self, index: int) -> bool:
         """Whether a column has numbers only, which are set flush right."""

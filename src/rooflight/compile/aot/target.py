@@ -73,6 +73,12 @@ def device_chip(mesh: Mesh, axes: Mapping[str, int]) -> Chip:
     )
 
 
+def usable_bytes(mesh: Mesh, axes: Mapping[str, int]) -> int | None:
+    """What the compiler lets a program use of a device, if the catalog knows."""
+    usable = device_chip(mesh, axes).detail.get(_USABLE)
+    return int(usable) if usable else None
+
+
 def target_names() -> dict[str, list[str]]:
     """The chips that have a compiler, by kind."""
     return {"tpu": list(_TPU_NAMES), "gpu": gpu_names()}

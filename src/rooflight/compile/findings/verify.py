@@ -40,6 +40,7 @@ from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import CompiledTime, compiled_time
 from rooflight.dtypes import DTYPES
 from rooflight.errors import MissingExtraError, UsageError, install
+from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.build import model_graph
 from rooflight.plan.file.record import Plan, plan_hash, to_json
 from rooflight.plan.serving.step.terms import StepSpec
@@ -91,6 +92,11 @@ class Verdict:
     scheduled: tuple[Collective, ...] = ()  # as the executable has them
 
     @property
+    def mesh(self) -> Mesh:
+        """Of the plan, on its slice."""
+        return self.plan.placed()
+
+    @property
     def failed(self) -> Compilation | None:
         """The first compile that did not get through."""
         return next((d for d in self.done if not d.is_good), None)
@@ -98,10 +104,9 @@ class Verdict:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What makes the verdict a bad one; none if all is as planned."""
-        mesh = self.plan.placed()
         return (
             *compile_findings(self.done),
-            *(matching_findings(self.matching, mesh) if self.matching else ()),
+            *(matching_findings(self.matching, self.mesh) if self.matching else ()),
             *(stored_finding(r.name, r.nbytes, r.expected_bytes) for r in self.replicated),
             *map(absent_finding, self.unseen),
             *self._findings_of_policy(),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rooflight.compile.hlo.collectives import Collective, read_collectives
 from rooflight.compile.hlo.groups import MeshAxes
@@ -58,6 +58,31 @@ class CompiledStep:
     def moves(self) -> list[HloWork]:
         """Copies and transposes."""
         return [w for w in self.work if w.moves]
+
+
+def step_document(step: CompiledStep, stage: str) -> dict[str, object]:
+    """Everything that is shown of it, in full, as plain data."""
+    memory = step.memory
+    return {
+        "module": step.module.name,
+        "stage": stage,
+        "num_partitions": step.module.num_partitions,
+        "is_scheduled": step.module.is_scheduled,
+        "flops": step.flops,
+        "known_flops": step.known_flops,
+        "recomputed_flops": step.recomputed_flops,
+        "collectives": [
+            asdict(c) | {"nbytes": c.nbytes, "bytes_per_step": c.bytes_per_step}
+            for c in step.collectives
+        ],
+        "loops": [
+            {"name": loop.name, "trips": loop.trips, "rounds_per_step": total}
+            for loop, total in step.loops.values()
+        ],
+        "work": [asdict(w) for w in step.work],
+        "memory": None if memory is None else asdict(memory) | {"total_bytes": memory.total_bytes},
+        "warnings": list(step.warnings),
+    }
 
 
 def read_step(

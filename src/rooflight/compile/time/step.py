@@ -11,9 +11,11 @@ What one collective of a compiled step takes on the mesh, by the network model o
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
+from rooflight.compile.aot.target import usable_bytes
 from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.dump import Dump, read_dump
 from rooflight.compile.hlo.groups import read_groups
 from rooflight.compile.hlo.instruction import Computation, Instruction
 from rooflight.compile.hlo.loops import read_loop
@@ -21,7 +23,8 @@ from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.op import BASES, Basis, HloOpTime, OpPricer
 from rooflight.costs.network import KINDS, CollectiveKind, collective_time
 from rooflight.errors import UsageError
-from rooflight.hardware.mesh import Fan, Group, Mesh, Ring
+from rooflight.hardware.mesh import Fan, Group, Mesh, Ring, parse_mesh
+from rooflight.units import parse_sizes
 
 _SAME_PRICE = {"ragged_all_to_all": "all_to_all", "broadcast": "all_gather"}
 
@@ -79,6 +82,21 @@ class CompiledTime:
         return (self.ops["compiler"] + self.ops["capped"]) / total if total else 1.0
 
 
+def time_document(time: CompiledTime | None) -> dict[str, object] | None:
+    """All but the timeline, for a machine."""
+    if time is None:
+        return None
+    return {
+        "seconds": time.seconds,
+        "busy_s": dict(time.busy_s),
+        "network": {axes: asdict(network) for axes, network in time.network.items()},
+        "copies": asdict(time.copies),
+        "ops": dict(time.ops),
+        "unknown": list(time.unknown),
+        "source": "compiler",
+    }
+
+
 def compiled_time(step: CompiledStep, mesh: Mesh, *, network_share: float = 1.0) -> CompiledTime:
     """Walks the schedule. Refuses a step without cycle estimates: its time is unknown.
 
@@ -102,6 +120,31 @@ def compiled_time(step: CompiledStep, mesh: Mesh, *, network_share: float = 1.0)
         unknown=tuple(walk.unknown),
         rounds=walk.rounds,
     )
+
+
+def read_timed(
+    dump: Dump, *, mesh: str = "", on: str = ""
+) -> tuple[CompiledStep, CompiledTime | None, int | None]:
+    """A dump; on a slice also its time, and the bytes of a device that a program may use there.
+
+    `mesh` names the axes in the order of the jax mesh; a dump of ours says them itself.
+    """
+    if not on:
+        return (
+            read_dump(dump, axes=parse_sizes(mesh, what="mesh axis") if mesh else None),
+            None,
+            None,
+        )
+    sizes = dump.axes.sizes.items() if dump.axes else ()
+    text = mesh or ",".join(f"{name}={size}" for name, size in sizes)
+    if not text:
+        raise UsageError(
+            f"which mesh lies on {on}? The dump does not say",
+            hint="name it in the order of the jax mesh: --mesh X=4,Y=4",
+        )
+    placed = parse_mesh(text, on=on)
+    step = read_dump(dump, axes=placed.axes)
+    return step, compiled_time(step, placed), usable_bytes(placed, placed.axes)
 
 
 def _by_name(step: CompiledStep) -> dict[str, Collective]:

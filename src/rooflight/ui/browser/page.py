@@ -239,7 +239,7 @@ def _table(view: View, table: Table, query: str, part: str) -> str:
     source = escape(f"{_api(view, part)}.csv?table={table.key}&{query}")
     save = f'<a download="{view.name}-{table.key}.csv" href="{source}">CSV</a>'
     body = f'{table_grid(table)}<div class="saves">{save}</div>'
-    return folded(table.caption, body) if table.is_folded else f'<div class="table">{body}</div>'
+    return folded(table.title, body) if table.is_folded else f'<div class="table">{body}</div>'
 
 
 def _links(links: Sequence[ViewLink]) -> list[str]:

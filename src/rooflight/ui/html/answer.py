@@ -1,10 +1,10 @@
 """An `Answer` as parts of a page that stands alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from rooflight.ui.answer import Answer, Fact, Table
-from rooflight.ui.html.page import Grid, Section, figure, folded, grid, paragraph
+from rooflight.ui.html.page import Grid, Section, figure, folded, grid, page, paragraph
 
 
 def lead(answer: Answer) -> Iterator[str]:
@@ -33,6 +33,12 @@ def section(key: str, heading: str, answer: Answer) -> Section:
     return Section(key, heading, tuple(body))
 
 
+def answer_page(title: str, kicker: str, head: Answer, parts: Mapping[str, Answer]) -> str:
+    """A whole page: the sentences and facts of one answer, then a section for each other one."""
+    sections = [section(name.lower().replace(" ", "-"), name, one) for name, one in parts.items()]
+    return page(title=title, kicker=kicker, lead=tuple(lead(head)), sections=sections)
+
+
 def _card(fact: Fact) -> str:
     note = f'<dd class="small">{escape(fact.note)}</dd>' if fact.note else ""
     value = f'<dd data-figure="{escape(fact.key)}">{escape(fact.text)}</dd>'
@@ -40,14 +46,14 @@ def _card(fact: Fact) -> str:
 
 
 def _table(table: Table) -> str:
-    return folded(table.caption, table_grid(table)) if table.is_folded else table_grid(table)
+    return folded(table.title, table_grid(table)) if table.is_folded else table_grid(table)
 
 
 def table_grid(table: Table) -> str:
     """A table, open."""
-    return grid(
+    shown = grid(
         Grid(
-            table.caption,
+            table.title,
             tuple(c.label or "#" for c in table.columns),
             tuple(
                 tuple(c.text(v) for c, v in zip(table.columns, row, strict=True))
@@ -57,6 +63,7 @@ def table_grid(table: Table) -> str:
             *(table.marked, table.key, tuple(link.url for link in table.links)),
         )
     )
+    return shown + (paragraph(table.foot, style="note") if table.foot else "")
 
 
 def _side(table: Table, index: int) -> str:

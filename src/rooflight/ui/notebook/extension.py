@@ -4,14 +4,16 @@ In: the shell of IPython. Out: formatters of its kind for our records. The recor
 it, and IPython itself is not imported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol  # Any: a record of the type it is registered for
 
 from rooflight.algebra.contract import Strategy, strategies
 from rooflight.algebra.notation import Contraction
 from rooflight.compile.aot.program import ProgramVerdict
+from rooflight.compile.findings.document import known_of
 from rooflight.compile.findings.verify import Verdict
-from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.step import CompiledStep
 from rooflight.costs.choose import Choice, Price, StepPrice
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.roofline import OpTime
@@ -23,6 +25,10 @@ from rooflight.measure.reconcile.gap import Gap
 from rooflight.measure.trace.table import StepTable
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
+from rooflight.ui.answer import Answer
+from rooflight.ui.answers.compiled import step_answer
+from rooflight.ui.answers.verdict import verdict_answer
+from rooflight.ui.html.answer import facts_markup, section
 from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
 from rooflight.ui.notebook.hardware import (
     calibration_html,
@@ -181,35 +187,24 @@ def step_table_html(table: StepTable) -> str:
     return framed(heading, grid(Grid("one step on one device", header, rows, "lrrrr")))
 
 
-def verdict_html(verdict: Verdict) -> str:
-    """Whether the compiler did what the plan says."""
-    plan = verdict.plan
-    words = [finding.words for finding in verdict.findings]
-    return _verified(f"{plan.model.title} on {plan.slice}", words, verdict.collectives)
-
-
-def program_verdict_html(verdict: ProgramVerdict) -> str:
-    """What is odd about a function, with lines and fixes."""
-    words = [f"{f.words} [{f.place}]; fix: {f.fix}" for f in verdict.findings]
-    collectives = verdict.partitioned.collectives if verdict.partitioned else ()
-    return _verified(f"{verdict.build} on {verdict.mesh.slice}", words, collectives)
-
-
-def _verified(heading: str, words: Sequence[str], collectives: Sequence[Collective]) -> str:
-    count = f"{len(words)} finding{'' if len(words) == 1 else 's'}" if words else "as it should be"
-    rows = tuple(
-        (
-            c.kind.replace("_", "-"),
-            "+".join(c.axes) if c.axes else "-",
-            format_si(c.nbytes, "B"),
-            "-" if c.count is None else str(c.count),
-            c.source.rpartition("/")[2] or "-",
-        )
-        for c in sorted(collectives, key=lambda c: -(c.bytes_per_step or 0))
+def verdict_html(verdict: Verdict | ProgramVerdict) -> str:
+    """Whether the compiler did what it should, as on the terminal."""
+    said = verdict_answer(known_of(verdict))
+    return answer_html(
+        replace(said, tables=tuple(replace(t, is_folded=False) for t in said.tables))
     )
-    header = ("collective", "axes", "bytes", "times", "from")
-    table = [grid(Grid("right after partitioning", header, rows, "llrrl"))] if rows else []
-    return framed(f"{heading}: {count}", *map(paragraph, words), *table)
+
+
+def step_html(step: CompiledStep) -> str:
+    """What a compiled program does, as on the terminal."""
+    return answer_html(step_answer(step, "compiled"))
+
+
+def answer_html(answer: Answer) -> str:
+    """Any answer: its first sentence is the heading."""
+    heading, *others = answer.sentences
+    body = section("answer", "", replace(answer, sentences=tuple(others))).body
+    return framed(heading, *facts_markup(answer.facts), *body)
 
 
 # The gap between a plan and a run as HTML: a waterfall of causes, terms in three columns.
@@ -255,7 +250,8 @@ RENDERERS: Mapping[type, Render] = {
     OpTime: op_html,
     Plan: plan_html,
     Verdict: verdict_html,
-    ProgramVerdict: program_verdict_html,
+    ProgramVerdict: verdict_html,
+    CompiledStep: step_html,
     StepTable: step_table_html,
     Gap: gap_html,
 }

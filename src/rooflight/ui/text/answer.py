@@ -10,14 +10,37 @@ def answer_text(answer: Answer) -> str:
     return "\n".join(
         [
             *answer.sentences,
-            *(["", _lines(first)] if first else []),
+            *(["", *_lines(first)] if first else []),
             *answer.notes,
-            *(line for one in others if one for line in ("", one.caption, _lines(one))),
+            *(line for one in others if one for line in ("", *_titled(one))),
         ]
     )
 
 
-def _lines(shown: Table) -> str:
+def _titled(shown: Table) -> list[str]:
+    return _lines(shown) if shown.is_headed else [shown.caption, *_lines(shown)]
+
+
+def _lines(shown: Table) -> list[str]:
+    """Its rows, how many there are beyond them, and what they rest on."""
+    more = [f"({shown.left:,} more {shown.key if shown.is_list else 'rows'}: -v)"]
+    rows = _items(shown) if shown.is_list else [_columns(shown)]
+    return [*rows, *(more if shown.left else []), *filter(None, [shown.foot])]
+
+
+def _items(shown: Table) -> list[str]:
+    """The first sentence of each row with its short cells, then its other sentences by name."""
+    lines: list[str] = []
+    wide = [i for i, column in enumerate(shown.columns) if column.is_wide]
+    for row in shown.rows:
+        cells = [column.text(value) for column, value in zip(shown.columns, row, strict=True)]
+        short = [c for i, c in enumerate(cells) if i and i not in wide and row[i] is not None]
+        lines.append(f"- {cells[wide[0]]}" + (f" [{', '.join(short)}]" if short else ""))
+        lines += [f"  {shown.columns[i].label}: {cells[i]}" for i in wide[1:] if cells[i]]
+    return lines
+
+
+def _columns(shown: Table) -> str:
     rows = [
         [column.text(value) for column, value in zip(shown.columns, row, strict=True)]
         for row in shown.rows
