@@ -106,7 +106,6 @@ class Table:
     links: tuple[ViewLink, ...] = ()  # where the name of each row leads, if anywhere
     foot: str = ""  # what its figures rest on
     left: int = 0  # rows left out, the least important
-    is_headed: bool = False  # its header says what it is: a terminal leaves the caption out
     is_list: bool = False  # in a terminal each row is an item: sentences, not columns
 
     def __post_init__(self) -> None:

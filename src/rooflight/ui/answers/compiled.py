@@ -5,7 +5,6 @@ explorer and notebook show of it, and of the time in a verdict.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.step import CompiledStep
@@ -144,7 +143,7 @@ def time_table(time: JsonPart, planned: JsonPart | None = None) -> Table:
         *([Column("planned_s", "planned", show_seconds)] if planned else []),
     )
     cells = tuple(row[: len(columns)] for row in rows)
-    return Table("time", "Where a step goes", columns, cells, is_headed=True, foot=_basis(time))
+    return Table("time", "Where a step goes", columns, cells, foot=_basis(time))
 
 
 def _spent(part: str, *seconds: float | None) -> tuple[Value, ...]:
@@ -195,7 +194,7 @@ def live_picture(step: CompiledStep, limit_bytes: int | None) -> Picture:
 def step_tables(step: CompiledStep, most: int | None) -> tuple[Table, ...]:
     """Collectives, loops, matmuls, moves and the peak; what is empty is left out."""
     found = (_collectives(step), _loops(step), _matmuls(step), _moves(step), _peak(step))
-    return tuple(replace(t.first(most), is_headed=True) for t in found if t.rows)
+    return tuple(t.first(most) for t in found if t.rows)
 
 
 def _collectives(step: CompiledStep) -> Table:

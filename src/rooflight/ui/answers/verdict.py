@@ -166,7 +166,7 @@ def findings_table(findings: Sequence[JsonPart]) -> Table:
         *(Column("where", "where"), Column("fix", "fix", is_wide=True)),
     )
     rows = tuple(map(_finding, findings))
-    return Table("findings", "Findings", columns, rows, is_first=True, is_headed=True, is_list=True)
+    return Table("findings", "Findings", columns, rows, is_first=True, is_list=True)
 
 
 def _finding(one: JsonPart) -> tuple[Value, ...]:
@@ -194,7 +194,7 @@ def _tables_of_plan(said: JsonPart) -> Iterator[Table]:
             named[name] = times + (row.whole("count") or 0), nbytes + more
     columns = (Column("name", "not in the derivation, by design"), TIMES, PER_STEP)
     rows = tuple((name, *sums) for name, sums in named.items())
-    yield Table("by_design", "Not in the derivation, by design", columns, rows, is_headed=True)
+    yield Table("by_design", "Not in the derivation, by design", columns, rows)
     terms = said.part("memory").parts("terms")
     columns = (
         *(Column("name", "memory"), Column("planned_bytes", "planned", show_bytes)),
@@ -211,7 +211,7 @@ def _tables_of_plan(said: JsonPart) -> Iterator[Table]:
     )
     caption = "Memory, planned and as the program is written"
     is_same = not any(t.text("because") for t in terms)
-    yield Table("memory", caption, columns, rows, is_headed=True, is_folded=is_same)
+    yield Table("memory", caption, columns, rows, is_folded=is_same)
 
 
 def _expected_against_found(said: JsonPart) -> Table:
@@ -233,7 +233,7 @@ def _expected_against_found(said: JsonPart) -> Table:
         rows.append((*key, here - extra + gone, here, gone or None, extra or None))
     caption = "Expected against found, in bytes per step on one device"
     shown = tuple(rows) if said.part("matched").fields else ()
-    return Table("expected", caption, columns, shown, is_headed=True)
+    return Table("expected", caption, columns, shown)
 
 
 def _sums(rows: Iterable[JsonPart]) -> dict[tuple[str, str], int]:
@@ -280,9 +280,7 @@ def _collectives(said: JsonPart) -> Table:
     columns = (KIND, AXES, compiled.DTYPE, NBYTES, TIMES, PER_STEP, alone, FROM)
     caption = "Collectives right after partitioning, most time first"
     is_of_plan = bool(said.text("plan"))
-    return Table(
-        *("collectives", caption, columns, tuple(rows)), is_headed=True, is_folded=is_of_plan
-    )
+    return Table(*("collectives", caption, columns, tuple(rows)), is_folded=is_of_plan)
 
 
 def expected_answer(

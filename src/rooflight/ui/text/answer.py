@@ -10,25 +10,21 @@ def answer_text(answer: Answer) -> str:
     return "\n".join(
         [
             *answer.sentences,
-            *(["", *_lines(first)] if first else []),
+            *(["", table_text(first)] if first else []),
             *answer.notes,
-            *(line for one in others if one for line in ("", *_titled(one))),
+            *(line for one in others if one for line in ("", table_text(one))),
         ]
     )
 
 
-def _titled(shown: Table) -> list[str]:
-    return _lines(shown) if shown.is_headed else [shown.caption, *_lines(shown)]
+def table_text(shown: Table) -> str:
+    """One table, without its caption; how much of it is not shown, and what it rests on."""
+    more = f"({shown.left:,} more {shown.key if shown.is_list else 'rows'}: -v)"
+    rows = _items(shown) if shown.is_list else _columns(shown)
+    return "\n".join([rows, *([more] if shown.left else []), *filter(None, [shown.foot])])
 
 
-def _lines(shown: Table) -> list[str]:
-    """Its rows, how many there are beyond them, and what they rest on."""
-    more = [f"({shown.left:,} more {shown.key if shown.is_list else 'rows'}: -v)"]
-    rows = _items(shown) if shown.is_list else [_columns(shown)]
-    return [*rows, *(more if shown.left else []), *filter(None, [shown.foot])]
-
-
-def _items(shown: Table) -> list[str]:
+def _items(shown: Table) -> str:
     """The first sentence of each row with its short cells, then its other sentences by name."""
     lines: list[str] = []
     wide = [i for i, column in enumerate(shown.columns) if column.is_wide]
@@ -37,7 +33,7 @@ def _items(shown: Table) -> list[str]:
         short = [c for i, c in enumerate(cells) if i and i not in wide and row[i] is not None]
         lines.append(f"- {cells[wide[0]]}" + (f" [{', '.join(short)}]" if short else ""))
         lines += [f"  {shown.columns[i].label}: {cells[i]}" for i in wide[1:] if cells[i]]
-    return lines
+    return "\n".join(lines)
 
 
 def _columns(shown: Table) -> str:
