@@ -24,7 +24,7 @@ from rooflight.ui.answer import (
 from rooflight.ui.answers.json_part import JsonPart
 from rooflight.ui.answers.timeline import binned, timelines
 from rooflight.ui.svg.gantt import gantt_svg
-from rooflight.ui.svg.live import live_svg
+from rooflight.ui.svg.memory import live_svg
 from rooflight.units import format_count, format_seconds, format_si
 
 MOST_ROWS = 60  # of a table in a page
@@ -186,9 +186,10 @@ def live_picture(step: CompiledStep, limit_bytes: int | None) -> Picture:
     """Live bytes of main memory along the schedule."""
     live = step.live
     assert live, "only a dump with live ranges is drawn"
-    peak = f"At most {format_si(live.peak, 'B')}, while {live.names[live.peak_at]} runs."
-    picture = live_svg(f"{step.module.name}: main memory in use", live, limit_bytes)
-    return Picture("memory", picture, peak)
+    at_peak = live.names[live.peak_at]
+    words = f"At most {format_si(live.peak, 'B')}, while {at_peak} runs."
+    title = f"{step.module.name}: main memory in use"
+    return Picture("memory", live_svg(title, live.nbytes, at_peak, limit_bytes), words)
 
 
 def step_tables(step: CompiledStep, most: int | None) -> tuple[Table, ...]:

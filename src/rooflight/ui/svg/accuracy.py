@@ -5,12 +5,14 @@ dot says its row and error where a pointer rests on it. Dots without words are o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from rooflight.ui.svg import marks as svg
+from rooflight.ui.svg.frame import ChartFrame, log_axis
 from rooflight.ui.svg.marks import LogAxis
+from rooflight.ui.text.labels import Box
 from rooflight.units import format_seconds
 
 _LEFT, _TOP, _BOTTOM, _RIGHT = 84.0, 56.0, 60.0, 230.0
@@ -42,18 +44,24 @@ class AccuracyPlot:
 
 def accuracy_svg(plot: AccuracyPlot, *, size: int = 520) -> str:
     """The picture."""
-    axis = _axis(plot)
+    every = [s for dot in plot.dots for s in (dot.measured_s, dot.predicted_s)]
+    room = max(0.05 * math.log10(max(every) / min(every)), 0.1)
+    axis = log_axis(every, room, room)
+    frame = ChartFrame(Box(_LEFT, _TOP, size, size), axis, axis)
     width, height = _LEFT + size + _RIGHT, _TOP + size + _BOTTOM
-    body = [svg.text(24, 32, plot.title, size=17, weight="bold"), *_grid(axis, size)]
+    ticks = [(tick, format_seconds(tick)) for tick in axis.ticks]
+    body = [svg.text(24, 32, plot.title, size=17, weight="bold")]
+    body += [*frame.grid(ticks, ticks, title="measured"), *_diagonals(frame, axis)]
+    body.append(svg.text(22, _TOP + size / 2, "predicted", anchor="middle", rotated=True))
     colours = dict(zip(plot.series, svg.PALETTE, strict=False))
     for name, colour in colours.items():
-        body += _dots(axis, size, [dot for dot in plot.dots if dot.series == name], colour)
+        body += _dots(frame, [dot for dot in plot.dots if dot.series == name], colour)
     body += _legend(plot, colours, size)
     return svg.document(width, height, title=plot.title, body=body)
 
 
-def _dots(axis: LogAxis, size: int, dots: Sequence[Dot], colour: str) -> list[str]:
-    places = [(_place(axis, size, dot.measured_s, dot.predicted_s), dot.words) for dot in dots]
+def _dots(frame: ChartFrame, dots: Sequence[Dot], colour: str) -> list[str]:
+    places = [(frame.at(dot.measured_s, dot.predicted_s), dot.words) for dot in dots]
     half = _SIDE / 2
     boxes = [
         svg.rect(x - half, y - half, _SIDE, _SIDE, fill=colour, tooltip=words)
@@ -65,34 +73,13 @@ def _dots(axis: LogAxis, size: int, dots: Sequence[Dot], colour: str) -> list[st
     return [*boxes, *([f'<path d="{path}" stroke="{colour}" {look}/>'] if path else [])]
 
 
-def _axis(plot: AccuracyPlot) -> LogAxis:
-    every = [s for dot in plot.dots for s in (dot.measured_s, dot.predicted_s)]
-    low, high = math.log10(min(every)), math.log10(max(every))
-    room = max(0.05 * (high - low), 0.1)
-    return LogAxis(low - room, high + room)
-
-
-def _place(axis: LogAxis, size: int, measured_s: float, predicted_s: float) -> tuple[float, float]:
-    return _LEFT + axis.share(measured_s) * size, _TOP + (1 - axis.share(predicted_s)) * size
-
-
-def _grid(axis: LogAxis, size: int) -> list[str]:
-    body: list[str] = []
-    for tick in axis.ticks:
-        x, y = _place(axis, size, tick, tick)
-        body.append(svg.line(x, _TOP, x, _TOP + size, stroke=svg.GRID))
-        body.append(svg.line(_LEFT, y, _LEFT + size, y, stroke=svg.GRID))
-        label = format_seconds(tick)
-        body.append(svg.text(x, _TOP + size + 18, label, size=11, fill=svg.MUTED, anchor="middle"))
-        body.append(svg.text(_LEFT - 8, y + 4, label, size=11, fill=svg.MUTED, anchor="end"))
+def _diagonals(frame: ChartFrame, axis: LogAxis) -> Iterator[str]:
+    """A perfect answer, and the band around it."""
     first, last = axis.value(0.0), axis.value(1.0)
     for ratio, dash in ((1.0, ""), (_BAND, "4 4"), (1 / _BAND, "4 4")):
-        start = _place(axis, size, first * max(1.0, 1 / ratio), first * max(1.0, ratio))
-        end = _place(axis, size, last / max(1.0, ratio), last / max(1.0, 1 / ratio))
-        body.append(svg.line(*start, *end, stroke=svg.MUTED, dash=dash))
-    body.append(svg.text(_LEFT + size / 2, _TOP + size + 44, "measured", anchor="middle"))
-    body.append(svg.text(22, _TOP + size / 2, "predicted", anchor="middle", rotated=True))
-    return body
+        start = frame.at(first * max(1.0, 1 / ratio), first * max(1.0, ratio))
+        end = frame.at(last / max(1.0, ratio), last / max(1.0, 1 / ratio))
+        yield svg.line(*start, *end, stroke=svg.MUTED, dash=dash)
 
 
 def _legend(plot: AccuracyPlot, colours: Mapping[str, str], size: int) -> list[str]:

@@ -4,17 +4,16 @@ In: lines of (seconds, tokens per second and chip), and the parts of one of them
 with two panels, all axes logarithmic; every line carries its name at its end.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.marks import LogAxis, tick_label
-from rooflight.ui.text.labels import Box, spread
+from rooflight.ui.svg.frame import ChartFrame, log_axis, name_room
+from rooflight.ui.svg.marks import tick_label
+from rooflight.ui.text.labels import Box
 from rooflight.units import format_seconds
 
 _LEFT, _TOP, _PANEL, _BETWEEN, _FOOT = 72.0, 64.0, 300.0, 100.0, 60.0
-_SIZE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def frontier_svg(
     """Both panels, one above the other."""
     upper = [(line.label, line.points) for line in lines]
     lower = [(name, tuple(p for p in points if p[1] > 0)) for name, points in parts.lines]
-    names = max(svg.text_width(label, _SIZE) for label, _ in (*upper, *lower)) + 40
+    names = name_room(label for label, _ in (*upper, *lower))
     inner = max(width - _LEFT - names, 260.0)
     first = Box(_LEFT, _TOP, inner, _PANEL)
     second = Box(_LEFT, _TOP + _PANEL + _BETWEEN, inner, _PANEL)
@@ -59,7 +58,7 @@ def parts_svg(title: str, parts: StepBreakdown, *, across: str, width: int = 900
     """What a step is spent on, against anything: its batch, or its context."""
     lines = [(name, tuple(p for p in points if p[1] > 0)) for name, points in parts.lines]
     lines = [(name, points) for name, points in lines if points]
-    names = max(svg.text_width(name, _SIZE) for name, _ in lines) + 40
+    names = name_room(name for name, _ in lines)
     box = Box(_LEFT, _TOP + 24, width - _LEFT - names, _PANEL)
     body = [
         svg.text(24, 32, title, size=17, weight="bold"),
@@ -75,42 +74,15 @@ _Lines = Sequence[tuple[str, tuple[tuple[float, float], ...]]]
 def _panel(
     box: Box, lines: _Lines, *, across: str, up: str, is_time: tuple[bool, bool]
 ) -> list[str]:
-    x, y = (_axis([p[i] for _, points in lines for p in points]) for i in (0, 1))
-
-    def at(point: tuple[float, float]) -> tuple[float, float]:
-        return box.at(x.share(point[0]), y.share(point[1]))
-
-    parts = _grid(box, x, y, is_time)
-    parts.append(svg.text(box.middle, box.foot + 42, across, anchor="middle", size=13))
-    parts.append(svg.text(box.x, box.y - 8, up, fill=svg.MUTED))
-    ends = [at(points[-1]) for _, points in lines]
-    heights = spread([y for _, y in ends], low=box.y, high=box.foot)
+    x, y = (log_axis(p[i] for _, points in lines for p in points) for i in (0, 1))
+    frame = ChartFrame(box, x, y)
+    shown = [format_seconds if is_seconds else tick_label for is_seconds in is_time]
+    ticks = [[(t, show(t)) for t in axis.ticks] for axis, show in zip((x, y), shown, strict=True)]
+    parts = [*frame.grid(*ticks, title=across), svg.text(box.x, box.y - 8, up, fill=svg.MUTED)]
     colours = svg.PALETTE * len(lines)
-    for (label, points), colour, end, height in zip(lines, colours, ends, heights, strict=False):
-        places = [at(p) for p in points]
+    for (_, points), colour in zip(lines, colours, strict=False):
+        places = [frame.at(*p) for p in points]
         parts.append(svg.polyline(places, stroke=colour, width=2.5))
         parts += [svg.circle(px, py, 3, fill=colour, stroke=colour) for px, py in places]
-        parts.append(svg.line(*end, box.right + 14, height, stroke=colour))
-        parts.append(svg.text(box.right + 20, height + 4, label, size=_SIZE))
-    return parts
-
-
-def _axis(values: Sequence[float]) -> LogAxis:
-    logs = [math.log10(v) for v in values]
-    return LogAxis(min(logs) - 0.1, max(logs) + 0.1)
-
-
-def _grid(box: Box, x: LogAxis, y: LogAxis, is_time: tuple[bool, bool]) -> list[str]:
-    foot, right = box.foot, box.right
-    parts: list[str] = []
-    for tick in x.ticks:
-        px = box.at(x.share(tick), 0)[0]
-        label = format_seconds(tick) if is_time[0] else tick_label(tick)
-        parts.append(svg.line(px, box.y, px, foot, stroke=svg.GRID))
-        parts.append(svg.text(px, foot + 18, label, fill=svg.MUTED, anchor="middle"))
-    for tick in y.ticks:
-        py = box.at(0, y.share(tick))[1]
-        label = format_seconds(tick) if is_time[1] else tick_label(tick)
-        parts.append(svg.line(box.x, py, right, py, stroke=svg.GRID))
-        parts.append(svg.text(box.x - 8, py + 4, label, fill=svg.MUTED, anchor="end"))
-    return [*parts, svg.line(box.x, foot, right, foot, stroke=svg.MUTED)]
+    ends = [frame.at(*points[-1]) for _, points in lines]
+    return [*parts, *frame.names([label for label, _ in lines], ends, colours)]

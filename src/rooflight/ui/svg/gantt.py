@@ -198,7 +198,7 @@ def _legend_svg(chart: Gantt, x: float, y: float) -> list[str]:
 
 def _clock_svg(chart: Gantt, left: float, bottom: float, scale: float) -> list[str]:
     parts: list[str] = []
-    step = _round_step(chart.end / _TICKS)
+    step = svg.round_step(chart.end / _TICKS)
     for i in range(math.floor(chart.end / step + 1e-9) + 1):
         x, words = left + i * step * scale, _time(chart, i * step)
         parts.append(svg.line(x, _TOP - 4, x, bottom + 4, stroke=svg.GRID))
@@ -206,18 +206,6 @@ def _clock_svg(chart: Gantt, left: float, bottom: float, scale: float) -> list[s
     middle = left + chart.end * scale / 2
     parts.append(svg.text(middle, bottom + 40, "time", fill=svg.MUTED, anchor="middle"))
     return parts
-
-
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below `least`.
-
-    >>> _round_step(3.3), _round_step(0.07)
-    (5.0, 0.1)
-    """
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(
-        step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power >= least * (1 - 1e-9)
-    )
 
 
 def _time(chart: Gantt, value: float) -> str:

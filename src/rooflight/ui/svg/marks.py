@@ -136,6 +136,17 @@ class LogAxis:
         return [tick for tick in every if -1e-9 <= self.share(tick) <= 1 + 1e-9]
 
 
+def round_step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is not below `least`.
+
+    >>> round_step(3.3), round_step(0.07)
+    (5.0, 0.1)
+    """
+    power = 10.0 ** math.floor(math.log10(least))
+    steps = (step * power for step in (1.0, 2.0, 5.0, 10.0))
+    return next(step for step in steps if step >= least * (1 - 1e-9))
+
+
 def tick_label(value: float) -> str:
     """A number with an SI prefix and no unit.
 

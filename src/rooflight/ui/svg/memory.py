@@ -1,12 +1,17 @@
-"""What a chip holds, part by part, as bars against its HBM.
+"""What a chip holds, part by part, as bars against its HBM; and along a schedule, as a line.
 
-In: `MemoryStacks`. Out: SVG. Bars share one scale; a dashed line is what a program may use.
+In: `MemoryStacks`, or bytes by instruction. Out: SVG. Bars share one scale; a dashed line is what
+a program may use.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rooflight.ui.svg import marks as svg
+from rooflight.ui.svg.frame import ChartFrame, LinearAxis
+from rooflight.ui.text.labels import Box
 from rooflight.units import format_si
 
 _MARGIN = 24.0
@@ -14,6 +19,8 @@ _ROW = 48.0
 _BAR = 20.0
 _LEGEND_STEP = 20.0
 _LABEL_SIZE = 12
+_TICKS = 5
+_MOST_POINTS = 1200  # a longer schedule keeps the largest of each part
 # A colour for each part, and the ink that can be read on it.
 _COLOURS = (
     *zip(svg.PALETTE, (*[svg.PAPER] * 3, *[svg.ON_BAR] * 3), strict=True),
@@ -117,3 +124,47 @@ def _capacity(chart: MemoryStacks, top: float, bottom: float, scale: float) -> S
         svg.line(x, top - 4, x, bottom, stroke=svg.INK, width=1.5, dash="6 4"),
         svg.text(x, top - 10, words, anchor="end", weight="bold"),
     ]
+
+
+def live_svg(
+    title: str, nbytes: Sequence[int], at_peak: str, limit_bytes: int | None, *, width: int = 880
+) -> str:
+    """Bytes in use along a schedule: an instruction lies between two marks of the curve.
+
+    The peak has the name of its instruction; the limit is drawn where it is near.
+    """
+    peak, count = max(nbytes), len(nbytes)
+    limit = limit_bytes if limit_bytes and limit_bytes < 2 * peak else None
+    top = 1.1 * max(peak, limit or 0, 1)
+    box = Box(84, 64, width - 84 - _MARGIN, 260)
+    frame = ChartFrame(box, LinearAxis(0, count), LinearAxis(0, top))
+    step = svg.round_step(top / (_TICKS + 1))
+    ticks = [i * step for i in range(math.floor(top / step) + 1)]
+    body = [svg.text(24, 32, title, size=17, weight="bold")]
+    body += frame.grid(
+        (),
+        [(tick, format_si(tick, "B") if tick else "0") for tick in ticks],
+        title=f"{count:,} instructions in the order of the schedule",
+    )
+    points = _thinned(nbytes)
+    stairs = [frame.at(*p) for (x0, y0), (x1, _) in pairwise(points) for p in ((x0, y0), (x1, y0))]
+    body.append(svg.polyline([*stairs, frame.at(*points[-1])], stroke=svg.PALETTE[0]))
+    if limit:
+        y, words = frame.at(0, limit)[1], f"a program may use {format_si(limit, 'B')}"
+        body.append(svg.line(box.x, y, box.right, y, stroke=svg.PALETTE[1], dash="6 4"))
+        body.append(svg.text(box.right, y - 6, words, fill=svg.PALETTE[1], anchor="end"))
+    x, y = frame.at(nbytes.index(peak) + 0.5, peak)
+    words = f"peak {format_si(peak, 'B')} at {at_peak}"
+    room = svg.text_width(words, 12) / 2
+    centre = min(max(x, box.x + room), box.right - room)
+    body.append(svg.circle(x, y, 4, fill=svg.PALETTE[0], stroke=svg.PALETTE[0]))
+    body.append(svg.text(centre, y - 10, words, anchor="middle"))
+    return svg.document(width, box.foot + 56, title=title, body=body)
+
+
+def _thinned(values: Sequence[int]) -> list[tuple[int, int]]:
+    """At most so many points: of each part of a longer curve its largest, so peaks stay."""
+    part = math.ceil(len(values) / _MOST_POINTS)
+    starts = range(0, len(values), part)
+    points = [(at, max(values[at : at + part])) for at in starts]
+    return [*points, (len(values), values[-1])]

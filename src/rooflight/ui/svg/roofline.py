@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 
 from rooflight.ui.svg import marks as svg
+from rooflight.ui.svg.frame import ChartFrame
 from rooflight.ui.svg.marks import LogAxis, tick_label
 from rooflight.ui.text.labels import Anchor, Box, place_labels
 from rooflight.units import format_si
@@ -145,80 +146,34 @@ def roofline_svg(
 ) -> str:
     """A log-log plot: decade ticks, a line and ridge per roof, labelled points, a legend."""
     top = 52 + _LEGEND_STEP * len(roofs)
-    frame = Box(72, top, width - 72 - 24, height - top - 56)
-    plot = _SvgPlot(frame, *_spans(roofs, points))
+    x, y = _spans(roofs, points)
+    frame = ChartFrame(Box(72, top, width - 72 - 24, height - top - 56), x, y)
+    across, up = ([(d, tick_label(d)) for d in axis.decades] for axis in (x, y))
     colours = [svg.PALETTE[i % len(svg.PALETTE)] for i in range(len(roofs))]
-    body = [svg.text(24, 32, title, size=17, weight="bold"), *plot.axes()]
+    body = [svg.text(24, 32, title, size=17, weight="bold")]
+    body += frame.grid(across, up, title="intensity (FLOP/B)")
+    middle = frame.box.at(0, 0.5)[1]
+    body.append(svg.text(24, middle, "FLOP/s", anchor="middle", size=13, rotated=True))
     for i, (roof, colour) in enumerate(zip(roofs, colours, strict=True)):
-        y = 54 + _LEGEND_STEP * i
-        body += [svg.line(24, y - 4, 50, y - 4, stroke=colour, width=3)]
+        foot = 54 + _LEGEND_STEP * i
+        body += [svg.line(24, foot - 4, 50, foot - 4, stroke=colour, width=3)]
         body += [
-            svg.text(58, y, roof.caption, size=_LABEL_SIZE),
-            plot.roof(roof, colour, len(roofs) - i),
+            svg.text(58, foot, roof.caption, size=_LABEL_SIZE),
+            svg.polyline(_corners(frame, x, roof), stroke=colour, width=1.5 + len(roofs) - i),
         ]
-    body += plot.marks(roofs, colours, points)
+    spots = [
+        _Spot(frame.at(r.ridge, r.flops_per_s), f"ridge {format_si(r.ridge, 'FLOP/B')}", 6, c)
+        for r, c in zip(roofs, colours, strict=True)
+    ]
+    spots += [_Spot(frame.at(p.intensity, p.flops_per_s), p.label, 3.5, svg.INK) for p in points]
+    drawing = [dot for roof in roofs for dot in _dots(_corners(frame, x, roof))]
+    body += _labelled(spots, drawing, frame.box)
     return svg.document(width, height, title=title, body=body)
 
 
-@dataclass(frozen=True, slots=True)
-class _SvgPlot:
-    """The framed area of the SVG and its two axes."""
-
-    frame: Box
-    x: LogAxis
-    y: LogAxis
-
-    def at(self, intensity: float, flops_per_s: float) -> tuple[float, float]:
-        """Pixel of a point of the plane."""
-        return self.frame.at(self.x.share(intensity), self.y.share(flops_per_s))
-
-    def axes(self) -> list[str]:
-        """Grid lines with a tick label at each decade, and the axis titles."""
-        frame, foot, right = self.frame, self.frame.foot, self.frame.right
-        parts: list[str] = []
-        for decade in self.x.decades:
-            px, _ = self.at(decade, self.y.value(0))
-            parts.append(svg.line(px, frame.y, px, foot, stroke=svg.GRID))
-            parts.append(
-                svg.text(px, foot + 18, tick_label(decade), fill=svg.MUTED, anchor="middle")
-            )
-        for decade in self.y.decades:
-            _, py = self.at(self.x.value(0), decade)
-            parts.append(svg.line(frame.x, py, right, py, stroke=svg.GRID))
-            parts.append(
-                svg.text(frame.x - 8, py + 4, tick_label(decade), fill=svg.MUTED, anchor="end")
-            )
-        middle_y = frame.at(0, 0.5)[1]
-        parts.append(
-            svg.text(frame.middle, foot + 42, "intensity (FLOP/B)", anchor="middle", size=13)
-        )
-        parts.append(svg.text(24, middle_y, "FLOP/s", anchor="middle", size=13, rotated=True))
-        return [*parts, svg.line(frame.x, foot, right, foot, stroke=svg.MUTED)]
-
-    def corners(self, roof: RoofLine) -> list[tuple[float, float]]:
-        """The slope's foot, the ridge, and the end of the roof."""
-        knots = (self.x.value(0), roof.ridge, self.x.value(1))
-        return [self.at(knot, roof.height(knot)) for knot in knots]
-
-    def roof(self, roof: RoofLine, colour: str, depth: int) -> str:
-        """A roof with `depth` - 1 drawn over it: wider, so that roofs that coincide all show."""
-        return svg.polyline(self.corners(roof), stroke=colour, width=1.5 + depth)
-
-    def marks(
-        self, roofs: Sequence[RoofLine], colours: Sequence[str], points: Sequence[PlotPoint]
-    ) -> list[str]:
-        """Ridges (open) and points (filled), each with a label that covers nothing."""
-        spots = [
-            _Spot(self.at(r.ridge, r.flops_per_s), f"ridge {format_si(r.ridge, 'FLOP/B')}", 6, c)
-            for r, c in zip(roofs, colours, strict=True)
-        ]
-        spots += [_Spot(self.at(p.intensity, p.flops_per_s), p.label, 3.5, svg.INK) for p in points]
-        drawing = [dot for roof in roofs for dot in _dots(self.corners(roof))]
-        drawing += [spot.at for spot in spots for _ in range(_MARK_WEIGHT)]
-        boxes = place_labels([s.anchor for s in spots], drawing=drawing, frame=self.frame)
-        leaders = [part for s, box in zip(spots, boxes, strict=True) for part in _leader(s.at, box)]
-        dots = [svg.circle(*s.at, s.radius, fill=s.fill, stroke=s.colour) for s in spots]
-        return leaders + dots + [s.label(box) for s, box in zip(spots, boxes, strict=True)]
+def _corners(frame: ChartFrame, x: LogAxis, roof: RoofLine) -> list[tuple[float, float]]:
+    """The slope's foot, the ridge, and the end of the roof."""
+    return [frame.at(knot, roof.height(knot)) for knot in (x.value(0), roof.ridge, x.value(1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +196,17 @@ class _Spot:
     def label(self, box: Box) -> str:
         middle, baseline = box.middle, box.foot - 2
         return svg.text(middle, baseline, self.words, fill=self.colour, anchor="middle")
+
+
+def _labelled(
+    spots: Sequence[_Spot], drawing: Sequence[tuple[float, float]], box: Box
+) -> list[str]:
+    """Ridges (open) and points (filled), each with a label that covers nothing."""
+    covered = [*drawing, *(spot.at for spot in spots for _ in range(_MARK_WEIGHT))]
+    boxes = place_labels([s.anchor for s in spots], drawing=covered, frame=box)
+    leaders = [part for s, place in zip(spots, boxes, strict=True) for part in _leader(s.at, place)]
+    dots = [svg.circle(*s.at, s.radius, fill=s.fill, stroke=s.colour) for s in spots]
+    return leaders + dots + [s.label(place) for s, place in zip(spots, boxes, strict=True)]
 
 
 def _dots(corners: Sequence[tuple[float, float]], step: float = 4) -> list[tuple[float, float]]:

@@ -4,12 +4,12 @@ In: `Mark`s, fewest chips first. Out: SVG with two panels over one logarithmic a
 per second beside the line of perfect scaling, and the efficiency below it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflight.ui.svg import marks as svg
-from rooflight.ui.svg.marks import LogAxis, tick_label
+from rooflight.ui.svg.frame import ChartFrame, LinearAxis, Ticks, log_axis
+from rooflight.ui.svg.marks import tick_label
 from rooflight.ui.text.labels import Box
 from rooflight.units import format_count
 
@@ -41,76 +41,54 @@ def scaling_svg(
     """The two panels; the bend, if there is one, is marked and named in both."""
     height = _TOP + _UPPER + _BETWEEN + _LOWER + _FOOT
     inner = width - _LEFT - _RIGHT
-    upper = _ScalingPanel(Box(_LEFT, _TOP, inner, _UPPER), _chips(marks))
-    lower = _ScalingPanel(Box(_LEFT, _TOP + _UPPER + _BETWEEN, inner, _LOWER), _chips(marks))
+    best = max(m.tokens_per_s / m.num_chips for m in marks)
+    x = log_axis((m.num_chips for m in marks), 0.12, 0.12)
+    y = log_axis([r for m in marks for r in (best * m.num_chips, m.tokens_per_s)], 0.15, 0.2)
+    upper = ChartFrame(Box(_LEFT, _TOP, inner, _UPPER), x, y)
+    lower = ChartFrame(Box(_LEFT, _TOP + _UPPER + _BETWEEN, inner, _LOWER), x, LinearAxis(0, 1))
     body = [
         svg.text(24, 32, title, size=17, weight="bold"),
-        *_throughput(upper, marks, bend),
+        *_throughput(upper, marks, bend, [(tick, tick_label(tick)) for tick in y.ticks]),
         *_efficiencies(lower, marks, bend, threshold),
         *_slices(lower, marks),
     ]
     return svg.document(width, height, title=title, body=body)
 
 
-def _chips(marks: Sequence[Mark]) -> LogAxis:
-    ends = [math.log10(m.num_chips) for m in marks]
-    return LogAxis(min(ends) - 0.12, max(ends) + 0.12)
+def _curve(
+    frame: ChartFrame, marks: Sequence[Mark], values: Sequence[float], bend: Mark | None
+) -> list[str]:
+    """A line through all marks, a dot on each; the bend in another colour."""
+    places = [frame.at(m.num_chips, value) for m, value in zip(marks, values, strict=True)]
+    parts = [svg.polyline(places, stroke=_COLOUR, width=2.5)]
+    for mark, place in zip(marks, places, strict=True):
+        colour = _BEND if mark is bend else _COLOUR
+        parts.append(svg.circle(*place, 6 if mark is bend else 4, fill=colour, stroke=colour))
+    return parts
 
 
-@dataclass(frozen=True, slots=True)
-class _ScalingPanel:
-    """A framed area over the axis of chips; heights are parts of it, 1 at the top."""
-
-    frame: Box
-    x: LogAxis
-
-    def at(self, num_chips: float, up: float) -> tuple[float, float]:
-        return self.frame.at(self.x.share(num_chips), up)
-
-    def rule(self, up: float, label: str) -> list[str]:
-        """A grid line with its label."""
-        y = self.frame.at(0, up)[1]
-        line = svg.line(self.frame.x, y, self.frame.right, y, stroke=svg.GRID)
-        return [line, svg.text(_LEFT - 8, y + 4, label, fill=svg.MUTED, anchor="end")]
-
-    def curve(self, marks: Sequence[Mark], ups: Sequence[float], bend: Mark | None) -> list[str]:
-        """A line through all marks, a dot on each; the bend in another colour."""
-        places = [self.at(m.num_chips, up) for m, up in zip(marks, ups, strict=True)]
-        parts = [svg.polyline(places, stroke=_COLOUR, width=2.5)]
-        for mark, place in zip(marks, places, strict=True):
-            colour = _BEND if mark is bend else _COLOUR
-            parts.append(svg.circle(*place, 6 if mark is bend else 4, fill=colour, stroke=colour))
-        return parts
-
-    def base(self) -> str:
-        return svg.line(
-            self.frame.x, self.frame.foot, self.frame.right, self.frame.foot, stroke=svg.MUTED
-        )
-
-
-def _throughput(panel: _ScalingPanel, marks: Sequence[Mark], bend: Mark | None) -> list[str]:
+def _throughput(
+    frame: ChartFrame, marks: Sequence[Mark], bend: Mark | None, up: Ticks
+) -> list[str]:
     """Tokens per second, and what all chips would do if each did as well as the best."""
     best = max(m.tokens_per_s / m.num_chips for m in marks)
-    ideal = [best * m.num_chips for m in marks]
-    values = [math.log10(v) for v in (*ideal, *(m.tokens_per_s for m in marks))]
-    y = LogAxis(min(values) - 0.15, max(values) + 0.2)
-    parts = [part for tick in y.ticks for part in panel.rule(y.share(tick), tick_label(tick))]
-    ends = [panel.at(marks[i].num_chips, y.share(ideal[i])) for i in (0, -1)]
-    parts.append(svg.line(*ends[0], *ends[1], stroke=svg.MUTED, width=1.5, dash="5 4"))
-    parts += panel.curve(marks, [y.share(m.tokens_per_s) for m in marks], bend)
+    ends = [frame.at(marks[i].num_chips, best * marks[i].num_chips) for i in (0, -1)]
     legend = "tokens per second; dashed: every chip as fast as the best"
-    parts.append(svg.text(_LEFT, panel.frame.y - 12, legend, size=13))
-    if bend:
-        parts += _named(panel, bend, y.share(bend.tokens_per_s))
-    return [*parts, panel.base()]
+    return [
+        *frame.grid((), up),
+        svg.line(*ends[0], *ends[1], stroke=svg.MUTED, width=1.5, dash="5 4"),
+        *_curve(frame, marks, [m.tokens_per_s for m in marks], bend),
+        svg.text(_LEFT, frame.box.y - 12, legend, size=13),
+        *(_named(frame, bend) if bend else ()),
+    ]
 
 
-def _named(panel: _ScalingPanel, bend: Mark, up: float) -> list[str]:
+def _named(frame: ChartFrame, bend: Mark) -> list[str]:
     """The words of the bend well below its dot, where a rising curve leaves room."""
-    x, y = panel.at(bend.num_chips, up)
+    x, y = frame.at(bend.num_chips, bend.tokens_per_s)
     words = f"bends: {bend.because}"
-    end = min(x + 0.75 * svg.text_width(words, 13), panel.frame.right)
-    below = min(y + 84, panel.frame.foot - 10)
+    end = min(x + 0.75 * svg.text_width(words, 13), frame.box.right)
+    below = min(y + 84, frame.box.foot - 10)
     return [
         svg.line(x, y, x, below - 15, stroke=_BEND),
         svg.text(end, below, words, size=13, fill=_BEND, anchor="end", weight="bold"),
@@ -118,36 +96,27 @@ def _named(panel: _ScalingPanel, bend: Mark, up: float) -> list[str]:
 
 
 def _efficiencies(
-    panel: _ScalingPanel, marks: Sequence[Mark], bend: Mark | None, threshold: float
+    frame: ChartFrame, marks: Sequence[Mark], bend: Mark | None, threshold: float
 ) -> list[str]:
-    parts = [part for up in (0.0, 0.5, 1.0) for part in panel.rule(up, f"{up:.0%}")]
-    y = panel.frame.at(0, threshold)[1]
-    parts.append(svg.line(panel.frame.x, y, panel.frame.right, y, stroke=_BEND, dash="3 3"))
-    parts += panel.curve(marks, [m.efficiency for m in marks], bend)
-    legend = f"efficiency; dotted: {threshold:.0%}"
-    parts.append(svg.text(_LEFT, panel.frame.y - 12, legend, size=13))
-    return [*parts, panel.base()]
+    box, y = frame.box, frame.at(marks[0].num_chips, threshold)[1]
+    return [
+        *frame.grid((), [(up, f"{up:.0%}") for up in (0.0, 0.5, 1.0)]),
+        svg.line(box.x, y, box.right, y, stroke=_BEND, dash="3 3"),
+        *_curve(frame, marks, [m.efficiency for m in marks], bend),
+        svg.text(_LEFT, box.y - 12, f"efficiency; dotted: {threshold:.0%}", size=13),
+    ]
 
 
-def _slices(panel: _ScalingPanel, marks: Sequence[Mark]) -> list[str]:
+def _slices(frame: ChartFrame, marks: Sequence[Mark]) -> list[str]:
     """Chips below each mark, and the name of its slice where there is room."""
     parts: list[str] = []
-    free = 0.0
+    free, foot = 0.0, frame.box.foot
     for mark in marks:
-        x, _ = panel.at(mark.num_chips, 0)
-        parts.append(
-            svg.text(
-                x, panel.frame.foot + 18, format_count(mark.num_chips), anchor="middle", size=12
-            )
-        )
-        half = svg.text_width(mark.label, 11) / 2
+        x = frame.at(mark.num_chips, 0)[0]
+        count, half = format_count(mark.num_chips), svg.text_width(mark.label, 11) / 2
+        parts.append(svg.text(x, foot + 18, count, anchor="middle"))
         if x - half >= free:
-            label = svg.text(
-                x, panel.frame.foot + 34, mark.label, anchor="middle", size=11, fill=svg.MUTED
-            )
-            parts.append(label)
+            name = svg.text(x, foot + 34, mark.label, anchor="middle", size=11, fill=svg.MUTED)
+            parts.append(name)
             free = x + half + 6
-    return [
-        *parts,
-        svg.text(panel.frame.middle, panel.frame.foot + 58, "chips", anchor="middle", size=13),
-    ]
+    return [*parts, svg.text(frame.box.middle, foot + 58, "chips", anchor="middle", size=13)]
