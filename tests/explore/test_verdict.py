@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -17,6 +18,7 @@ from rooflight.ui.answers.timeline import binned
 from rooflight.ui.browser.verdict import VIEW
 from rooflight.ui.browser.view import Files
 from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow
+from rooflight.ui.text.answer import answer_text
 from rooflight.units import format_seconds, format_si
 
 from ..reference_loop import standard_s
@@ -108,6 +110,27 @@ def test_a_verdict_sets_expected_against_found(tmp_path: Path) -> None:
     assert "2 findings" in answer.sentences[0]
     facts = {fact.key: fact.value for fact in answer.facts}
     assert facts["compiled_s"] == 0.6 and facts["matched_share"] == 0.5
+
+
+def test_a_saved_verdict_of_a_function_has_its_time_and_findings(tmp_path: Path) -> None:
+    network = {"X": {"exposed_s": 0.1, "hidden_s": 0.2}}
+    time = {"seconds": 0.4, "busy_s": {"matrix": 0.3}, "network": network, "ops": {"compiler": 2}}
+    of_function = {"plan": "", "fn": "steps:build", "mesh": "X=4@x", "least_s": 0.3, "flops": None}
+    memory = {"compiler_bytes": 7 * 10**9, "limit_bytes": 16 * 10**9}
+    document = verdict(20) | of_function | {"time": time, "memory": memory}
+    (tmp_path / "v.json").write_text(json.dumps(document))
+    answer = ask(tmp_path, file="v.json")
+    assert answer.sentences == (
+        "steps:build on v5e:4x4, mesh X=4@x: 2 findings (compiled in 3 s).",
+        "A step takes at least 300 ms: matmuls per device at the peak rate, 20 collectives one"
+        " after the other.",
+        "A step takes 400 ms by the compiler's estimates and our network model, not measured.",
+        "Memory: 7 GB of 16 GB per device.",
+    )
+    text = answer_text(answer)
+    assert text.count("- an all-gather nobody planned [10 ms per step, model.py:7]") == 2
+    assert re.search(r"network X +100 ms +200 ms", text)
+    assert "2 of 2 ops (100%) carry the compiler's cycle estimate" in text
 
 
 def test_many_megabytes_open_as_a_small_page(visit: OpenVisit, folder: Path) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("IPython")
 
 from IPython.core.interactiveshell import InteractiveShell
 
+import rooflight as rf
 from rooflight.algebra.contract import strategies
 from rooflight.algebra.notation import parse_contraction
 from rooflight.cli.main import main
@@ -188,6 +189,12 @@ def test_verdicts_show_their_findings_and_collectives(shell: Any) -> None:
     assert verdict.partitioned and "all-reduce" in words
     sound = dataclasses.replace(verdict, findings=())
     assert "no finding" in Balanced(html(shell, sound) or "").words
+
+
+def test_a_compiled_step_shows_itself(shell: Any) -> None:
+    step = rf.read_hlo(ROOT / "tests" / "verify" / "dumps" / "fsdp")
+    words = Balanced(html(shell, step) or "").words
+    assert "10 collectives of 355 MB in all" in words and "reduce-scatter" in words
 
 
 def test_unloading_leaves_ipython_as_it_was(shell: Any) -> None:

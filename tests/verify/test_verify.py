@@ -4,6 +4,7 @@ import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.errors import ShardingError, UsageError
 from rooflight.plan.file.record import Plan, to_json
 from rooflight.ui.answers.verdict import verdict_answer
+from rooflight.ui.html.compiled import verdict_page
 from rooflight.ui.text.answer import answer_text
 
 pytestmark = pytest.mark.skipif(
@@ -133,6 +135,32 @@ def test_a_finding_is_the_exit_code_of_the_verb(
     file.write_text(to_json(plan))
     assert main(["verify", str(file), "--json"]) == (0 if name in SOUND else 1)
     assert (json.loads(capsys.readouterr().out)["findings"] == []) == (name in SOUND)
+
+
+@pytest.mark.parametrize("name", [*SOUND, *MISTAKES])
+def test_a_saved_verdict_says_what_the_terminal_says(
+    name: str, verdicts: dict[str, Verdict]
+) -> None:
+    """All but the names and seconds of the plan, which its document does not have."""
+    saved = verdict_answer(json.loads(json.dumps(verdict_document(verdicts[name]))))
+    live = verdict_answer(known_of(verdicts[name]))
+    words = [answer_text(replace(one, sentences=one.sentences[1:])) for one in (saved, live)]
+    if not verdicts[name].failed:
+        assert words[0] == words[1]
+    assert (saved.facts, saved.tables) == (live.facts, live.tables)
+    assert saved.sentences[0].startswith(f"plan {verdicts[name].hash} on v5e:4x4: ")
+    assert live.sentences[0].startswith(f"{verdicts[name].plan.model.name}, ")
+
+
+def test_a_page_has_every_finding_in_a_table_and_the_program(
+    verdicts: dict[str, Verdict],
+) -> None:
+    for name in ("wide_matmuls", "transposed_weight", "fsdp"):
+        page = verdict_page(verdicts[name])
+        found = verdicts[name].findings
+        assert page.count("<svg") == (1 if name == "fsdp" else 0), "live memory"
+        assert ("The program" in page) == (name != "transposed_weight")
+        assert all(escape(finding.words) in page for finding in found)
 
 
 def test_a_program_that_cannot_be_built_says_why(verdicts: dict[str, Verdict]) -> None:

@@ -4,7 +4,7 @@ In: a `CompiledStep`, and its `CompiledTime` where the slice is known. Out: what
 explorer and notebook show of it, and of the time in a verdict.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.step import CompiledStep
@@ -218,14 +218,15 @@ def _collective_row(group: Sequence[Collective]) -> tuple[Value, ...]:
     one = group[0]
     return (
         *(one.kind.replace("_", "-"), _axes(one), one.form, one.dtype, one.nbytes),
-        *(total([c.count for c in group]), total([c.bytes_per_step for c in group])),
+        *(total(c.count for c in group), total(c.bytes_per_step for c in group)),
         *(one.loops[-1] if one.loops else None, _meanwhile(one), _origin(one.source, one.op_name)),
     )
 
 
-def total(counts: Sequence[int | None]) -> int | None:
+def total(values: Iterable[float | None]) -> float | None:
     """Their sum; unknown if one of them is."""
-    return None if None in counts else sum(n or 0 for n in counts)
+    found = list(values)
+    return None if None in found else sum(value or 0 for value in found)
 
 
 def _axes(one: Collective) -> str:

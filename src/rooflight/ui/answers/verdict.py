@@ -77,7 +77,7 @@ def _of_plan(said: JsonPart) -> Iterator[str]:
         yield f"{start}; the compiler's is unknown before the schedule."
     else:
         ratio = f", {total / planned:.2f} times as much" if planned else ""
-        yield f"{start}; the compiler's: {format_si(total, 'B')}{ratio} ({_categories(memory)})."
+        yield f"{start}; the compiler's: {format_si(total, 'B')}{ratio}{_categories(memory)}."
     step_s = time.part("compiled").number("seconds")
     yield compiled.time_sentence(step_s, time.number("planned_s") or 0)
 
@@ -95,8 +95,9 @@ def _agreement(said: JsonPart, matched: JsonPart) -> str:
 
 
 def _categories(memory: JsonPart) -> str:
-    by_category = memory.part("compiler")
-    return compiled.categories({k: by_category.number(k) or 0 for k in by_category.fields})
+    found = memory.part("compiler")
+    words = compiled.categories({name: found.number(name) or 0 for name in found.fields})
+    return f" ({words})" if words else ""
 
 
 def _of_program(said: JsonPart) -> Iterator[str]:
@@ -104,10 +105,11 @@ def _of_program(said: JsonPart) -> Iterator[str]:
     if least_s is None:
         return
     flops, known = said.number("flops"), said.number("known_flops")
-    done = format_si(flops or known or 0, "FLOP") + (" or more" if flops is None else "")
+    least = f"{format_si(known, 'FLOP')} or more of " if known is not None else ""
+    done = f"{least if flops is None else format_si(flops, 'FLOP') + ' of '}matmuls"
     yield (
-        f"A step takes at least {format_seconds(least_s)}: {done} of matmuls per device at the peak"
-        f" rate, {len(said.parts('collectives'))} collectives one after the other."
+        f"A step takes at least {format_seconds(least_s)}: {done} per device at the peak rate,"
+        f" {len(said.parts('collectives'))} collectives one after the other."
     )
     alike = said.part("alike")
     for axis in alike.fields:
@@ -121,7 +123,7 @@ def _of_program(said: JsonPart) -> Iterator[str]:
         yield f"Arguments: {format_si(held, 'B')} per device; all memory was not asked for."
     else:
         of = f" of {format_si(limit, 'B')}" if limit else ""
-        yield f"Memory: {format_si(total, 'B')}{of} per device ({_categories(memory)})."
+        yield f"Memory: {format_si(total, 'B')}{of} per device{_categories(memory)}."
 
 
 def _facts(said: JsonPart) -> Iterator[Fact]:
@@ -161,12 +163,19 @@ def findings_table(findings: Sequence[JsonPart]) -> Table:
     """What is odd, what it costs and where, and what to do."""
     columns = (
         *(Column("kind", "finding"), Column("words", "what", is_wide=True)),
-        Column("seconds", "time", lambda s: f"{format_seconds(s)} per step"),
-        Column("bytes", "memory", lambda n: f"{format_si(n, 'B')} per device"),
+        *(Column("seconds", "time", _per_step), Column("bytes", "memory", _per_device)),
         *(Column("where", "where"), Column("fix", "fix", is_wide=True)),
     )
     rows = tuple(map(_finding, findings))
     return Table("findings", "Findings", columns, rows, is_first=True, is_list=True)
+
+
+def _per_step(seconds: float) -> str:
+    return f"{format_seconds(seconds)} per step"
+
+
+def _per_device(nbytes: float) -> str:
+    return f"{format_si(nbytes, 'B')} per device"
 
 
 def _finding(one: JsonPart) -> tuple[Value, ...]:
@@ -264,23 +273,21 @@ def _collectives(said: JsonPart) -> Table:
     """
     groups: dict[tuple[str, str, str, int, str], list[JsonPart]] = {}
     for row in said.parts("collectives"):
-        place, nbytes = compiled.base_name(row.text("source")), row.whole("nbytes") or 0
-        groups.setdefault((_kind(row), _axes(row), row.text("dtype"), nbytes, place), []).append(
-            row
-        )
-    rows: list[tuple[Value, ...]] = []
+        nbytes, place = row.whole("nbytes") or 0, compiled.base_name(row.text("source"))
+        key = _kind(row), _axes(row), row.text("dtype"), nbytes, place
+        groups.setdefault(key, []).append(row)
+    ordered: list[tuple[float, float, tuple[Value, ...]]] = []
     for (*what, nbytes, place), group in groups.items():
-        times = compiled.total([row.whole("count") for row in group])
-        each = [row.number("seconds") for row in group]
-        seconds = None if None in each or times is None else sum(s or 0.0 for s in each)
+        times = compiled.total(row.whole("count") for row in group)
+        seconds = compiled.total(row.number("seconds") for row in group)
         per_step = None if times is None else times * nbytes
-        rows.append((*what, nbytes, times, per_step, seconds, place or None))
-    rows.sort(key=lambda row: tuple(-n if isinstance(n, int | float) else 0 for n in row[6:4:-1]))
+        cells = (*what, nbytes, times, per_step, seconds, place or None)
+        ordered.append((-(seconds or 0), -(per_step or 0), cells))
+    rows = tuple(cells for _, _, cells in sorted(ordered, key=lambda one: one[:2]))
     alone = Column("alone_s", "alone", show_seconds, unknown="unknown")
     columns = (KIND, AXES, compiled.DTYPE, NBYTES, TIMES, PER_STEP, alone, FROM)
     caption = "Collectives right after partitioning, most time first"
-    is_of_plan = bool(said.text("plan"))
-    return Table(*("collectives", caption, columns, tuple(rows)), is_folded=is_of_plan)
+    return Table("collectives", caption, columns, rows, is_folded=bool(said.text("plan")))
 
 
 def expected_answer(
