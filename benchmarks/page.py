@@ -100,6 +100,20 @@ def rendered(page: str) -> str:
     return _BLOCK.sub(block, page)
 
 
+def between(page: str, mark: str, text: str) -> str:
+    """A page with a table between `<!-- MARK -->` and `<!-- end -->`."""
+    before, begin, rest = page.partition(f"<!-- {mark} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    return f"{before}{begin}{text}\n{end}{after}"
+
+
+def shown(page: str, mark: str) -> list[list[str]]:
+    """The cells of that table, its header first."""
+    text = page.partition(f"<!-- {mark} -->\n")[2].partition("<!-- end -->")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|") and "---" not in line]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def marked(page: str) -> list[str]:
     """The benchmarks that a page shows."""
     return [match[2] for match in _BLOCK.finditer(page)]

@@ -1,174 +1,227 @@
-"""Two trees of the source give the same numbers: some 300 commands in each, their JSON compared.
+"""Two trees of the source give the same numbers: some 300 commands and API calls, value by value.
 
-    python -m benchmarks.trees record OLD/src old.json
-    python -m benchmarks.trees record src new.json
-    python -m benchmarks.trees compare old.json new.json --renamed matmuls_s=matmuls_s
+    python -m benchmarks.trees                  # the last tree before the rooms, and this one
+    python -m benchmarks.trees --old COMMIT --write   # also what docs/before-after.md shows
 
-Old spellings are used, so that both trees understand them. Numbers must agree to 1e-9; keys, after
-the renames that were given.
+Each tree answers in one process of its own, by old spellings, which both understand. Numbers must
+agree to 1e-9 and texts must be equal, after `RENAMED`; sentences may be worded otherwise if they
+have the same figures. What differs is counted by its cause in `CAUSES`: features that came since
+the old commit. A difference without a cause ends the comparison with exit code 1.
 """
 
 import argparse
-import contextlib
 import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import islice, product
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any  # JSON
 
-_PODS = ("v5e:4x4", "v5p:4x4x4", "v6e:8x8", "h100:8x2", "b200:8x4")
-_MODELS = ("llama3-8b", "llama3-70b", "mixtral-8x7b", "deepseek-v3", "gemma2-9b", "qwen3-32b")
-_SMALL = ("llama3-8b", "gemma2-9b", "mixtral-8x7b")
+from benchmarks.page import between, markdown
+from benchmarks.record import ROOT
 
+BEFORE = "fe13f2a"  # the last commit before 24 packages became 15
+MARK = "trees"
+_MANY = 10
+PAGE = ROOT / "docs" / "before-after.md"
 
-def commands() -> Iterator[str]:
-    """What is asked, without --json."""
-    yield from (
-        "chips",
+# What may differ
+
+RENAMED = {"products_s": "matmuls_s", "again_flops": "recompute_flops", "kept": "saved"}
+CAUSES: tuple[tuple[str, str, str], ...] = (  # cause, of which questions, at which paths
+    ("the schema: 2 of --json, 3 of plans", ".*", r"\.schema"),
+    (
+        "list prices are of a dated catalog of clouds (58b0ae5)",
+        "chips|slice|budget",
+        r".*\.dollars_per_hour|\.price_source\..*",
+    ),
+    (
+        "vocabularies of GPT-3 and PaLM are padded for TP (b2729cd, a64b74c)",
         "model",
-        "budget llama3-8b --tokens 1T --on v5e:16x16 --seq 4096",
-        "slice v5e:16x16",
-        "slice h100:8x16",
-    )
-    chips = ("v4", "v5e", "v5p", "v6e", "tpu7x", "a100", "h100", "h200", "b200", "gb200", "mi300x")
-    yield from (f"chips {chip}" for chip in chips)
-    yield from (f"slice {pod}" for pod in _PODS)
-    yield from (
-        f"roofline --on {c} --dtype {d}" for c, d in product(chips, ("bf16", "int8", "fp8"))
-    )
-    shapes = ("1024x8192x8192", "8x8192x28672", "65536x4096x14336")
-    yield from (
-        f"roofline --on {c} --matmul {s}"
-        for c, s in product(("v5e", "v5p", "h100", "b200"), shapes)
-    )
-    kinds = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
-    yield from (
-        f"collective {kind} --bytes {size} --on {pod}"
-        for kind, size, pod in product(kinds, ("64KiB", "4MiB", "256MiB"), _PODS)
-    )
-    yield from (f"model {m} --seq 8192" for m in _presets())
-    yield from (
-        f"mfu {m} --on {pod} --tokens-per-s 5000 --seq 4096" for m, pod in product(_MODELS, _PODS)
-    )
-    schedules = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
-    yield from (
-        f"pipeline {s} --stages {n} --microbatches {4 * n}" for s, n in product(schedules, (4, 8))
-    )
-    yield from (
-        f"fit {m} --layout {layout} --on {pod} --batch 512Ki --seq 4096"
-        for m, layout, pod in product(_SMALL, ("fsdp=16", "fsdp=4,tp=4", "dp=4,tp=4"), _PODS[:1])
-    )
-    yield from (
-        f"explain {m} --layout fsdp=X,tp=Y --mesh X=4,Y=4 --on v5e:4x4 --batch 512Ki --seq 4096"
-        for m in _SMALL
-    )
-    yield from (
-        f"plan train {m} --on {pod} --batch 512Ki --seq 4096" for m, pod in product(_SMALL, _PODS)
-    )
-    more = (
-        "--rank roofline",
-        "--framework maxtext",
-        "--pareto",
-        "--scaling weak",
-        "--why-not tp=4",
-    )
-    yield from (f"plan train llama3-8b --on v5e:4x4 --batch 512Ki --seq 4096 {m}" for m in more)
-    yield from (
-        f"forecast llama3-70b --on h100:8x16 --layout {layout} --batch 1Mi --seq 4096"
-        for layout in ("tp=8@node,dp=16", "tp=4,pp=4,dp=8", "tp=8,pp=4,vp=5,dp=4")
-    )
-    yield from (
-        f"fit {m} --serve --layout tp=4 --on v5e:2x2 --seq 4096 --sequences {n}"
-        for m, n in product(_SMALL, (1, 16))
-    )
-    yield from (
-        f"plan serve {m} --rate 10 --isl 1024 --osl 256 --ttft 2s --tpot 50ms --on v5e:2x4"
-        for m in _SMALL[:2]
-    )
-    yield from (
-        f"simulate {m} --on v5e:2x4 --rate {rate} --isl 512 --osl 128 --requests 200"
-        for m, rate in product(_SMALL[:2], (1, 4))
-    )
-    yield from (f"frontier {m} --on v5e:2x4 --context 4096" for m in _SMALL[:2])
+        r"\.models\[(gpt3-175b|palm-540b)\]\.(active_)?params",
+    ),
+    (
+        "forecasts: constants fitted to 110 more runs (f65a9f6)",
+        "plan train|forecast",
+        r"\.(time\.)?(forecast|best)\.(\w*step_s|forecast_s|seconds|low_s|high_s|mfu|parts_s\..*)"
+        r"|\.because",
+    ),
+    (
+        "stages of a served pipeline are priced one by one (2bea56f)",
+        "frontier",
+        r"\.curves\[[^]]*pp=\d\]\..*|\.frontier\..*",
+    ),
+)
+RENAMED_KEY, MORE = "a key of another name", "a field that is new"
+WORDED = "a sentence in other words, with the same figures"
 
 
-def _presets() -> list[str]:
-    import rooflight  # the tree's own
+@dataclass(frozen=True, slots=True)
+class Difference:
+    at: str  # path in the document, without numbers of rows
+    old: object
+    new: object
 
-    folder = Path(str(rooflight.__file__)).parent / "models" / "presets"
-    return sorted(path.stem for path in folder.glob("*.toml")) or list(_MODELS)
+    @property
+    def is_more(self) -> bool:
+        """A field that the old tree did not have."""
+        return self.old is ABSENT
 
-
-def record(most: int | None = None) -> dict[str, Any]:
-    """Exit code and document of every command, in this process."""
-    from rooflight.cli.main import main
-
-    found: dict[str, Any] = {}
-    for text in islice(commands(), most):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([*text.split(), "--json"])
-        try:
-            document = json.loads(out.getvalue())
-        except json.JSONDecodeError:
-            document = out.getvalue() or err.getvalue().splitlines()[:1]
-        found[text] = {"exit": code, "document": document}
-    return found
+    @property
+    def is_worded(self) -> bool:
+        """Two sentences that say the same figures."""
+        texts = (self.old, self.new)
+        if not all(isinstance(text, str) for text in texts):
+            return False
+        old, new = (re.findall(r"\d[\d.,]*", str(text)) for text in texts)
+        return old == new
 
 
-def differences(old: Any, new: Any, renamed: dict[str, str], at: str = "") -> Iterator[str]:
+class _Absent:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+
+
+def differences(old: Any, new: Any, at: str = "") -> Iterator[Difference]:
     """Where two documents are not the same, the old one's keys renamed."""
     if isinstance(old, dict) and isinstance(new, dict):
-        before = {renamed.get(key, key): value for key, value in old.items()}
+        before = {RENAMED.get(key, key) if key not in new else key: x for key, x in old.items()}
         for key in dict.fromkeys((*before, *new)):
-            if key not in before or key not in new:
-                yield f"{at}.{key} is only in the {'new' if key in new else 'old'}"
-            else:
-                yield from differences(before[key], new[key], renamed, f"{at}.{key}")
+            pair = before.get(key, ABSENT), new.get(key, ABSENT)
+            yield from differences(*pair, f"{at}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for i, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from differences(one, other, renamed, f"{at}[{i}]")
+        for one, other in zip(old, new, strict=True):
+            yield from differences(one, other, f"{at}[{_name(one)}]")
     elif isinstance(old, int | float) and isinstance(new, int | float):
         if not math.isclose(old, new, rel_tol=1e-9, abs_tol=1e-15):
-            yield f"{at}: {old} -> {new}"
+            yield Difference(at, old, new)
     elif old != new:
-        yield f"{at}: {old!r} -> {new!r}"
+        yield Difference(at, old, new)
 
 
-def main(words: list[str]) -> int:
+def _name(row: Any) -> str:
+    """What a row of a table calls itself."""
+    named = (row.get(key) for key in ("layout", "name")) if isinstance(row, dict) else ()
+    return next((name for name in named if isinstance(name, str)), "")
+
+
+def renamed(document: Any) -> Iterator[str]:
+    """The old names of keys in a document, as often as they occur."""
+    if isinstance(document, dict):
+        yield from (key for key in document if key in RENAMED)
+        document = [*document.values()]
+    for part in document if isinstance(document, list) else ():
+        yield from renamed(part)
+
+
+def leaves(document: Any) -> int:
+    """How many values there are."""
+    if isinstance(document, dict):
+        return sum(map(leaves, document.values()))
+    return sum(map(leaves, document)) if isinstance(document, list) else 1
+
+
+def cause_of(label: str, found: Difference) -> str:
+    """Why a value differs; nothing if nobody says."""
+    if found.is_more:
+        return MORE
+    if found.is_worded:
+        return WORDED
+    named = (
+        why for why, asked, at in CAUSES if re.match(asked, label) and re.fullmatch(at, found.at)
+    )
+    return next(named, "")
+
+
+# Both trees
+
+
+def recorded(source: Path) -> dict[str, Any]:
+    """The answers of one tree."""
+    env = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
+    code = "import json,sys; from benchmarks.asked import answers; json.dump(answers(), sys.stdout)"
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def unpack(commit: str, folder: Path, *paths: str) -> Path:
+    """A commit's files, without a checkout."""
+    packed = subprocess.run(
+        ["git", "archive", commit, *paths], cwd=ROOT, check=True, stdout=subprocess.PIPE
+    )
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def summary(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts by verb and by cause; what has no cause, in words."""
+    verbs: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    causes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    odd: list[str] = []
+    for label, before in old.items():
+        verb = re.split(r"[ (]", label)[0]
+        verbs[verb] += Counter(asked=1, values=leaves(before))
+        for key in renamed(before["document"]):
+            causes[f"{RENAMED_KEY}: `{key}` is `{RENAMED[key]}`"][verb] += 1
+        for one in differences(before, new[label]):
+            one = replace(one, at=one.at.removeprefix(".document"))
+            why = cause_of(label, one)
+            causes[why or "unexplained"][verb] += 1
+            verbs[verb]["differ"] += why != MORE
+            if not why:
+                odd.append(f"{label}: {one.at}: {one.old!r} -> {one.new!r}")
+    return {"verbs": verbs, "causes": causes, "odd": odd}
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """As the page shows it."""
+    total = sum(found["verbs"].values(), Counter[str]())
+    rows = [
+        [verb, f"{n['asked']:,}", f"{n['values']:,}", f"{n['values'] - n['differ']:,}"]
+        for verb, n in (*found["verbs"].items(), ("all", total))
+    ]
+    whys = [
+        [
+            why,
+            f"{sum(verbs.values()):,}",
+            ", ".join(sorted(verbs)) if len(verbs) < _MANY else "most",
+        ]
+        for why, verbs in sorted(found["causes"].items(), key=lambda row: -sum(row[1].values()))
+    ]
+    asked = markdown([["asked", "times", "values", "the same"], *rows])
+    return f"{asked}\n\n{markdown([['what differs, and why', 'values', 'of'], *whys])}"
+
+
+def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trees", description=__doc__)
-    parser.add_argument("what", choices=("record", "compare"))
-    parser.add_argument("one", type=Path)
-    parser.add_argument("other", type=Path)
-    parser.add_argument("--renamed", default="", help="OLD=NEW,...: keys of documents")
-    parser.add_argument("--most", type=int, help="commands to run")
+    parser.add_argument("--old", default=BEFORE, help=f"a commit (default: {BEFORE})")
+    parser.add_argument("--write", action="store_true", help=f"put it into {PAGE.name}")
+    parser.add_argument("--keep", type=Path, help="a folder for both trees' documents")
     args = parser.parse_args(words)
-    if args.what == "record":
-        env = os.environ | {"PYTHONPATH": f"{args.one}{os.pathsep}{Path(__file__).parents[1]}"}
-        code = (
-            "import json,sys;from benchmarks.trees import record;json.dump(record(%r),sys.stdout)"
-        )
-        with args.other.open("w") as out:
-            return subprocess.run(
-                [sys.executable, "-c", code % args.most], env=env, stdout=out
-            ).returncode
-    old, new = (json.loads(path.read_text()) for path in (args.one, args.other))
-    renamed = dict(pair.split("=") for pair in args.renamed.split(",") if pair)
-    differ = {
-        text: found
-        for text in old
-        if text in new and (found := list(differences(old[text], new[text], renamed)))
-    }
-    answered = sum(one["exit"] == 0 for one in old.values())
-    print(f"{len(old)} commands, {answered} with an answer, {len(differ)} differ")
-    for text, found in differ.items():
-        print(f"{text}\n  " + "\n  ".join(found[:6]))
-    return int(bool(differ))
+    with TemporaryDirectory() as folder:
+        sources = unpack(args.old, Path(folder), "src") / "src", ROOT / "src"
+        documents = [recorded(source) for source in sources]
+    if args.keep:
+        for name, document in zip(("old", "new"), documents, strict=True):
+            (args.keep / f"{name}.json").write_text(json.dumps(document))
+    found = summary(*documents)
+    print(text(found), *found["odd"], sep="\n")
+    if args.write:
+        page = between(PAGE.read_text(encoding="utf-8"), MARK, text(found))
+        PAGE.write_text(page, encoding="utf-8")
+    return int(bool(found["odd"]))
 
 
 if __name__ == "__main__":
