@@ -174,7 +174,7 @@ def summary(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         verb = re.split(r"[ (]", label)[0]
         verbs[verb] += Counter(asked=1, values=leaves(before))
         for key in renamed(before["document"]):
-            causes[f"{RENAMED_KEY}: `{key}` is `{RENAMED[key]}`"][verb] += 1
+            causes[f"{RENAMED_KEY}, now `{RENAMED[key]}`"][verb] += 1
         for one in differences(before, new[label]):
             one = replace(one, at=one.at.removeprefix(".document"))
             why = cause_of(label, one)
