@@ -128,14 +128,14 @@ def calls() -> Iterator[tuple[str, object]]:
         one, other = notation.parse_tensor(source), notation.parse_tensor(target)
         yield f"reshard({source}, {target})", [str(step) for step in reshard.reshard(one, other)]
     mesh_of = _module("hardware.mesh", "specs.mesh").parse_mesh
-    simulate = _module("costs.netsim.simulate", "netsim.simulate").simulate_seconds
+    simulate = _module("costs.netsim.simulate", "netsim.simulate").simulate
     price = _module("costs.network").collective_time
     for kind, (on, axes) in product(
         (kind.replace("-", "_") for kind in _KINDS),
         (("v5e:4x4", "X=4,Y=4"), ("v5p:4x4x4", "X=16,Y=4"), ("h100:8x4", "X=4,Y=8")),
     ):
         mesh = mesh_of(axes, on=on)
-        yield f"simulate({kind}, {on})", simulate(kind, 2.0**24, mesh, "X")
+        yield f"netsim({kind}, {on})", simulate(kind, 2.0**24, mesh, "X").seconds
         time = price(kind, 2.0**24, mesh.group("X"))
         yield f"collective_time({kind}, {on})", [time.lower_s, time.expected_s, time.upper_s]
 
