@@ -133,8 +133,8 @@ def _order(question: Question, found: Search) -> Iterator[str]:
         least_s, number = min(near)
         yield (
             f"row 1 comes before row {number}, which is forecast {1 - least_s / first.step_s:.1%}"
-            " faster: of forecasts within 2 % the layout with the fewest mesh axes is first, then"
-            " with tensor parallelism inside a node, then with the most free HBM"
+            " faster: of forecasts within 2 % the one with tensor parallelism inside a node comes"
+            " first, then with the fewest chips per sequence, stages and axes, then the most room"
         )
     if question.rank == "forecast":
         yield from _ties(question, found.candidates)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rooflight.algebra.shapes import ways
 from rooflight.costs.mesh_sweep import Bools, Floats, Ints
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.layout.rules import Layout
@@ -43,14 +44,18 @@ class Ranked:
         sizes = ((axis, int(ways[at])) for axis, ways in self.points.ways.items())
         return self.points.layout.text.replace("tp=", "sp="), tuple(sorted(sizes))
 
-    def num_axes(self, index: int) -> int:
-        """Mesh axes of more than one chip."""
-        return len(self.points.ways)
+    def complexity(self, index: int) -> tuple[bool, int, int, int]:
+        """Tensors beyond a node or torus, chips for a sequence, stages, axes: less is simpler.
 
-    def splits_tensors_far(self, index: int) -> bool:
-        """Whether a tensor axis leaves its node or torus."""
-        mesh = self.points.meshes.mesh(int(self.points.mesh_of[self.at[index]]))
-        return bool({"tp@far", "tp@dcn"} & reach_of(self.points.layout, mesh))
+        People run as little model parallelism as they can: chips that share a sequence wait for
+        each other in every layer, replicas once per step.
+        """
+        layout, mesh, *_ = self.named(index)
+        is_far = bool({"tp@far", "tp@dcn"} & reach_of(layout, mesh))
+        replicas, stages = (
+            ways(axes, mesh.axes) for axes in (layout.stream.get("B", ()), layout.stages)
+        )
+        return is_far, math.prod(mesh.axes.values()) // replicas, stages, len(mesh.axes)
 
     def option_at(self, index: int) -> tuple[int, Microbatching, str]:
         """What sets layouts of the same degrees apart, beside their placement."""

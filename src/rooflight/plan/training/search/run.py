@@ -261,9 +261,9 @@ class SearchState:
         return [first, *others][: self._count]
 
     def _simplest(self) -> Candidate:
-        """The fewest axes, tensors inside a node, then the most room."""
+        """Tensors in a node, the fewest chips for a sequence, stages and axes, the most room."""
         seen: dict[object, None] = {}
-        found: tuple[tuple[int, bool, int], tuple[int, int]] | None = None
+        found: tuple[tuple[float, ...], tuple[int, int]] | None = None
         limit_s = math.inf
         for number, index in in_order(self._ranked):
             chunk = self._ranked[number]
@@ -277,7 +277,7 @@ class SearchState:
             limit_s = min(limit_s, NEAR * float(chunk.counted_s[index]))
             seen[degrees] = None
             room = self._memory(degrees, chunk, index).headroom_bytes
-            key = (chunk.num_axes(index), chunk.splits_tensors_far(index), -room)
+            key = (*chunk.complexity(index), -room)
             found = min(found or (key, (number, index)), (key, (number, index)), key=lambda f: f[0])
         assert found is not None, "there is a best one"
         return self._priced(found[1])
