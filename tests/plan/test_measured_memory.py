@@ -5,18 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from rooflight.measure.published.memory_replay import LARGE_GIB
 from rooflight.plan.training.memory.framework import FRAMEWORKS
 
 from .measured_memory import (
     Replay,
     accuracy_table,
     chance_of_its_chip,
+    ci_replays,
     held_by_the_others,
     median_error,
     replays,
     spread_of,
 )
-from .megatron_memory import LARGE_GIB, ci_replays
 
 DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
 

@@ -118,7 +118,7 @@ FRAMEWORKS = {
             plain_fsdp=True,
             folds_experts=True,
             max_virtual=64,
-            spread=Spread(0.016, 0.038, 183),
+            spread=Spread(0.016, 0.039, 183),
             counted_ends=2,  # --account-for-embedding-in-pipeline-split and the same for the loss
         ),
         Framework(
