@@ -3,6 +3,7 @@
 65 are in `measured_memory.toml`; the trainings of Megatron-LM's own tests ship with the package.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from rooflight.plan.training.memory.framework import FRAMEWORKS, Spread, parse_f
 from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
 
+_OF_CONFIGURATION = re.compile(r"_mbc\d+|(_1node)?-(h100|gb200|a100)(-lts)?$")
 Row = dict[str, Any]  # as the file has it
 
 
@@ -40,6 +42,11 @@ class Replay:
     @property
     def source(self) -> str:
         return self.row["framework"]
+
+    @property
+    def configuration(self) -> str:
+        """The run without its chip and its number of microbatches."""
+        return _OF_CONFIGURATION.sub("", self.row["id"])
 
     @property
     def error(self) -> float:
@@ -92,10 +99,10 @@ def spread_of(found: Iterable[Replay]) -> Spread:
 
 
 def held_by_the_others(found: list[Replay]) -> int:
-    """Runs that lie where the 90 % of all others say."""
+    """Runs that lie where the 90 % of all runs of other configurations say."""
     held = 0
-    for index, replay in enumerate(found):
-        others = spread_of([*found[:index], *found[index + 1 :]])
+    for replay in found:
+        others = spread_of([r for r in found if r.configuration != replay.configuration])
         low, high = others.between(replay.found.total_bytes)
         held += low <= replay.row["measured_gib"] * GIB <= high
     return held

@@ -31,8 +31,8 @@ def all_runs() -> list[Replay]:
     ("source", "count", "limit", "worst"),
     (
         ("megatron", 34, 0.004, 0.01),
-        ("megatron-ci", 4, 0.02, 0.17),
-        ("megatron-ci < 8 GiB", 145, 0.02, 0.165),
+        ("megatron-ci", 4, 0.016, 0.15),
+        ("megatron-ci < 8 GiB", 145, 0.0185, 0.1),
         ("torchtitan", 12, 0.043, 0.155),
         ("nanotron", 19, 0.07, 0.15),
     ),

@@ -232,6 +232,10 @@ def _framework(row: PublishedRun, models: Mapping[str, Fields], stages: int) -> 
         "unfused-attention": is_local or flags.get("attention") == "unfused",
         "dropout": any(flags.get("dropout", ())[1:]),
         "unfused-gradients": flags.get("no_grad_accum_fusion"),
+        "deterministic": flags.get("deterministic"),
+        "single-experts": not flags.get("grouped_gemm"),
+        "tp-overlap": flags.get("tp_overlap"),
+        "fp8": row.table("dtype").get("compute") == "fp8",
     }
     found = parse_framework(
         "+".join(("megatron", *(name for name, is_on in asked.items() if is_on)))
