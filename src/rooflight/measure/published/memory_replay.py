@@ -30,10 +30,24 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Block, Mlp, ModelSpec, Moe, Norm, repeats
 from rooflight.plan.training.memory.count import Memory, memory_by_stage
 from rooflight.plan.training.memory.framework import Framework, parse_framework
-from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching
+from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching, Zero
 from rooflight.plan.training.memory.remat import REMATS, Remat
 
 KIND = "memory"
+# What a run shards beside what the layout splits: of `optim_grads_params` that is all but context.
+_ZEROS: Mapping[str, Zero] = {"optim": 1, "optim_grads": 2, "optim_grads_params": 1}
+_MODULES = {  # that run again in the backward pass: ops, or groups of them
+    "core_attn": ("attention.scores", "attention.rope_scores", "attention.softmax"),
+    "layernorm": ("attention_in_norm", "mlp_in_norm"),
+    "mla_up_proj": (
+        *("attention.q", "attention.q_rope", "attention.k", "attention.v"),
+        *("attention_q_norm", "attention_kv_norm"),
+    ),
+    "mlp": ("mlp.gate", "mlp.in", "mlp.act"),
+    "moe": ("router", "experts", "shared"),
+    "moe_act": ("experts.act",),
+    "shared_experts": ("shared",),
+}
 GIB = 2**30
 LARGE_GIB = 8  # below it one buffer is a percent
 _FREQUENCY = re.compile(r"\(\[0\]\*(\d+)\+\[1\]\*\d+\)")  # dense layers first, then experts
@@ -167,7 +181,7 @@ def memory_job(row: PublishedRun, models: Mapping[str, Fields]) -> Job:
     copies = int(flags.get("dist_optimizer_instances", 1))
     degrees = _degrees(row, copies)
     graph = model_graph(_model(row, models, int(batch["seq_len"])))
-    layout, axes = _layout(degrees, graph, fsdp=_fsdp(flags))
+    layout, axes = _layout(degrees, graph, fsdp=flags.get("fsdp") == "optim_grads_params")
     interleaved = degrees["vp"] > 1
     return Job(
         graph,
@@ -178,7 +192,7 @@ def memory_job(row: PublishedRun, models: Mapping[str, Fields]) -> Job:
         seq=int(batch["seq_len"]),
         recipe=RECIPES["18"],
         remat=_remat(str(row.fields.get("remat", "none"))),
-        zero=1 if flags.get("dist_optimizer") else 0,
+        zero=_zero(flags),
         micro=Microbatching(
             int(batch["grad_accum"]),
             "interleaved" if interleaved else "1f1b",
@@ -202,25 +216,29 @@ def _degrees(row: PublishedRun, copies: int) -> dict[str, int]:
     return found | {"dp": found["dp"] // copies, "sp": int(bool(layout.get("sp")))}
 
 
-def _fsdp(flags: Fields) -> bool:
+def _zero(flags: Fields) -> Zero:
     kind = flags.get("fsdp")
-    if kind not in (None, False, "optim_grads_params"):
-        raise UsageError(f"sharding that splits {kind} only is not counted", hint="leave it out")
-    return bool(kind)
+    if not kind:
+        return 1 if flags.get("dist_optimizer") else 0
+    if kind not in _ZEROS:
+        raise UsageError(f"sharding {kind!r} is not known", hint=f"use {', '.join(_ZEROS)}")
+    return _ZEROS[kind]
 
 
 def _remat(stated: str) -> Remat:
-    """Full recomputation by layers, or of the experts' activation; nobody asked for another."""
-    if stated in ("none", "", "selective moe_act"):
-        return _WITHOUT_EXPERTS_ACT if stated.startswith("selective") else REMATS["none"]
+    """By layers, or by the modules that `--recompute-modules` names."""
+    how, *modules = stated.replace(",", " ").split() or ["none"]
     if stated in ("full", "full uniform 1"):
         return REMATS["block"]
-    raise UsageError(f"recomputation {stated!r} is not counted", hint="use none or full uniform 1")
-
-
-_WITHOUT_EXPERTS_ACT = Remat(
-    "selective moe_act", "the experts' activation again", lambda op: op.name != "experts.act"
-)
+    unknown = [name for name in modules if name not in _MODULES]
+    if how not in ("none", "selective") or unknown:
+        known = f"none, full uniform 1 or selective with {', '.join(_MODULES)}"
+        raise UsageError(f"recomputation {stated!r} is not counted", hint=f"use {known}")
+    if how == "none":
+        return REMATS["none"]
+    again = tuple(f"{part}." for name in modules or ("core_attn",) for part in _MODULES[name])
+    what = "keep all but some modules"
+    return Remat(stated, what, lambda op: not f"{op.name}.".startswith(again))
 
 
 def _framework(row: PublishedRun, models: Mapping[str, Fields], stages: int) -> Framework:
