@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+from rooflight.measure.published.memory_replay import shipped_memory_rows
 from rooflight.measure.published.rows import shipped_rows
 
 from .command import run
@@ -53,6 +54,31 @@ def test_verbose_lists_rows_with_what_was_assumed(tmp_path: Path) -> None:
     path = _rows_of("tpu_v4", tmp_path)
     out = run(["validate", "--rows", str(path), "-v"]).out
     assert "rows, the worst first" in out and "maxtext-v4-22b-1x64" in out
+
+
+def test_peaks_of_a_file_are_counted_and_refused_with_a_reason(tmp_path: Path) -> None:
+    shipped = shipped_memory_rows()
+    row = dict(shipped.runs[0].fields)
+    wrong = [
+        row | {"id": "half", "remat": "full block 3"},
+        row | {"id": "lost", "measured": {"step_s": 1.0}},
+        row | {"id": "ways", "layout": {"tp": 1, "pp": 4, "vp": 8, "dp": 2, "ep": 3}},
+        row | {"id": "text", "batch": {"global_seqs": "many"}},
+    ]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"models": dict(shipped.models), "runs": [row, *wrong]}))
+    out = run(["validate", "--rows", str(path), "-v"]).out
+    assert out.startswith("peak memory: 1 of 5 rows counted")
+    assert "'full block 3' is not counted" in out and "no peak was measured" in out
+    document = json.loads(run(["validate", "--rows", str(path), "--json"]).out)
+    (peak,) = document["peaks"]
+    assert peak["counted_bytes"] == sum(peak["parts"].values()) and peak["chance"] > 0.5
+    assert {r["id"] for r in document["refusals"]} == {"half", "lost", "ways", "text"}
+    assert document["memory"][-1]["rows"] == 1
+    assert run(["validate", "--rows", str(path), "--svg", str(tmp_path / "a.svg")]).code == 2
+    page = tmp_path / "page.html"
+    assert run(["validate", "--rows", str(path), "--html", str(page)]).code == 0
+    assert "Peak memory" in page.read_text()
 
 
 def test_calibrate_writes_a_file_a_chip(tmp_path: Path) -> None:

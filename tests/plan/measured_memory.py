@@ -1,24 +1,35 @@
-"""Published peaks replayed: the layout as published, through `memory`, against what was read."""
+"""Published peaks replayed: the layout as published, through `memory`, against what was read.
 
+65 are in `measured_memory.toml`; the trainings of Megatron-LM's own tests ship with the package.
+"""
+
+import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log1p, sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
 from rooflight.measure.published.degrees import measured_chip
+from rooflight.measure.published.memory_replay import (
+    GIB,
+    KIND,
+    LARGE_GIB,
+    memory_job,
+    shipped_memory_rows,
+)
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat
 from rooflight.plan.training.memory.count import Memory, memory_by_stage
-from rooflight.plan.training.memory.framework import Spread, parse_framework
+from rooflight.plan.training.memory.framework import FRAMEWORKS, Spread, parse_framework
 from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching
 from rooflight.plan.training.memory.remat import parse_remat
 
+_OF_CONFIGURATION = re.compile(r"_mbc\d+|(_1node)?-(h100|gb200|a100)(-lts)?$")
 Row = dict[str, Any]  # as the file has it
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,11 @@ class Replay:
     @property
     def source(self) -> str:
         return self.row["framework"]
+
+    @property
+    def configuration(self) -> str:
+        """The run without its chip and its number of microbatches."""
+        return _OF_CONFIGURATION.sub("", self.row["id"])
 
     @property
     def error(self) -> float:
@@ -47,6 +63,21 @@ def replays(framework: str | None = None) -> list[Replay]:
         Replay(row, _memory(row, models[row["model"]], framework or row["framework"]))
         for row in document["runs"]
     ]
+
+
+def ci_replays(framework: str | None = None) -> list[Replay]:
+    """The last rank of every test of Megatron-LM, by its settings or as in the named framework."""
+    rows = shipped_memory_rows()
+    found: list[Replay] = []
+    for row in rows.of((KIND,)):
+        job = memory_job(row, rows.models)
+        if framework:
+            job = replace(job, framework=FRAMEWORKS[framework])
+        gib = row.measured["mem_gib"]
+        size = "megatron-ci" if gib >= LARGE_GIB else f"megatron-ci < {LARGE_GIB} GiB"
+        named = {"id": row.id, "framework": size, "measured_gib": gib}
+        found.append(Replay(named, memory_by_stage(job)[-1]))
+    return found
 
 
 def chance_of_its_chip(replay: Replay) -> float:
@@ -68,10 +99,10 @@ def spread_of(found: Iterable[Replay]) -> Spread:
 
 
 def held_by_the_others(found: list[Replay]) -> int:
-    """Runs that lie where the 90 % of all others say."""
+    """Runs that lie where the 90 % of all runs of other configurations say."""
     held = 0
-    for index, replay in enumerate(found):
-        others = spread_of([*found[:index], *found[index + 1 :]])
+    for replay in found:
+        others = spread_of([r for r in found if r.configuration != replay.configuration])
         low, high = others.between(replay.found.total_bytes)
         held += low <= replay.row["measured_gib"] * GIB <= high
     return held

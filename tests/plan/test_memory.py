@@ -18,7 +18,7 @@ from rooflight.models.graph.ops import Graph
 from rooflight.models.graph.utilisation import recomputed_flops_per_token
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model, model_names
-from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
+from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, Repeat
 from rooflight.plan.training.memory.count import Memory, memory, memory_by_stage, usable_hbm_bytes
 from rooflight.plan.training.memory.framework import parse_framework
 from rooflight.plan.training.memory.job import RECIPES, Job, Microbatching, Recipe, parse_recipe
@@ -520,6 +520,43 @@ def test_dropout_keeps_a_byte_of_each_element_and_unfused_attention_the_scores()
     both = saved_by("megatron+unfused-attention+dropout")
     assert both - plain == 3 * (2 * stream + 5 * scores)
     assert saved_by("megatron+dropout+unfused-attention", "block") == saved_by("megatron", "block")
+
+
+def test_fp8_saves_inputs_of_matmuls_in_a_byte_and_keeps_what_attention_reads_again() -> None:
+    stream, width = 4 * 16 * 8, 4 * 16 * 32  # B T D, and B T F
+    saved = saved_by("megatron") - saved_by("megatron+fp8")
+    # h, m and hidden are halved; attention's result stays and gets a copy.
+    assert saved == 3 * (2 * stream + width - stream)
+    assert saved_by("megatron+fp8", "block") == saved_by("megatron", "block")
+
+
+def experts(framework: str, *, on: str = "h100") -> Memory:
+    block = Block(Attention(2, 2, 4), Moe(4, 2, Mlp(16)))
+    graph = model_graph(ModelSpec("toy", "Toy", 8, 16, (Repeat((block,), 3),)))
+    asked = job(graph, "dp=X", on=on, remat="none")
+    return memory(replace(asked, framework=parse_framework(framework)))
+
+
+def test_index_add_keeps_what_experts_give() -> None:
+    plain, deterministic = (
+        experts(name).part("saved activations").nbytes
+        for name in ("megatron", "megatron+deterministic")
+    )
+    assert deterministic - plain == 3 * 2 * (4 * 16 * 2 * 8)  # layers, bytes, B T k D
+
+
+def test_workspaces_grow_with_the_chip_and_with_streams() -> None:
+    def buffers(framework: str, *, on: str = "h100") -> float:
+        return experts(framework, on=on).part("library buffers").nbytes / 2**20
+
+    assert buffers("megatron") == buffers("megatron", on="b200") == 2 * 32 + 5 * 32
+    assert buffers("megatron+single-experts") == 2 * 32 + 32
+    assert buffers("megatron+tp-overlap") == 2 * 32 + 8 * 32
+    assert buffers("megatron", on="a100") == 2 * 8.125 + 5 * 4
+    assert buffers("megatron+deterministic", on="a100") == 2 * 32 + 5 * 4
+    assert buffers("megatron", on="mi300x") == buffers("megatron")  # nothing known: the larger
+    dense_job = replace(job(TINY), framework=parse_framework("megatron"), chip=load_chip("h100"))
+    assert memory(dense_job).part("library buffers").nbytes == 3 * 2**25
 
 
 def test_an_unknown_setting_of_a_framework_is_refused() -> None:

@@ -9,7 +9,15 @@ from rooflight.cli.flags import add_choice, add_verbose
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.measure.published.replay import REPLAYED, ask_rows
+from rooflight.errors import UsageError
+from rooflight.measure.published.memory_replay import (
+    MemoryReplay,
+    MemoryValidation,
+    memory_accuracies,
+    shipped_memory_rows,
+    validate_memory,
+)
+from rooflight.measure.published.replay import REPLAYED, RefusedRow, ask_rows
 from rooflight.measure.published.rows import read_rows
 from rooflight.measure.published.serving_replay import KIND as SERVE
 from rooflight.measure.published.serving_replay import (
@@ -32,11 +40,12 @@ from rooflight.ui.html.page import Grid, Section, bullets, figure, grid, page, p
 from rooflight.ui.html.style import as_file
 from rooflight.ui.svg.accuracy import AccuracyPlot, Dot, accuracy_svg
 from rooflight.ui.text.table import table
-from rooflight.units import format_seconds
+from rooflight.units import format_seconds, format_si
 
 _TITLES = {"train": "training", "micro": "microbenchmarks", "serve": "serving"}
 _HEADER = ("group", "rows", "median", "MAPE", "p90", "bias", "inside 80%", "spec only")
 _MORE = ("model out", "source out")
+_OF_MEMORY = ("group", "rows", "median", "MAPE", "worst", "bias", "inside 90%", "least chance")
 
 HELP = "predictions held against published measurements: errors by group, rows refused and why"
 
@@ -74,15 +83,18 @@ def run(args: Namespace) -> int:
     given = [_replay(Path(args.rows))] if args.rows else []
     given += [_replay_silicon(Path(args.silicon))] if args.silicon else []
     found = joined_validations(given) if given else shipped_validation()
+    peaks = MemoryValidation()
+    if args.rows or not file:
+        peaks = validate_memory(read_rows(Path(args.rows)) if args.rows else shipped_memory_rows())
     if args.html:
-        write_file(args.html, validation_report(found, rows=file), flag="--html")
+        write_file(args.html, validation_report(found, peaks, rows=file), flag="--html")
     if args.svg:
         write_file(args.svg, validation_picture(found), flag="--svg")
     if args.json:
-        print_json("validate", _document(found, args.by))
+        print_json("validate", _document(found, peaks, args.by))
         return 0
     served = {} if file else shipped_serving_accuracy()
-    show(validation_page(found, by=args.by, rows=file, served=served, verbose=args.verbose))
+    show(validation_page(found, peaks, by=args.by, rows=file, served=served, verbose=args.verbose))
     if not file and not args.html:
         suggest("rooflight validate --html accuracy.html")
     return 0
@@ -101,7 +113,7 @@ def _replay_silicon(path: Path) -> Validation:
         return validate_silicon(path, watch=lambda done, total: watch(done, total, total))
 
 
-def _document(found: Validation, by: str) -> dict[str, object]:
+def _document(found: Validation, peaks: MemoryValidation, by: str) -> dict[str, object]:
     kinds = list(dict.fromkeys(r.kind for r in found.replays))
     return {
         "rows": len(found.replays) + len(found.refusals),
@@ -109,12 +121,29 @@ def _document(found: Validation, by: str) -> dict[str, object]:
         "all": {kind: asdict(accuracy("all", found.of(kind))) for kind in kinds},
         by: {kind: [asdict(g) for g in accuracies(found.of(kind), by)] for kind in kinds},
         "replays": [asdict(r) | {"error": r.error, "inside": r.is_inside} for r in found.replays],
-        "refusals": [asdict(r) for r in found.refusals],
+        "refusals": [asdict(r) for r in (*found.refusals, *peaks.refusals)],
+        "memory": [asdict(group) for group in memory_accuracies(peaks.replays)],
+        "peaks": [_peak(replay) for replay in peaks.replays],
+    }
+
+
+def _peak(replay: MemoryReplay) -> dict[str, object]:
+    return {
+        "id": replay.row.id,
+        "chip": replay.row.chip,
+        "framework": replay.job.framework.label,
+        "measured_bytes": replay.measured_bytes,
+        "counted_bytes": replay.found.total_bytes,
+        "error": replay.error,
+        "inside": replay.is_inside,
+        "chance": replay.found.chance,
+        "parts": {part.name: part.nbytes for part in replay.found.parts},
     }
 
 
 def validation_page(
     found: Validation,
+    peaks: MemoryValidation,
     *,
     by: str,
     rows: str | None,
@@ -122,7 +151,7 @@ def validation_page(
     verbose: bool = False,
 ) -> str:
     """The answer, the table of each kind, the refusals; `served` are of rows that do not ship."""
-    blocks = [_answer(found, rows)]
+    blocks = [_answer(found, peaks, rows)]
     for kind in _kinds(found):
         replays = found.of(kind)
         groups = (*accuracies(replays, by), accuracy("all", replays))
@@ -130,10 +159,14 @@ def validation_page(
     for what, every in served.items():
         groups = [group for group in every if by == "engine" or ":" not in group.group]
         blocks.append(f"serving, seconds {what}; these rows do not ship\n{_table(groups)}")
-    if found.refusals:
-        blocks.append(_refused(found))
+    if peaks.replays:
+        cells = memory_cells(peaks.replays)
+        blocks.append("peak memory, by feature\n" + table(_OF_MEMORY, cells, align="lrrrrrrr"))
+    if found.refusals or peaks.refusals:
+        blocks.append(_refused([*found.refusals, *peaks.refusals]))
     if verbose:
-        blocks.append(_rows(found))
+        blocks += [_rows(found)] if found.replays else []
+        blocks += [_peaks(peaks)] if peaks.replays else []
     return "\n\n".join(blocks)
 
 
@@ -141,7 +174,21 @@ def _kinds(found: Validation) -> list[str]:
     return list(dict.fromkeys(r.kind for r in found.replays))
 
 
-def _answer(found: Validation, rows: str | None) -> str:
+def memory_cells(replays: Sequence[MemoryReplay]) -> list[tuple[str, ...]]:
+    return [
+        (
+            g.group,
+            str(g.rows),
+            *(f"{v:.1%}" for v in (g.median, g.mape)),
+            *(f"{v:+.1%}" for v in (g.worst, g.bias)),
+            f"{g.inside:.0%}",
+            "-" if g.least_chance is None else f"{g.least_chance:.0%}",
+        )
+        for g in memory_accuracies(replays)
+    ]
+
+
+def _answer(found: Validation, peaks: MemoryValidation, rows: str | None) -> str:
     total = len(found.replays) + len(found.refusals)
     how = (
         f"{rows}, answered with the shipped calibrations"
@@ -149,6 +196,7 @@ def _answer(found: Validation, rows: str | None) -> str:
         else "published rows, each answered by a fit that saw no row of its configuration"
     )
     lines = [f"{len(found.replays):,} of {total:,} rows answered ({found.coverage:.1%}): {how}"]
+    lines = lines if total else []
     for kind in _kinds(found):
         for blocks in ("dense", "experts"):
             chosen = [r for r in found.of(kind) if r.blocks == blocks]
@@ -158,6 +206,11 @@ def _answer(found: Validation, rows: str | None) -> str:
                     f"{_TITLES.get(kind, kind)}, {blocks}: median error {a.median:.1%},"
                     f" mean {a.mape:.1%}, {a.inside:.0%} inside their 80 % interval"
                 )
+    count = len(peaks.replays) + len(peaks.refusals)
+    if count:
+        medians = [f"{g.median:.1%} ({g.group})" for g in memory_accuracies(peaks.replays)[:2]]
+        lines.append(f"peak memory: {len(peaks.replays)} of {count} rows counted, median error")
+        lines[-1] += f" {', '.join(medians)}"
     return "\n".join(lines)
 
 
@@ -182,8 +235,8 @@ def _row(g: Accuracy, has_more: bool) -> tuple[str, ...]:
     return (*cells, *("-" if v is None else f"{v:.1%}" for v in more))
 
 
-def _refused(found: Validation) -> str:
-    counts = Counter((r.source, r.because) for r in found.refusals)
+def _refused(refusals: Sequence[RefusedRow]) -> str:
+    counts = Counter((r.source, r.because) for r in refusals)
     rows = [(source, str(n), because) for (source, because), n in counts.most_common()]
     return "refused\n" + table(("source", "rows", "because"), rows, align="lrl")
 
@@ -205,8 +258,26 @@ def _rows(found: Validation) -> str:
     return "rows, the worst first\n" + table(header, rows, align="lrrrll")
 
 
+def _peaks(peaks: MemoryValidation) -> str:
+    rows = [
+        (
+            replay.row.id,
+            format_si(replay.measured_bytes, "B"),
+            format_si(replay.found.total_bytes, "B"),
+            f"{replay.error:+.1%}",
+            "yes" if replay.is_inside else "no",
+            replay.job.framework.label,
+        )
+        for replay in sorted(peaks.replays, key=lambda r: -abs(r.error))
+    ]
+    header = ("row", "measured", "counted", "error", "inside", "counted as")
+    return "peaks, the worst first\n" + table(header, rows, align="lrrrll")
+
+
 def validation_picture(found: Validation) -> str:
     """The first kind of rows as a file: what was said beside what the data sheet alone says."""
+    if not found.replays:
+        raise UsageError("no row has a time to draw", hint="leave --svg out")
     kind = _kinds(found)[0]
     replays = found.of(kind)
     sheet = [Dot(r.measured_s, r.roof_s, "data sheet alone", "") for r in replays]
@@ -216,10 +287,15 @@ def validation_picture(found: Validation) -> str:
     return as_file(accuracy_svg(plot, size=360))
 
 
-def validation_report(found: Validation, *, rows: str | None) -> str:
+def validation_report(found: Validation, peaks: MemoryValidation, *, rows: str | None) -> str:
     """The HTML page: a scatter plot of each kind, tables by every grouping, refusals."""
     sections = [_section(kind, found.of(kind)) for kind in _kinds(found)]
-    refused = Counter(f"{r.source}: {r.because}" for r in found.refusals)
+    if peaks.replays:
+        cells = tuple(memory_cells(peaks.replays))
+        body = (grid(Grid("By feature", _OF_MEMORY, cells, "lrrrrrrr")),)
+        sections.append(Section("memory", "Peak memory", body))
+    refusals = (*found.refusals, *peaks.refusals)
+    refused = Counter(f"{r.source}: {r.because}" for r in refusals)
     sections.append(
         Section(
             "refused",
@@ -227,7 +303,7 @@ def validation_report(found: Validation, *, rows: str | None) -> str:
             (bullets([f"{text} ({n})" for text, n in refused.most_common()]),),
         )
     )
-    answer = _answer(found, rows).splitlines()
+    answer = _answer(found, peaks, rows).splitlines()
     return page(
         title="Predicted against measured",
         kicker="rooflight validate",

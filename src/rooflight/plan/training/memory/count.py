@@ -24,7 +24,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip
 from rooflight.models.graph.count import dim_sizes, op_flops, param_count, training_flops
 from rooflight.plan.file.record import Part
-from rooflight.plan.training.memory.framework import Spread
+from rooflight.plan.training.memory.framework import Spread, workspace_bytes
 from rooflight.plan.training.memory.job import Job
 from rooflight.plan.training.memory.remat import Remat, keep
 from rooflight.plan.training.memory.sized import (
@@ -227,9 +227,10 @@ def _for_a_moment(job: Job, sized: BlockBytes, stage: _Stage, waiting: Waiting) 
 def _of_the_framework(job: Job, sized: BlockBytes, stage: _Stage, nbytes: int) -> tuple[Part, ...]:
     """What only a named framework holds."""
     found: list[Part] = []
-    if job.framework.buffers:
+    buffers = workspace_bytes(job.framework, job.chip, has_experts="E" in job.graph.sizes)
+    if buffers:
         because = "matmul workspaces of cuBLAS and Transformer Engine"
-        found.append(Part("library buffers", job.framework.buffers, because))
+        found.append(Part("library buffers", buffers, because))
     if job.framework.unread_gradients:
         keys = [*stage.layers, *(["head"] if any(stage.has_head) else [])]
         shapes = {shape for key in keys for shape in sized.shapes[key]}

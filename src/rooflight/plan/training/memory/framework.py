@@ -15,6 +15,8 @@ from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UnknownNameError
 from rooflight.hardware.chip import Chip
 
+_HOPPER = 9.0  # compute capability from which workspaces of matmuls are large
+_LARGE, _DEFAULT, _SMALL = 32 * 2**20, 4096 * 2**11 + 16 * 2**13, 4 * 2**20  # :4096:2:16:8
 _BF16, _F32, _BOOL = DTYPES["bf16"], DTYPES["f32"], DTYPES["bool"]
 
 
@@ -48,9 +50,13 @@ class Framework:
     keeps_activation: bool = False  # silu(gate) is saved beside gate, up and their product
     copies_gradients: bool = False  # data parallel: in the compute dtype beside the recipe's
     weighs_hidden: bool = False  # experts are weighed before their last matmul, not after it
+    inputs: Dtype | None = None  # of weight matmuls, saved so; None is the compute dtype
     masks: tuple[Dtype, ...] = ()  # saved of each element that dropout goes over
     scores: tuple[Dtype, ...] = ()  # saved of each score, where attention is no kernel
-    buffers: int = 0  # bytes of the matmul libraries' own workspaces
+    uses_te: bool = False  # PyTorch's and Transformer Engine's workspaces of matmuls
+    deterministic: bool = False  # cuBLAS with CUBLAS_WORKSPACE_CONFIG=:4096:8
+    groups_experts: bool = True  # experts in one grouped matmul on four streams
+    overlaps_tensors: bool = False  # matmuls in pieces on three streams, between collectives
     unread_gradients: bool = False  # one gradient of each shape that nobody reads stays allocated
     gathers_blocks: bool = False  # weights are gathered a whole layer at a time, one layer ahead
     keeps_weights: bool = False  # a pipeline stage gathers once a step and scatters at its end
@@ -86,7 +92,8 @@ class Framework:
 
     def keeps(self, tensor: Tensor) -> bool:
         """Whether a tensor that gradients read in general is read in this framework."""
-        return tensor.name != "fed_x" or not self.weighs_hidden
+        # Of what experts give only sizes are read, but autograd keeps it with `index_add`.
+        return tensor.name != "fed_x" or not self.weighs_hidden or self.deterministic
 
 
 FRAMEWORKS = {
@@ -110,7 +117,7 @@ FRAMEWORKS = {
             "Megatron-LM with Transformer Engine and fused cross-entropy",
             loss=(_BF16, _BF16),  # the second one by the runs: the kernel itself works in place
             weighs_hidden=True,
-            buffers=3 * 2**25,  # cuBLAS of PyTorch, forward and backward; Transformer Engine's
+            uses_te=True,
             unread_gradients=True,
             recipe="18",
             # Weights whole, optimizer state split: its distributed optimizer; or Megatron-FSDP.
@@ -118,7 +125,7 @@ FRAMEWORKS = {
             plain_fsdp=True,
             folds_experts=True,
             max_virtual=64,
-            spread=Spread(0.016, 0.038, 183),
+            spread=Spread(0.011, 0.021, 183),
             counted_ends=2,  # --account-for-embedding-in-pipeline-split and the same for the loss
         ),
         Framework(
@@ -204,6 +211,13 @@ SETTINGS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "unfused-attention": ("the softmax of the scores is saved", {"scores": (_BF16,)}),
     "unfused-loss": ("cross-entropy in fp32, in place", {"loss": (_BF16, _F32)}),
     "compiled-loss": ("the same, compiled: not in place", {"loss": (_BF16, _F32, _F32)}),
+    "deterministic": (
+        "large workspaces of cuBLAS, `index_add` of experts",
+        {"deterministic": True},
+    ),
+    "single-experts": ("experts one after the other, not grouped", {"groups_experts": False}),
+    "fp8": ("inputs of weight matmuls are saved in fp8", {"inputs": DTYPES["fp8"]}),
+    "tp-overlap": ("workspaces of three streams more", {"overlaps_tensors": True}),
     "unfused-gradients": ("weight gradients are added up apart", {"unread_gradients": False}),
 }
 PLANNED = ("megatron", "torchtitan", "maxtext", "rooflight")  # whose runs are planned for
@@ -229,3 +243,18 @@ def parse_framework(text: str) -> Framework:
             raise UnknownNameError("setting of a framework", setting, SETTINGS)
         found = replace(found, settings=(*found.settings, setting), **dict(SETTINGS[setting][1]))
     return found
+
+
+def workspace_bytes(framework: Framework, chip: Chip, *, has_experts: bool) -> int:
+    """What libraries of matmuls keep: PyTorch for two threads, Transformer Engine for its streams.
+
+    As in `getChosenWorkspaceSize` of PyTorch and `get_cublas_workspace_size_bytes` of Transformer
+    Engine. Older releases of PyTorch take the smaller one on Blackwell: 48 MiB less in some runs.
+    """
+    if not framework.uses_te:
+        return 0
+    is_new = chip.detail.get("compute_capability", _HOPPER) >= _HOPPER
+    torch = _LARGE if framework.deterministic or is_new else _DEFAULT
+    engine = _LARGE if is_new else _SMALL
+    streams = 1 + 4 * (has_experts and framework.groups_experts) + 3 * framework.overlaps_tensors
+    return 2 * torch + streams * engine

@@ -4,7 +4,7 @@ In: a graph, a layout, a remat policy and a framework. Out: placed tensors, by b
 serves every mesh and batch, so it is made once and cached; `memory` only multiplies sizes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -116,13 +116,16 @@ def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Fr
     whole = _whole(ops, matmuls) if framework.keeps_gathered else {}
     tensors = [*filter(framework.keeps, saved.tensors), *_copies(ops, saved.tensors, framework)]
     results = dict.fromkeys(op.contraction.result for op in ops if remat.saves(op))
-    beside = [layout.of_activation(t) for t in results if framework.beside(t.name)]
+    copies = [(t, d) for t in results for d in framework.beside(t.name)]
+    stays = _inputs_of_matmuls(ops, tensors) if framework.inputs else {}
+    copies += [(t, framework.inputs) for t in stays if framework.inputs]
+    names = [*(t.name for t in tensors), *(_BESIDE.get(t.name, t.name) for t, _ in copies)]
     return Layer(
-        saved=tuple(whole.get(t.name) or layout.of_activation(t) for t in tensors),
-        names=tuple(
-            dict.fromkeys([*(t.name for t in tensors), *(_BESIDE[t.name] for t in beside)])
+        saved=tuple(
+            whole.get(t.name) or layout.of_activation(t) for t in tensors if stays.get(t, True)
         ),
-        beside=tuple((t, d) for t in beside for d in framework.beside(t.name)),
+        names=tuple(dict.fromkeys(names)),
+        beside=tuple((layout.of_activation(t), dtype) for t, dtype in copies),
         recomputed=tuple(map(layout.of_activation, saved.recomputed)),
         matmuls=tuple(matmuls.values()),
         moments=tuple(_moment(op, layout, matmuls) for op in ops if op.kind != "elementwise"),
@@ -130,6 +133,19 @@ def _layer(graph: Graph, block: int, layout: Layout, remat: Remat, framework: Fr
             Stored(p, layout.of_weight(p.tensor)) for p in graph.params if p.block == block
         ),
     )
+
+
+def _inputs_of_matmuls(ops: Sequence[Op], saved: Iterable[Tensor]) -> dict[Tensor, bool]:
+    """Saved inputs of weight matmuls, and whether another op needs them as they are too.
+
+    The router's matmul is not quantized, and attention reads its own result again.
+    """
+    matmuls = [op for op in ops if op.kind == "matmul" and op.name != "router.scores"]
+    read = {t.name for op in matmuls for t in activations(op)}
+    others = [op for op in ops if op not in matmuls]
+    as_is = {t.name for op in others for t in activations(op)}
+    as_is |= {op.contraction.result.name for op in others if op.kind == "attention"}
+    return {t: t.name in as_is for t in saved if t.name in read}
 
 
 def _whole(ops: Iterable[Op], matmuls: Mapping[str, WeightDot]) -> dict[str, Tensor]:
