@@ -27,6 +27,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
 from rooflight.ui.answer import Answer
 from rooflight.ui.answers.compiled import step_answer
+from rooflight.ui.answers.gap import gap_answer
 from rooflight.ui.answers.verdict import verdict_answer
 from rooflight.ui.html.answer import facts_markup, section
 from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
@@ -39,7 +40,6 @@ from rooflight.ui.notebook.hardware import (
     slice_html,
 )
 from rooflight.ui.svg.memory import MemoryStacks, Stack, memory_svg
-from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
 from rooflight.units import format_count, format_seconds, format_si
 
 # Steps that were compiled or measured as HTML: verdicts with their findings, tables of traces.
@@ -207,30 +207,9 @@ def answer_html(answer: Answer) -> str:
     return framed(heading, *facts_markup(answer.facts), *body)
 
 
-# The gap between a plan and a run as HTML: a waterfall of causes, terms in three columns.
-
-
 def gap_html(gap: Gap) -> str:
-    """From the planned step to the measured one."""
-    planned, measured = format_seconds(gap.planned_s), format_seconds(gap.measured_s)
-    changes = tuple(WaterfallBar(one.name, one.seconds, one.witness) for one in gap.causes)
-    rest = WaterfallBar("unattributed", gap.unattributed_s, "")
-    title = "A step, planned to measured"
-    picture = waterfall_svg(
-        Waterfall(title, "planned", gap.planned_s, (*changes, rest), "measured", gap.measured_s)
-    )
-    words = "; ".join(f"{one.name} {format_seconds(one.seconds)}" for one in (*changes, rest))
-    rows = tuple(
-        (term.name, *map(_seconds, (term.planned_s, term.compiled_s, term.measured_s)))
-        for term in gap.terms
-    )
-    table = Grid("a step", ("term", "planned", "compiled", "measured"), rows, "lrrr")
-    drawn = figure(picture, caption=title, describe=words)
-    return framed(f"planned {planned}, measured {measured}", drawn, grid(table))
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
+    """From the planned step to the measured one: a waterfall of causes, terms in three columns."""
+    return answer_html(gap_answer(gap))
 
 
 __all__ = ["RENDERERS", "load_ipython_extension", "unload_ipython_extension"]
