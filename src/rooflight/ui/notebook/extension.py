@@ -14,7 +14,7 @@ from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.findings.document import known_of
 from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.hlo.step import CompiledStep
-from rooflight.costs.choose import Choice, Price, StepPrice
+from rooflight.costs.choose import Choice, Price
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.roofline import OpTime
 from rooflight.hardware.calibration import Calibration
@@ -28,6 +28,7 @@ from rooflight.plan.file.record import Plan
 from rooflight.ui.answer import Answer
 from rooflight.ui.answers.compiled import step_answer
 from rooflight.ui.answers.gap import gap_answer
+from rooflight.ui.answers.matmul import choice_answer, price_answer
 from rooflight.ui.answers.verdict import verdict_answer
 from rooflight.ui.html.answer import facts_markup, section
 from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
@@ -59,37 +60,12 @@ def strategy_html(strategy: Strategy) -> str:
 
 def price_html(price: Price) -> str:
     """Each step with its time and what binds it."""
-    bounds = f"between {format_seconds(price.lower_s)} and {format_seconds(price.upper_s)}"
-    heading = f"{price.strategy.contraction}: {format_seconds(price.expected_s)}, {price.summary}"
-    return framed(heading, paragraph(bounds), _steps(price))
+    return answer_html(price_answer(price))
 
 
 def choice_html(choice: Choice) -> str:
     """The best, and the others in order of their price."""
-    best = choice.best
-    heading = f"{best.strategy.contraction}: {format_seconds(best.expected_s)}, {best.summary}"
-    rows = tuple(
-        (
-            f"{price.expected_s / best.expected_s:.2f}x",
-            format_seconds(price.expected_s),
-            format_si(price.network_bytes, "B"),
-            price.summary,
-        )
-        for price in choice.losers
-    )
-    header = ("lost by", "time", "collectives", "alternative")
-    lost = [grid(Grid("what lost", header, rows, "rrrl"))] if rows else []
-    return framed(heading, _steps(best), paragraph(f"why: {choice.because}"), *lost)
-
-
-def _steps(price: Price) -> str:
-    header = ("step", "time", "moves or computes", "bound by")
-    return grid(Grid("steps", header, tuple(map(_step, price.steps)), "lrrl"))
-
-
-def _step(step: StepPrice) -> tuple[str, ...]:
-    amount = format_si(step.flops, "FLOP") if step.op else format_si(step.nbytes, "B")
-    return str(step.step), format_seconds(step.expected_s), amount, step.binds
+    return answer_html(choice_answer(choice, most=None))
 
 
 def network_html(time: NetworkTime) -> str:

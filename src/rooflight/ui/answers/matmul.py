@@ -1,0 +1,177 @@
+"""Sharded arrays and matmuls of them as `Answer`s: who holds what, steps, times, what lost.
+
+In: a `Choice` or a `Price` of `costs`, arrays on a mesh, layouts, runs. Out: what terminal,
+explorer and notebook show of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from rooflight.algebra.blocks import holders
+from rooflight.algebra.notation import Tensor
+from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes, ways
+from rooflight.costs.best import PricedLayout
+from rooflight.costs.choose import Choice, Price, StepPrice
+from rooflight.dtypes import Dtype
+from rooflight.hardware.mesh import Mesh
+from rooflight.measure.microbench.strategies import StrategyRun
+from rooflight.ui.answer import (
+    Answer,
+    Column,
+    Fact,
+    Picture,
+    Table,
+    show_bytes,
+    show_count,
+    show_seconds,
+)
+from rooflight.ui.svg.shard import ShardPicture, shards_svg
+from rooflight.units import format_seconds, format_si
+
+_TIME = Column("expected_s", "time", show_seconds)
+_STEPS = (
+    *(Column("step", "step"), _TIME),
+    Column("moves_or_computes", "moves or computes", is_right=True),
+    Column("binds", "bound by"),
+)
+_LOSERS = (
+    *(Column("ratio", "lost by", lambda x: f"{x:.2f}x"), _TIME),
+    Column("network_bytes", "collectives", show_bytes),
+    Column("summary", "alternative", is_wide=True),
+)
+_LAYOUTS = (
+    *(_TIME, Column("network_s", "network", show_seconds)),
+    Column("stored_bytes", "stored", show_bytes),
+    *(Column("layout", "layout"), Column("summary", "collectives")),
+)
+_RUNS = (
+    Column("strategy", "strategy"),
+    *(Column(f"{n}_s", n, show_seconds) for n in ("predicted", "measured")),
+    Column("off", "off", is_right=True),
+)
+_TENSORS = (
+    *(Column("tensor", "array"), Column("local_shape", "block on a device")),
+    Column("device_bytes", "bytes per device", show_bytes),
+    Column("total_bytes", "bytes on all", show_bytes),
+    Column("copies", "copies", show_count),
+)
+
+
+def place_text(mesh: Mesh, dtype: Dtype) -> str:
+    """Where an answer holds."""
+    return f"on {mesh.slice}, mesh {mesh}, {dtype.name}; "
+
+
+def choice_answer(choice: Choice, place: str = "", *, most: int | None = 12) -> Answer:
+    """The best strategy, why, and what lost."""
+    best, said = choice.best, price_answer(choice.best, place)
+    rows = tuple(
+        (
+            *(p.expected_s / best.expected_s if best.expected_s else None, p.expected_s),
+            *(p.network_bytes, p.summary),
+        )
+        for p in choice.losers
+    )
+    keep = ("alternative", "lost by")
+    lost = Table("strategies", "What lost, and by how much", _LOSERS, rows, keep=keep)
+    return replace(
+        said,
+        tables=(*said.tables, *([lost.first(most)] if rows else [])),
+        notes=("", f"why: {choice.because}"),
+    )
+
+
+def price_answer(price: Price, place: str = "") -> Answer:
+    """Each step of one strategy, with its time and what binds it."""
+    lower, upper = format_seconds(price.lower_s), format_seconds(price.upper_s)
+    return Answer(
+        sentences=(
+            f"{price.strategy.contraction}: {format_seconds(price.expected_s)}, {price.summary}",
+            f"{place}between {lower} (all overlaps) and {upper} (nothing does)",
+        ),
+        facts=(
+            Fact("expected_s", "time", price.expected_s, show_seconds, price.summary),
+            Fact("local_s", "matmul", price.local_s, show_seconds, "on each device"),
+            Fact("network_s", "collectives", price.network_s, show_seconds, "one after another"),
+            Fact("network_bytes", "moved", price.network_bytes, show_bytes, "the book's V"),
+            Fact("lower_s", "at best", price.lower_s, show_seconds, "everything overlaps"),
+            Fact("upper_s", "at worst", price.upper_s, show_seconds, "nothing overlaps"),
+        ),
+        tables=(steps_table(price),),
+    )
+
+
+def steps_table(
+    price: Price, key: str = "steps", caption: str = "The derived steps, as priced"
+) -> Table:
+    rows = tuple((str(p.step), p.expected_s, _amount(p), p.binds) for p in price.steps)
+    return Table(key, caption, _STEPS, rows, keep=("step", "time", "bound by"))
+
+
+def _amount(part: StepPrice) -> str | None:
+    if part.op:
+        return format_si(part.flops, "FLOP")
+    return format_si(part.nbytes, "B") if part.network else None
+
+
+def layouts_answer(layouts: Sequence[PricedLayout], place: str, memory: int | None) -> Answer:
+    """The shardings that take least, best first."""
+    best = layouts[0]
+    cap = f"at most {format_si(memory, 'B')} stored a chip" if memory else "no memory cap"
+    rows = tuple(
+        (x.price.expected_s, x.price.network_s, x.stored_bytes, str(x.contraction), x.price.summary)
+        for x in layouts
+    )
+    found = Table("layouts", "Layouts, best first", _LAYOUTS, rows, keep=("layout", "time"))
+    head = f"{best.contraction}: {format_seconds(best.price.expected_s)}, {best.price.summary}"
+    return Answer((head, place + cap), tables=(found, steps_table(best.price)))
+
+
+def runs_answer(found: Iterable[StrategyRun], place: str) -> Answer:
+    """Strategies as they were predicted and as they ran here."""
+    rows = tuple((r.summary, r.predicted_s, r.measured_s, r.off) for r in found)
+    return Answer((place.rstrip("; "),), tables=(Table("runs", "Run here", _RUNS, rows),))
+
+
+def arrays_answer(
+    tensors: Sequence[Tensor], mesh: Mesh, dims: Mapping[str, int], dtype: Dtype
+) -> Answer:
+    """What each device stores of arrays; the sentences are about the first."""
+    axes, first = mesh.axes, tensors[0]
+    each = device_bytes(first, dims, axes, dtype)
+    every = total_bytes(first, dims, axes, dtype)
+    blocks = [f"{dtype.name}[{','.join(map(str, local_shape(t, dims, axes)))}]" for t in tensors]
+    rows = tuple(
+        (
+            *(str(tensor), block, device_bytes(tensor, dims, axes, dtype)),
+            total_bytes(tensor, dims, axes, dtype),
+            mesh.slice.num_chips // ways(tensor.sharded_over, axes),
+        )
+        for tensor, block in zip(tensors, blocks, strict=True)
+    )
+    drawn = [shard_picture(tensor, mesh) for tensor in tensors]
+    caption = "; ".join(f"{picture.title}: {picture.caption}" for picture in drawn)
+    title = " and ".join(picture.title for picture in drawn)
+    words = f"{caption}. Numbers in a block are the devices that hold it."
+    return Answer(
+        sentences=(
+            f"{first}: {blocks[0]} on each device, {format_si(each, 'B')};"
+            f" {format_si(every, 'B')} on all {mesh.slice.num_chips}",
+            f"on {mesh.slice}, mesh {mesh}; devices are numbered row-major over the mesh",
+        ),
+        facts=(Fact("device_bytes", "bytes per device", each, show_bytes),),
+        tables=(Table("arrays", "What each device stores", _TENSORS, rows),),
+        pictures=(Picture("holders", shards_svg(drawn, title=title), words, 640),),
+        notes=tuple(
+            f"each device holds one term of {t.name}, a sum over {', '.join(t.unreduced)}"
+            for t in tensors
+            if t.unreduced
+        ),
+    )
+
+
+def shard_picture(tensor: Tensor, mesh: Mesh) -> ShardPicture:
+    """Which devices hold which block."""
+    counts = tuple(ways(axes, mesh.axes) for axes in tensor.axes)
+    named = {block: tuple(map(str, ids)) for block, ids in holders(tensor, mesh.axes).items()}
+    return ShardPicture(str(tensor), tensor.dims, counts, named)
