@@ -29,6 +29,7 @@ from rooflight.ui.answer import Answer
 from rooflight.ui.answers.compiled import step_answer
 from rooflight.ui.answers.gap import gap_answer
 from rooflight.ui.answers.matmul import choice_answer, price_answer
+from rooflight.ui.answers.roofline import op_answer
 from rooflight.ui.answers.verdict import verdict_answer
 from rooflight.ui.html.answer import facts_markup, section
 from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
@@ -84,9 +85,7 @@ def network_html(time: NetworkTime) -> str:
 
 def op_html(op: OpTime) -> str:
     """What an operation needs of each roof."""
-    rows = tuple((roof.name, format_seconds(roof.seconds)) for roof in op.roofs)
-    heading = f"{format_seconds(op.lower_s)}, bound by {op.binds}"
-    return framed(heading, grid(Grid("roofs", ("roof", "time"), rows, "lr")))
+    return answer_html(op_answer(op))
 
 
 def plan_html(plan: Plan) -> str:
