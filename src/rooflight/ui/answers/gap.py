@@ -5,12 +5,13 @@ page, explorer and notebook show of it.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rooflight.measure.reconcile.calibrate import RunCalibration
 from rooflight.measure.reconcile.gap import Cause, Gap, Witness
 from rooflight.measure.reconcile.run import Reconciled
 from rooflight.ui.answer import Answer, Column, Picture, Table, show_seconds
+from rooflight.ui.answers.hardware import constants_table
 from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
 from rooflight.units import format_count, format_seconds
 
@@ -153,9 +154,3 @@ def fitted_answer(fitted: RunCalibration) -> Answer:
         ),
         tables=(Table("runs", "Runs", columns, rows), constants_table(one.values)),
     )
-
-
-def constants_table(values: Mapping[str, float]) -> Table:
-    """The constants of a calibration."""
-    columns = Column("constant", "constant"), Column("value", "value", lambda v: f"{v:.4g}")
-    return Table("constants", "Constants", columns, tuple(values.items()))

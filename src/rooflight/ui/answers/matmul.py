@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rooflight.algebra.blocks import holders
-from rooflight.algebra.notation import Tensor
+from rooflight.algebra.contract import Strategy, strategies
+from rooflight.algebra.notation import Contraction, Tensor
 from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes, ways
 from rooflight.costs.best import PricedLayout
 from rooflight.costs.choose import Choice, Price, StepPrice
@@ -112,6 +113,22 @@ def _amount(part: StepPrice) -> str | None:
     if part.op:
         return format_si(part.flops, "FLOP")
     return format_si(part.nbytes, "B") if part.network else None
+
+
+def strategy_answer(strategy: Strategy) -> Answer:
+    """Its steps, without sizes."""
+    rows = tuple((str(step),) for step in strategy.steps)
+    table = Table("steps", "Steps", (Column("step", "step"),), rows)
+    return Answer((str(strategy.contraction),), tables=(table,))
+
+
+def contraction_answer(contraction: Contraction) -> Answer:
+    """What it could do: a row for each strategy."""
+    found = strategies(contraction)
+    rows = tuple((i, "; ".join(map(str, one.steps))) for i, one in enumerate(found, start=1))
+    columns = Column("number", ""), Column("steps", "steps", is_wide=True)
+    table = Table("ways", f"{len(rows)} ways to compute it", columns, rows)
+    return Answer((str(contraction),), tables=(table,))
 
 
 def layouts_answer(layouts: Sequence[PricedLayout], place: str, memory: int | None) -> Answer:

@@ -8,19 +8,13 @@ from dataclasses import replace
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.catalog import chip_names
 from rooflight.hardware.chip import Chip
-from rooflight.ui.answer import Answer, Column, Fact, Picture, Table, ViewLink
+from rooflight.ui.answer import Answer, Picture, ViewLink
+from rooflight.ui.answers.hardware import chip_answer
 from rooflight.ui.browser.chip_stream import stream_answer
 from rooflight.ui.browser.chip_systolic import systolic_answer
 from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.chip import chip_svg
-from rooflight.units import format_si
 
-_FACTS = (
-    Column("fact", "fact"),
-    Column("value", "value"),
-    Column("source", "source", is_wide=True),
-    Column("checked", "checked"),
-)
 _SIDES = tuple(str(n) for n in range(1, 7))
 _SIZES = tuple(str(n) for n in range(1, 13))
 _CHUNKS = tuple(str(n) for n in range(1, 17))
@@ -41,49 +35,14 @@ def answer(question: ViewQuery) -> Answer:
 
 
 def _parts(chip: Chip) -> Answer:
-    rates = [(f"flops.{dtype}", rate, "FLOP/s") for dtype, rate in chip.flops.items()]
-    known: list[tuple[str, float | None, str]] = [
-        ("hbm_bytes", chip.hbm_bytes, "B"),
-        ("hbm_bytes_per_s", chip.hbm_bytes_per_s, "B/s"),
-        ("vmem_bytes", chip.vmem_bytes, "B"),
-        ("vmem_bytes_per_s", chip.vmem_bytes_per_s, "B/s"),
-        ("vector_flops", chip.vector_flops, "FLOP/s"),
-        *rates,
-        ("pcie_bytes_per_s", chip.pcie_bytes_per_s, "B/s"),
-        ("dcn_bytes_per_s_per_host", chip.dcn_bytes_per_s_per_host, "B/s"),
-    ]
-    rows = [_fact_row(chip, name, value, unit) for name, value, unit in known if value]
-    heads = zip(("HBM", "HBM feeds", "on the chip"), known[:3], strict=True)
-    facts = tuple(
-        Fact(name, label, value, lambda v, u=unit: format_si(v, u))
-        for label, (name, value, unit) in heads
+    words = f"The parts of {chip.title} with their sizes and rates"
+    how = (
+        "Everything a program computes on comes from HBM through on-chip memory into a unit, and"
+        " goes back the same way."
     )
-    return Answer(
-        sentences=(
-            f"{chip.title}: what it holds and how fast its parts feed each other",
-            "Everything a program computes on comes from HBM through on-chip memory into a unit,"
-            " and goes back the same way.",
-        ),
-        facts=facts,
-        pictures=(
-            Picture(
-                "parts",
-                chip_svg(chip),
-                f"The parts of {chip.title} with their sizes and rates",
-                640,
-            ),
-        ),
-        figures=tuple((name, value) for name, value, _ in known),
-        tables=(
-            Table("facts", "What the catalog says, and where it is from", _FACTS, tuple(rows)),
-        ),
-    )
-
-
-def _fact_row(chip: Chip, name: str, value: float, unit: str) -> tuple[str | None, ...]:
-    source = chip.source_of(name)
-    shown = format_si(value, unit)
-    return (name, shown, source.title if source else None, source.checked if source else None)
+    said = chip_answer(chip)
+    drawn = (Picture("parts", chip_svg(chip), words, 640),)
+    return replace(said, sentences=(*said.sentences, how), pictures=drawn)
 
 
 def _links(question: ViewQuery) -> tuple[ViewLink, ...]:
