@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rooflight import __version__
+from rooflight.cli.output import picked
 from rooflight.cli.simulate import GOOD_SHARE, answer, quantiles
 from rooflight.measure.load.machine import HIGH
 from rooflight.measure.load.predict import Predicted
@@ -159,20 +160,14 @@ def document(page: BenchPage) -> dict[str, object]:
     return {
         "version": __version__,
         "url": page.target.url,
-        "model": page.dialect.model,
-        "takes_ids": page.dialect.takes_ids,
-        "ignores_eos": page.dialect.ignores_eos,
+        **picked(page.dialect, "model takes_ids ignores_eos"),
         "traffic": page.traffic,
         "seed": int(page.seed),
         **page.slo.document,
         "requests": found.num_requests,
         "sent": found.num_sent,
         "finished": found.num_finished,
-        "good_share": found.good_share,
-        "goodput": found.goodput,
-        "duration_s": found.duration_s,
-        "input_tokens": found.input_tokens,
-        "output_tokens": found.output_tokens,
+        **picked(found, "good_share goodput duration_s input_tokens output_tokens"),
         **{name: None if t is None else quantiles(t) for name, t in times.items()},
         "errors": found.errors,
         "other_load": page.other_load,

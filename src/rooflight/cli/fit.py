@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rooflight.api.memory import fit
 from rooflight.cli.flags import add_choice, add_mesh, add_on, keywords
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.models.layout.rules import SCHEMES
 from rooflight.models.layout.schedules import SCHEDULES
@@ -146,10 +146,7 @@ def document(model: str, answer: Fit) -> dict[str, object]:
         "axes": dict(job.axes),
         "chips": _num_chips(job),
         "solve": answer.solve,
-        "fits": found.fits,
-        "total_bytes": found.total_bytes,
-        "headroom_bytes": found.headroom_bytes,
-        "chance": found.chance,
+        **picked(found, "fits total_bytes headroom_bytes chance"),
         "between_bytes": found.spread and found.spread.between(found.total_bytes),
         "extra_flops": found.extra_flops,
         **asdict(found),
@@ -161,9 +158,7 @@ def document(model: str, answer: Fit) -> dict[str, object]:
 
 def _fix_document(fix: Fix) -> dict[str, object]:
     return {
-        "change": fix.change,
-        "cost": fix.cost,
-        "saves_bytes": fix.saves_bytes,
+        **picked(fix, "change cost saves_bytes"),
         "total_bytes": fix.memory.total_bytes,
         "fits": fix.memory.fits,
     }

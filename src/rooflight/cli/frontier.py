@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rooflight.api.serving import engine_of
 from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import UsageError
@@ -151,10 +151,7 @@ def _point_document(point: Point, price: float | None) -> dict[str, object]:
     step = point.step
     return {
         **_config_document(point),
-        "batch": point.batch,
-        "step_s": point.step_s,
-        "tokens_per_s": point.tokens_per_s,
-        "tokens_per_s_per_chip": point.tokens_per_s_per_chip,
+        **picked(point, "batch step_s tokens_per_s tokens_per_s_per_chip"),
         "dollars_per_million": point.dollars_per_million(price),
         "binds": point.binds,
         "lower_s": step.lower_s,

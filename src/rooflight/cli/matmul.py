@@ -7,7 +7,7 @@ from rooflight.algebra.autodiff import backward
 from rooflight.algebra.notation import Contraction, parse_contraction
 from rooflight.api.costs import matmul
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.best import best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice
@@ -145,13 +145,7 @@ def _document(choice: Choice) -> dict[str, object]:
 def _price_document(price: Price) -> dict[str, object]:
     return {
         "contraction": str(price.strategy.contraction),
-        "summary": price.summary,
-        "expected_s": price.expected_s,
-        "lower_s": price.lower_s,
-        "upper_s": price.upper_s,
-        "local_s": price.local_s,
-        "network_s": price.network_s,
-        "network_bytes": price.network_bytes,
+        **picked(price, "summary expected_s lower_s upper_s local_s network_s network_bytes"),
         "steps": [_step_document(s) for s in price.steps],
     }
 
@@ -161,8 +155,5 @@ def _step_document(part: StepPrice) -> dict[str, object]:
         "step": str(part.step),
         "op": part.step.op,
         "axes": list(part.step.axes),
-        "nbytes": part.nbytes,
-        "flops": part.flops,
-        "expected_s": part.expected_s,
-        "binds": part.binds,
+        **picked(part, "nbytes flops expected_s binds"),
     }

@@ -18,6 +18,15 @@ def print_json(verb: str, fields: Mapping[str, object]) -> None:
     print(json.dumps({"schema": SCHEMA, "verb": verb, **fields}, indent=2, allow_nan=False))
 
 
+def picked(record: object, names: str) -> dict[str, object]:
+    """The fields of a record that a document has by the same names and as they are.
+
+    >>> picked(3j, "real imag")
+    {'real': 0.0, 'imag': 3.0}
+    """
+    return {name: getattr(record, name) for name in names.split()}
+
+
 def show(page: str) -> None:
     """Prints an answer: on a terminal within its width, and what binds or does not fit marked."""
     print(fitted(page))

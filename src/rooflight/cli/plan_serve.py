@@ -8,7 +8,7 @@ from pathlib import Path
 from rooflight.api.serving import plan_serving
 from rooflight.cli.flags import add_choice, keywords
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan_serve_page import FleetPage, text, verdict
 from rooflight.cli.progress import progress
@@ -224,14 +224,9 @@ def _fleet(fleet: Fleet) -> dict[str, object]:
         "layout": str(setup.layout),
         "dtypes": str(setup.precision),
         "policy": way.policy,
-        "replicas": fleet.replicas,
-        "prefill_replicas": fleet.prefill_replicas,
-        "spare": fleet.spare,
+        **picked(fleet, "replicas prefill_replicas spare"),
         "chips": fleet.num_chips,
-        "max_rows": limits.max_rows,
-        "max_step_tokens": limits.max_step_tokens,
-        "block_tokens": limits.block_tokens,
-        "pool_tokens": limits.pool_tokens,
+        **picked(limits, "max_rows max_step_tokens block_tokens pool_tokens"),
         "longest_request": fleet.demand.work().longest,
         "dollars_per_hour": fleet.dollars_per_hour,
         "dollars_per_million": fleet.dollars_per_million,
@@ -250,9 +245,7 @@ def _fleet(fleet: Fleet) -> dict[str, object]:
             "replicas": found.replicas,
             "rate": fleet.simulated_rate,
             "requests": found.num_requests,
-            "good_share": found.good_share,
-            "busy_share": found.busy_share,
-            "mean_rows": found.mean_rows,
+            **picked(found, "good_share busy_share mean_rows"),
             "floor": asdict(found.floor),
             "ttft": _quantiles(found.ttft),
             "tpot": _quantiles(found.tpot),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from rooflight.cli.flags import add_choice, add_dtype, add_verbose
-from rooflight.cli.output import print_json, show, suggest, write_file, write_pieces
+from rooflight.cli.output import picked, print_json, show, suggest, write_file, write_pieces
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.hardware.slice import parse_slice
@@ -118,9 +118,6 @@ def document(
 
 def _row_document(row: TraceRow) -> dict[str, object]:
     derived: dict[str, object] = {
-        "seconds": row.seconds,
-        "flops_per_s": row.flops_per_s,
-        "bytes_per_s": row.bytes_per_s,
-        "of_roof": row.of_roof,
+        **picked(row, "seconds flops_per_s bytes_per_s of_roof"),
     }
     return {**asdict(row), **derived}

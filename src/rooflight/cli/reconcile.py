@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from rooflight.api.measured import reconcile
-from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import UsageError
 from rooflight.measure.reconcile.calibrate import RunCalibration, calibrate_runs, calibration_file
@@ -96,10 +96,7 @@ def _document(found: Reconciled) -> dict[str, object]:
         "on": str(found.mesh.slice),
         "mesh": str(found.mesh),
         "layout": found.plan.layout,
-        "planned_s": gap.planned_s,
-        "measured_s": gap.measured_s,
-        "unattributed_s": gap.unattributed_s,
-        "explained": gap.explained,
+        **picked(gap, "planned_s measured_s unattributed_s explained"),
         "terms": encode(gap.terms),
         "causes": encode(gap.causes),
         "scopes": encode(found.scopes),

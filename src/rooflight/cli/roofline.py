@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from rooflight.api.costs import roofline
 from rooflight.cli.flags import add_choice, add_dtype, add_on, add_plot, keywords
-from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.costs.roofline import OpTime
 from rooflight.dtypes import parse_dtype
@@ -104,10 +104,7 @@ def _document(
 def _matmul_document(sizes: tuple[int, int, int], time: OpTime) -> dict[str, object]:
     return {
         **dict(zip("mkn", sizes, strict=True)),
-        "lower_s": time.lower_s,
-        "upper_s": time.upper_s,
-        "binds": time.binds,
-        "utilisation": time.utilisation,
+        **picked(time, "lower_s upper_s binds utilisation"),
         "intensity_flops_per_byte": time.intensity,
         "roofs": [asdict(one) | {"seconds": one.seconds} for one in time.roofs],
     }
