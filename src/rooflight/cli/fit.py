@@ -46,8 +46,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--recipe",
         list(RECIPES),
-        what="recipe",
-        default=None,
         help=f"bytes per parameter (10 by default, of a plan its framework's). {held}",
     )
     policies = "; ".join(f"{name}: {remat.help}" for name, remat in REMATS.items())
@@ -62,7 +60,6 @@ def configure(parser: Parser) -> None:
         "--zero",
         list(_ZEROS),
         what="ZeRO stage",
-        default=None,
         help="split over all axes that split tokens: 1 the optimizer, 2 gradients too, 3 weights"
         " too (fsdp over one axis is a layout)",
     )
@@ -80,7 +77,6 @@ def configure(parser: Parser) -> None:
         "--solve",
         UNKNOWNS,
         what="unknown",
-        default=None,
         help="find the largest batch, the longest sequences, or the fewest chips along the axis of"
         " dp or fsdp, that fit",
     )
@@ -107,7 +103,6 @@ def _add_time(parser: Parser) -> None:
         "--schedule",
         SCHEDULES,
         what="pipeline schedule",
-        default=None,
         help="the order in which pipeline stages take microbatches (1f1b by default)",
     )
     parser.add_argument(

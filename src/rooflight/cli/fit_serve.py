@@ -33,7 +33,6 @@ def configure(parser: Parser) -> None:
         "--solve",
         ("batch", "seq"),
         what="unknown",
-        default=None,
         help="find the most sequences, or the longest, that fit",
     )
     parser.set_examples(

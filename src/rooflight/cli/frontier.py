@@ -47,7 +47,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--bound",
         BOUNDS,
-        what="bound",
         default="expected",
         help="time of a step: expected (default); matmuls, each at its slower roof, without the"
         " network, as the book draws it; lower, everything overlapped",

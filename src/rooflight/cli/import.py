@@ -29,7 +29,6 @@ def configure(parser: Parser) -> None:
         "--from",
         READABLE,
         what="framework",
-        default=None,
         help="whose they are, where the name of a file does not say",
     )
     add_on(parser)

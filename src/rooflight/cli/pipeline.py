@@ -21,14 +21,7 @@ _MOST_SLOTS = 50_000  # microbatches on virtual stages; more take many seconds
 
 
 def configure(parser: Parser) -> None:
-    add_choice(
-        parser,
-        "schedule",
-        SCHEDULES,
-        what="pipeline schedule",
-        default=None,
-        help=", ".join(SCHEDULES),
-    )
+    add_choice(parser, "schedule", SCHEDULES, what="pipeline schedule", help=", ".join(SCHEDULES))
     parser.add_argument("--stages", required=True, help="devices in a row")
     parser.add_argument("--microbatches", required=True, help="equal parts of the batch")
     parser.add_argument(

@@ -29,7 +29,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--memory",
         ("hbm", "vmem", "pcie"),
-        what="memory",
         default="hbm",
         help="where operands come from: hbm (default), vmem (SMEM on a GPU) or pcie",
     )

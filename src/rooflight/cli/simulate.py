@@ -15,8 +15,7 @@ from rooflight.cli.flags import add_choice, add_on, add_plot, keywords
 from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.serving_flags import add_engine
-from rooflight.cli.traffic_flags import add_replica, add_traffic, load_of, setup_of
+from rooflight.cli.serving_flags import add_engine, add_replica, add_traffic, load_of, setup_of
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.run import Simulation
@@ -46,7 +45,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--policy",
         SIMULATED_POLICIES,
-        what="policy",
         default="continuous",
         help="how prefill and generate share a replica (continuous by default)",
     )
