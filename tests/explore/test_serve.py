@@ -8,7 +8,7 @@ import pytest
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
 from rooflight.ui.answer import show_dollars
-from rooflight.ui.browser.serve_fleet import VIEW
+from rooflight.ui.browser.serve import VIEW
 from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds
 

@@ -10,7 +10,7 @@ import pytest
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
 from rooflight.ui.browser.server import ExploreServer
-from rooflight.ui.browser.train_more import VIEW
+from rooflight.ui.browser.train import VIEW
 from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds, format_si
 

@@ -12,7 +12,7 @@ from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, axes_of, mesh_of
 from rooflight.hardware.slice import parse_slice
-from rooflight.ui.answers.collective import collective_answer
+from rooflight.ui.answers.sharded import collective_answer
 from rooflight.ui.text.answer import answer_text
 from rooflight.units import format_count
 

@@ -13,7 +13,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Curve, Point, curves, frontier
 from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
-from rooflight.ui.answers.frontier import curve_of, frontier_answer, frontier_picture
+from rooflight.ui.answers.serving import curve_of, frontier_answer, frontier_picture
 from rooflight.ui.text.answer import answer_text
 from rooflight.units import parse_count, parse_length
 

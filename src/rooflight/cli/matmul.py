@@ -17,7 +17,7 @@ from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.measure.microbench.strategies import run_choice
 from rooflight.ui.answer import Answer
-from rooflight.ui.answers.matmul import (
+from rooflight.ui.answers.sharded import (
     choice_answer,
     layouts_answer,
     place_text,
@@ -106,7 +106,8 @@ def _run_here(
         documents = [[asdict(run) for run in found] for found in runs]
         print_json("matmul", _head(mesh, dtype) | {"runs": documents})
         return 0
-    show(answer_text(runs_answer((r for found in runs for r in found), place_text(mesh, dtype))))
+    rows = [(r.summary, r.predicted_s, r.measured_s, r.off) for found in runs for r in found]
+    show(answer_text(runs_answer(rows, place_text(mesh, dtype))))
     return 0
 
 

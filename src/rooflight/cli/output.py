@@ -6,6 +6,7 @@ A verb renders everything first and prints last, so a failure leaves stdout empt
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any  # what JSON can say
 
 from rooflight.errors import UsageError
 from rooflight.ui.text.terminal import fitted
@@ -18,7 +19,7 @@ def print_json(verb: str, fields: Mapping[str, object]) -> None:
     print(json.dumps({"schema": SCHEMA, "verb": verb, **fields}, indent=2, allow_nan=False))
 
 
-def picked(record: object, names: str) -> dict[str, object]:
+def picked(record: object, names: str) -> dict[str, Any]:
     """The fields of a record that a document has by the same names and as they are.
 
     >>> picked(3j, "real imag")

@@ -11,9 +11,13 @@ from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.run import Search
 from rooflight.ui.answer import Answer, Column, Table
 from rooflight.ui.answers.hardware import fact_text
-from rooflight.ui.answers.plan_file import reasons_tables
 from rooflight.ui.answers.training import facts_of, memory_answer, plan_answer
-from rooflight.ui.answers.training_pictures import pipeline_answer, roofline_answer, time_answer
+from rooflight.ui.answers.training_pictures import (
+    pipeline_answer,
+    reasons_tables,
+    roofline_answer,
+    time_answer,
+)
 from rooflight.ui.html.answer import lead, section
 from rooflight.ui.html.page import Section, bullets, code, folded, page
 

@@ -68,7 +68,9 @@ def run(args: Namespace) -> int:
     roof = ChipRoof(parse_slice(args.on).chip, parse_dtype(args.dtype), args.memory)
     asked = keywords(roofline, args)
     times = [roofline(*sizes, **asked) for sizes in args.matmul]
-    placed = [placed_matmul(*at, time) for at, time in zip(args.matmul, times, strict=True)]
+    placed = [
+        placed_matmul(m, k, n, time) for (m, k, n), time in zip(args.matmul, times, strict=True)
+    ]
     said = roofline_answer(roof, placed)
     if args.plot:
         write_file(args.plot, said.pictures[0].svg, flag="--plot")

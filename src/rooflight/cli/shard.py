@@ -10,7 +10,7 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.hardware.mesh import mesh_of
 from rooflight.hardware.slice import parse_slice
-from rooflight.ui.answers.matmul import arrays_answer, shard_picture
+from rooflight.ui.answers.sharded import arrays_answer, shard_picture
 from rooflight.ui.svg.shard import shard_svg, shard_text
 from rooflight.ui.text.terminal import within
 from rooflight.units import parse_sizes

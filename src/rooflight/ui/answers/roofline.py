@@ -105,7 +105,7 @@ def roofline_answer(roof: ChipRoof, placed: Sequence[Placed]) -> Answer:
             ),
             Fact(
                 *("critical_batch_tokens", "critical batch", roof.critical_batch),
-                *(lambda b: f"{b:.4g} tokens", note),
+                *(_show_tokens, note),
             ),
         ),
         pictures=(Picture("roofline", drawn, caption),),
@@ -162,6 +162,10 @@ def _table(placed: Sequence[Placed]) -> Table:
         for p in placed
     )
     return Table("ops", "What lies under the roof", columns, rows)
+
+
+def _show_tokens(value: float) -> str:
+    return f"{value:.4g} tokens"
 
 
 def _show_intensity(value: float) -> str:

@@ -1,10 +1,14 @@
 """Book: every worked number with its derivation, errata marked, and every figure live.
 
-The numbers are those of `rooflight book`.
+The numbers are those of `rooflight book`; those of figures are of the PDF edition of 2025, and in
+chapter 12 of the newer one. In `figures.toml`, `question` may name {model} and {on}, which are
+filled with what was asked for.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 
 from rooflight.algebra.notation import parse_contraction, parse_tensor
 from rooflight.book.entry import Chapter, Entry, Problem, chapters, find
@@ -22,7 +26,6 @@ from rooflight.ui.answer import (
     show_count,
 )
 from rooflight.ui.answers.book import problem_answers
-from rooflight.ui.browser.figures import FIGURES, MODEL, ON
 from rooflight.ui.browser.view import Field, View, ViewQuery
 
 _EVERYTHING = "everything"
@@ -41,6 +44,37 @@ _FIGURES = (
     Column("view", "view"),
     Column("picture", "picture"),
 )
+
+
+MODEL, ON = "llama3-70b", "v5p:4x4x4"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the book: what it shows, and the view and picture that show it live."""
+
+    where: str  # its number, or the chapter it is in
+    shows: str
+    view: str
+    picture: str  # key of a picture or film of the answer
+    question: tuple[tuple[str, str], ...] = ()
+
+    def link(self, model: str = MODEL, on: str = ON) -> ViewLink:
+        """The question, filled in."""
+        filled = tuple(
+            (name, value.replace("{model}", model).replace("{on}", on))
+            for name, value in self.question
+        )
+        return ViewLink(self.shows, self.view, filled)
+
+
+def _read(rows: str) -> Iterator[Figure]:
+    for row in tomllib.loads(rows)["figures"]:
+        question = tuple(row.pop("question", {}).items())
+        yield Figure(**row, question=question)
+
+
+FIGURES = tuple(_read((files("rooflight.ui.browser") / "figures.toml").read_text("utf-8")))
 
 
 def answer(question: ViewQuery) -> Answer:

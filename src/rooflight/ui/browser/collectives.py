@@ -21,7 +21,7 @@ from rooflight.ui.answer import (
     show_seconds,
     show_share,
 )
-from rooflight.ui.answers.collective import collective_answer
+from rooflight.ui.answers.sharded import collective_answer
 from rooflight.ui.browser.hops import (
     HopsResult,
     effort,

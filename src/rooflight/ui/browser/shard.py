@@ -14,7 +14,7 @@ from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.ui.answer import Answer, Fact, Film, Frame, ViewLink, show_seconds
-from rooflight.ui.answers.matmul import (
+from rooflight.ui.answers.sharded import (
     arrays_answer,
     choice_answer,
     place_text,

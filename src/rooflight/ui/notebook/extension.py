@@ -31,7 +31,6 @@ from rooflight.models.graph.summary import summarize
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
 from rooflight.ui.answer import Answer
-from rooflight.ui.answers.collective import network_answer
 from rooflight.ui.answers.compiled import step_answer
 from rooflight.ui.answers.gap import gap_answer
 from rooflight.ui.answers.hardware import (
@@ -40,16 +39,17 @@ from rooflight.ui.answers.hardware import (
     mesh_answer,
     slice_answer,
 )
-from rooflight.ui.answers.matmul import (
+from rooflight.ui.answers.model import model_answer
+from rooflight.ui.answers.roofline import ChipRoof, op_answer, roofline_answer
+from rooflight.ui.answers.sharded import (
     choice_answer,
     contraction_answer,
+    network_answer,
     price_answer,
     strategy_answer,
 )
-from rooflight.ui.answers.model import model_answer
-from rooflight.ui.answers.plan_file import plan_file_answer
-from rooflight.ui.answers.roofline import ChipRoof, op_answer, roofline_answer
 from rooflight.ui.answers.trace import step_table_answer
+from rooflight.ui.answers.training_pictures import plan_file_answer
 from rooflight.ui.answers.verdict import verdict_answer
 from rooflight.ui.html.answer import facts_markup, section
 from rooflight.ui.html.style import dark_picture_rules, picture_rules

@@ -1,7 +1,7 @@
-"""Sharded arrays and matmuls of them as `Answer`s: who holds what, steps, times, what lost.
+"""Sharded arrays, matmuls of them and collectives as `Answer`s: who holds what, times, what lost.
 
-In: a `Choice` or a `Price` of `costs`, arrays on a mesh, layouts, runs. Out: what terminal,
-explorer and notebook show of it.
+In: a `Choice`, a `Price` or a `NetworkTime` of `costs`, arrays on a mesh, layouts, runs. Out: what
+terminal, explorer and notebook show of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from rooflight.algebra.notation import Contraction, Tensor
 from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes, ways
 from rooflight.costs.best import PricedLayout
 from rooflight.costs.choose import Choice, Price, StepPrice
+from rooflight.costs.network import NetworkTime
 from rooflight.dtypes import Dtype
 from rooflight.hardware.mesh import Mesh
-from rooflight.measure.microbench.strategies import StrategyRun
 from rooflight.ui.answer import (
     Answer,
     Column,
@@ -144,10 +144,9 @@ def layouts_answer(layouts: Sequence[PricedLayout], place: str, memory: int | No
     return Answer((head, place + cap), tables=(found, steps_table(best.price)))
 
 
-def runs_answer(found: Iterable[StrategyRun], place: str) -> Answer:
-    """Strategies as they were predicted and as they ran here."""
-    rows = tuple((r.summary, r.predicted_s, r.measured_s, r.off) for r in found)
-    return Answer((place.rstrip("; "),), tables=(Table("runs", "Run here", _RUNS, rows),))
+def runs_answer(found: Iterable[tuple[str, float, float, str]], place: str) -> Answer:
+    """Strategies as they were predicted and as they ran here, and how far that is off."""
+    return Answer((place.rstrip("; "),), tables=(Table("runs", "Run here", _RUNS, tuple(found)),))
 
 
 def arrays_answer(
@@ -192,3 +191,74 @@ def shard_picture(tensor: Tensor, mesh: Mesh) -> ShardPicture:
     counts = tuple(ways(axes, mesh.axes) for axes in tensor.axes)
     named = {block: tuple(map(str, ids)) for block, ids in holders(tensor, mesh.axes).items()}
     return ShardPicture(str(tensor), tensor.dims, counts, named)
+
+
+_BOUNDS = (
+    *(Column("bound", "bound"), Column("seconds", "time", show_seconds)),
+    Column("meaning", "meaning", is_wide=True),
+)
+_TIERS = (
+    Column("tier", "tier"),
+    Column("bandwidth_s", "bandwidth", show_seconds),
+    Column("latency_s", "latency", show_seconds),
+    Column("rule_s", "rule of thumb", show_seconds),
+)
+
+
+def collective_answer(
+    time: NetworkTime,
+    mesh: Mesh,
+    axes: Sequence[str],
+    *,
+    simulated_s: float | None = None,
+    measured_s: float | None = None,
+) -> Answer:
+    """One collective over axes of a mesh."""
+    chips = mesh.group(axes).size
+    group = f"{','.join(axes)} ({chips} chip{'s' if chips > 1 else ''})"
+    beside = (
+        ("simulated", simulated_s, "message by message on the links"),
+        ("measured", measured_s, "the fastest of several runs here"),
+    )
+    return _network(
+        time,
+        f" of {format_si(time.nbytes, 'B')} over {group}",
+        [f"on {mesh.slice}, mesh {mesh}"],
+        [(name, seconds, words) for name, seconds, words in beside if seconds is not None],
+        [Fact("chips", "chips in a group", chips, show_count)],
+    )
+
+
+def network_answer(time: NetworkTime) -> Answer:
+    """The same where nobody knows which chips."""
+    return _network(time, f" of {format_si(time.nbytes, 'B')}", [], [], [])
+
+
+def _network(
+    time: NetworkTime,
+    what: str,
+    where: Sequence[str],
+    beside: Sequence[tuple[str, float, str]],
+    facts: Sequence[Fact],
+) -> Answer:
+    bounds = (
+        ("expected", time.expected_s, "bandwidth and latency"),
+        ("lower", time.lower_s, "everything overlaps"),
+        ("upper", time.upper_s, "nothing overlaps: one axis or tier after another"),
+        ("rule of thumb", time.rule_s, "the book's, for large groups"),
+        *beside,
+    )
+    tiers = tuple((t.name, t.bandwidth_s, t.latency_s, t.rule_s) for t in time.tiers)
+    kind, seconds = time.kind.replace("_", "-"), show_seconds(time.expected_s)
+    return Answer(
+        sentences=(f"{kind}{what}: {seconds}, bound by {time.binds}", *where),
+        facts=(
+            Fact("expected_s", "time", time.expected_s, show_seconds, "bandwidth and latency"),
+            Fact("binds", "bound by", time.binds),
+            *facts,
+        ),
+        tables=(
+            Table("times", "The time, its bounds, and what it is beside", _BOUNDS, bounds, 0),
+            *([Table("tiers", "By tier of the network", _TIERS, tiers)] if tiers else []),
+        ),
+    )
