@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from benchmarks.record import Row, ratio_row, row_of
 from rooflight.ui.browser.server import ExploreServer
 from rooflight.ui.browser.site import Site
-from rooflight.ui.browser.train_more import VIEW
+from rooflight.ui.browser.train import VIEW
 from rooflight.ui.browser.view import Files
 from rooflight.ui.browser.views import VIEWS
 

@@ -17,7 +17,7 @@ import pytest
 import rooflight
 import rooflight as rf
 from rooflight.cli import fit, plan_serve, simulate, why_not_page
-from rooflight.cli.plan_serve_page import FleetPage
+from rooflight.cli.plan_serve import FleetPage
 from rooflight.cli.why_not_page import candidate_document
 from rooflight.measure.trace.read import EXAMPLE
 from rooflight.plan.file.record import from_json

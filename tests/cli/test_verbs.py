@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.cli.chip_facts import all_facts, chip_toml, unit_of
+from rooflight.cli.chip_facts import all_facts, chip_toml
 from rooflight.cli.chips import built_in_facts
-from rooflight.cli.slice import bisection_bytes_per_s
 from rooflight.costs.network import KINDS, collective_time
 from rooflight.hardware.catalog import chip_names, load_chip, read_chip
 from rooflight.hardware.mesh import axes_of, parse_mesh
 from rooflight.hardware.slice import TorusDim, parse_slice
+from rooflight.hardware.totals import bisection_bytes_per_s
+from rooflight.ui.answers.hardware import unit_of
 
 from .command import run
 

@@ -32,7 +32,7 @@ def facts(answer: Answer) -> dict[str, object]:
 def test_every_chip_of_the_catalog_has_its_parts_drawn(name: str) -> None:
     answer = ask(show="parts", on=name)
     chip = load_chip(name)
-    assert dict(answer.figures)["hbm_bytes_per_s"] == chip.hbm_bytes_per_s
+    assert dict(answer.figures).get("hbm_bytes_per_s") == chip.hbm_bytes_per_s
     assert answer.pictures[0].svg.count("<rect") >= 4
 
 

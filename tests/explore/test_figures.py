@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.ui.browser.figures import FIGURES
+from rooflight.ui.browser.book import FIGURES
 
 from .conftest import OpenVisit
 

@@ -8,7 +8,7 @@ import pytest
 from rooflight.cli.main import main
 from rooflight.errors import UsageError
 from rooflight.ui.answer import show_dollars
-from rooflight.ui.browser.serve_fleet import VIEW
+from rooflight.ui.browser.serve import VIEW
 from rooflight.ui.browser.view import Files
 from rooflight.units import format_seconds
 
@@ -32,7 +32,7 @@ def test_the_page_shows_the_frontier_of_the_command(
     points = found["frontier"]["4096"]
     rows = there.rows("frontier")
     assert [row[0] for row in rows] == [format_seconds(p["step_s"]) for p in points]
-    assert [row[3] for row in rows] == [show_dollars(p["dollars_per_million"]) for p in points]
+    assert [row[3] for row in rows] == [f"{p['dollars_per_million']:.2f}" for p in points]
     assert [row[-1] for row in rows] == [p["binds"] for p in points]
     again = visit(there.page.url.removeprefix(there.url))
     assert again.facts() == there.facts()

@@ -123,7 +123,7 @@ def test_every_chip_of_the_catalog_shows_its_facts_and_sources(shell: Any, name:
 
 def test_slices_meshes_models_and_calibrations_show_themselves(shell: Any) -> None:
     assert "8,960 chips" in Balanced(html(shell, parse_slice("v5p:16x20x28")) or "").words
-    assert "x (4)" in Balanced(html(shell, parse_mesh("X=4,Y=4", on="v5e:4x4")) or "").words
+    assert "X=4@x" in Balanced(html(shell, parse_mesh("X=4,Y=4", on="v5e:4x4")) or "").words
     for name in model_names():
         assert "parameters" in Balanced(html(shell, load_model(name)) or "").words
     for one in shipped_calibrations().values():

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli.profile import answer, tables
 from rooflight.errors import UsageError
 from rooflight.measure.trace.overlap import host_gaps, overlaps
 from rooflight.measure.trace.perfetto import perfetto
 from rooflight.measure.trace.read import EXAMPLE, read_trace
 from rooflight.measure.trace.table import step_table
+from rooflight.ui.answers.trace import trace_answer
+from rooflight.ui.text.answer import answer_text
 
 from ..reference_loop import slowness, standard_s
 from .tpu import US, tpu_trace
@@ -79,7 +80,7 @@ def _show(path: Path) -> None:
     for by in ("class", "op"):
         table = step_table(trace, by=by)
         flights, gaps = overlaps(trace), host_gaps(trace)
-        shown = [answer(trace, table, flights), *tables(table, flights, gaps, everything=True)]
+        shown = [answer_text(trace_answer(trace, table, flights, gaps))]
         assert all(line.isascii() for line in shown)
     for _ in perfetto(trace):
         pass

@@ -9,7 +9,7 @@ import pytest
 
 from rooflight.ui.answer import Answer, Column, Fact, Picture, Table, show_seconds
 from rooflight.ui.html.answer import lead, section
-from rooflight.ui.html.page import Grid, Link, Section, bullets, code, folded, grid, page
+from rooflight.ui.html.page import Grid, Section, bullets, code, folded, grid, page
 from rooflight.ui.svg import marks as svg
 from rooflight.ui.svg.gantt import Bar, Gantt, GanttRow, gantt_svg
 from rooflight.ui.svg.memory import MemoryStacks, Stack, memory_svg
@@ -116,14 +116,12 @@ def whole(words: Callable[[str], str] = str) -> str:
     body = Answer(
         (w("so"),), tables=tables, pictures=pictures, notes=(w("mind this"), "", w("and this"))
     )
-    links = (
-        Link(w("vendor"), "https://example.com/a?b=1&c=2"),
-        Link(w("own"), w("chips/own.toml")),
-    )
-    table = Grid(w("caption"), (w("a"), w("b")), ((w("x"), w("1")), (w("y"), w("2"))), "lr")
+    address = "https://example.com/a?b=1&c=2"
+    rows = (w("x"), w("1"), w("vendor"), address), (w("y"), w("2"), w("own"), w("chips/own.toml"))
+    table = Grid(w("caption"), (w("a"), w("b"), w("source"), w("address")), rows, "lrww")
     sections = (
         section("first", "First", body),
-        Section("sources", "Sources", (grid(table, links=links), bullets((w("item"),)))),
+        Section("sources", "Sources", (grid(table), bullets((w("item"),)))),
         Section("file", "File", (folded(w("all"), code(w("{}"))),)),
     )
     return page(
@@ -179,9 +177,9 @@ def test_no_text_becomes_markup(before: str, shown: Read) -> None:
 
 
 def test_only_web_addresses_become_links() -> None:
-    links = (Link("one", "javascript:alert(1)"), Link("two", "HTTPS.example"))
-    found = read(grid(Grid("t", ("a",), (("x",), ("y",)), "l"), links=links))
-    assert not [e for e in found.all("a") if not e.attributes["href"].startswith("#")]
+    addresses = ("javascript:alert(1)", "HTTPS.example", "https://a.example/'\"")
+    found = read(grid(Grid("t", ("a", "b"), tuple(("x", one) for one in addresses), "ll")))
+    assert [e.attributes["href"] for e in found.all("a")] == [addresses[-1]]
 
 
 def test_each_table_has_a_caption_and_headers_for_rows_and_columns(shown: Read) -> None:

@@ -5,9 +5,10 @@ from dataclasses import asdict
 
 from rooflight.book.entry import Chapter, Problem, chapters, entries, find
 from rooflight.book.solve import REPRODUCED, STATUSES, Solution, agreement, count, solve
-from rooflight.cli.book_page import page
 from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
+from rooflight.ui.answers.book import problem_answers
+from rooflight.ui.text.answer import answer_text
 from rooflight.ui.text.table import table
 
 HELP = "worked problems of the book, line by line, against its printed answers"
@@ -42,7 +43,7 @@ def _show(args: Namespace, problem: Problem) -> int:
         fields = {"name": problem.name, "title": problem.title, "question": problem.question}
         print_json("book", {"problem": fields, "solutions": [_document(s) for s in solutions]})
     else:
-        show(page(problem, solutions))
+        show("\n\n".join(map(answer_text, problem_answers(problem, solutions))))
     return _exit_code(solutions)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from rooflight.cli.output import picked
 from rooflight.hardware.chip import Source
 from rooflight.models.scaling_laws import load_scaling_laws
 from rooflight.plan.training.questions.budget import Allocation, Budget, Terms
@@ -22,9 +23,7 @@ def run_document(budgets: Mapping[str, Budget], terms: Terms) -> dict[str, objec
     return {
         "on": str(terms.on),
         "num_chips": terms.on.num_chips,
-        "dtype": terms.dtype,
-        "mfu": terms.mfu,
-        "dollars_per_chip_hour": terms.dollars_per_chip_hour,
+        **picked(terms, "dtype mfu dollars_per_chip_hour"),
         "price_source": asdict(source) if source else None,
         "watts_per_chip": terms.on.chip.watts,
         "mtbf_hours": terms.mtbf_hours,
@@ -34,13 +33,7 @@ def run_document(budgets: Mapping[str, Budget], terms: Terms) -> dict[str, objec
 
 def _numbers(budget: Budget) -> dict[str, float | None]:
     return {
-        "flops": budget.flops,
-        "petaflop_days": budget.petaflop_days,
-        "days": budget.days,
-        "chip_hours": budget.chip_hours,
-        "dollars": budget.dollars,
-        "kwh": budget.kwh,
-        "expected_failures": budget.expected_failures,
+        **picked(budget, "flops petaflop_days days chip_hours dollars kwh expected_failures"),
     }
 
 
@@ -206,7 +199,5 @@ def run_cost_document(cost: RunCost) -> dict[str, object]:
         "is_failure_rate_assumed": cost.is_assumed,
         "between_failures_s": cost.between_failures_s,
         "checkpoint_interval_s": points.interval_s if points else None,
-        "goodput": cost.goodput,
-        "days_with_failures": cost.days_with_failures,
-        "chip_hours_with_failures": cost.chip_hours_with_failures,
+        **picked(cost, "goodput days_with_failures chip_hours_with_failures"),
     }

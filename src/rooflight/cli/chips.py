@@ -64,7 +64,8 @@ def read_catalog() -> dict[str, Facts]:
         found = all_facts()
     else:
         found = built_in_facts()
-    return dict(sorted(found.items(), key=lambda item: _rank(item[1])))
+    every = {name: priced(facts) for name, facts in found.items()}
+    return dict(sorted(every.items(), key=lambda item: _rank(item[1])))
 
 
 def built_in_facts() -> dict[str, Facts]:
@@ -85,7 +86,7 @@ def _scan(path: str) -> Facts:
                 prefix = section.removeprefix("facts").removeprefix(".")
                 name = f"{prefix}.{match[1]}" if prefix else match[1]
                 facts[name] = match[2] or json.loads(match[3].replace("_", ""))
-    return priced(facts)
+    return facts
 
 
 def _rank(facts: Facts) -> tuple[int, float, str]:
@@ -115,10 +116,10 @@ def _row(name: str, facts: Facts) -> tuple[str, ...]:
     )
 
 
-def priced(facts: dict[str, object]) -> dict[str, object]:
+def priced(facts: Facts) -> Facts:
     """With the middle one of the clouds' prices on demand, as `Chip.dollars_per_hour` has it."""
     asked = [cast(float, facts[n]) for n in facts if n.startswith("prices.")]
-    return ({"dollars_per_hour": median(asked)} if asked else {}) | facts
+    return ({"dollars_per_hour": median(asked)} if asked else {}) | dict(facts)
 
 
 def _fastest(facts: Facts, *names: str) -> float | None:

@@ -12,8 +12,9 @@ from rooflight.costs.network import KINDS, CollectiveKind, NetworkTime
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, axes_of, mesh_of
 from rooflight.hardware.slice import parse_slice
-from rooflight.ui.text.table import table
-from rooflight.units import format_count, format_seconds, format_si
+from rooflight.ui.answers.sharded import collective_answer
+from rooflight.ui.text.answer import answer_text
+from rooflight.units import format_count
 
 HELP = "seconds of one collective on a slice, and what binds it"
 
@@ -78,7 +79,8 @@ def run(args: Namespace) -> int:
         document = _document(time, mesh, axes, simulated_s)
         print_json("collective", document | ({"measured_s": measured_s} if args.run else {}))
         return 0
-    show(_text(time, mesh, axes, simulated_s, measured_s))
+    beside = {"simulated_s": simulated_s, "measured_s": measured_s}
+    show(answer_text(collective_answer(time, mesh, axes, **beside)))
     if not args.trace and mesh.slice.chip.torus and 1 < mesh.slice.num_chips <= _WATCHABLE:
         suggest(_trace_command(args, mesh, axes))
     return 0
@@ -143,54 +145,3 @@ def _document(
         **asdict(time),
         "simulated_s": simulated_s,
     }
-
-
-def _text(
-    time: NetworkTime,
-    mesh: Mesh,
-    axes: list[str],
-    simulated_s: float | None,
-    measured_s: float | None,
-) -> str:
-    blocks = [_headline(time, mesh, axes), _bounds(time, simulated_s, measured_s)]
-    if time.tiers:
-        blocks.append(_tiers(time))
-    return "\n\n".join(blocks)
-
-
-def _headline(time: NetworkTime, mesh: Mesh, axes: list[str]) -> str:
-    kind = time.kind.replace("_", "-")
-    chips = mesh.group(axes).size
-    group = f"{','.join(axes)} ({chips} chip{'s' if chips > 1 else ''})"
-    return (
-        f"{kind} of {format_si(time.nbytes, 'B')} over {group}:"
-        f" {format_seconds(time.expected_s)}, bound by {time.binds}\n"
-        f"on {mesh.slice}, mesh {mesh}"
-    )
-
-
-def _bounds(time: NetworkTime, simulated_s: float | None, measured_s: float | None) -> str:
-    rows = [
-        ["expected", format_seconds(time.expected_s), "bandwidth and latency"],
-        ["lower", format_seconds(time.lower_s), "everything overlaps"],
-        ["upper", format_seconds(time.upper_s), "nothing overlaps: one axis or tier after another"],
-        ["rule of thumb", format_seconds(time.rule_s), "the book's, for large groups"],
-    ]
-    if simulated_s is not None:
-        rows.append(["simulated", format_seconds(simulated_s), "message by message on the links"])
-    if measured_s is not None:
-        rows.append(["measured", format_seconds(measured_s), "the fastest of several runs here"])
-    return table(("bound", "time", "meaning"), rows, align="lrl")
-
-
-def _tiers(time: NetworkTime) -> str:
-    rows = [
-        [
-            t.name,
-            format_seconds(t.bandwidth_s),
-            format_seconds(t.latency_s),
-            format_seconds(t.rule_s),
-        ]
-        for t in time.tiers
-    ]
-    return table(("tier", "bandwidth", "latency", "rule of thumb"), rows, align="lrrr")

@@ -4,7 +4,7 @@ from rooflight.algebra.shapes import ways
 from rooflight.api.values import parse_seq, whole_sequences
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
@@ -114,10 +114,7 @@ def _line_document(line: PricedStep) -> dict[str, object]:
         "collective": line.step.op if line.step.is_collective else None,
         "waits": line.waits,
         "saved": line.saved,
-        "nbytes": line.price.nbytes,
-        "flops": line.price.flops,
-        "expected_s": line.price.expected_s,
-        "binds": line.price.binds,
+        **picked(line.price, "nbytes flops expected_s binds"),
     }
 
 

@@ -27,7 +27,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--phase",
         PHASES,
-        what="phase",
         default="generate",
         help="a step of generation (default), or the prefill of prompts",
     )

@@ -31,7 +31,6 @@ def configure(parser: Parser) -> None:
         "--to",
         (*FRAMEWORKS, *_SERVING),
         what="framework",
-        default=None,
         help="a framework for a plan of training, without a plan what each of our words becomes"
         " there; an engine or kubernetes for a fleet",
     )
@@ -39,7 +38,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--engine",
         SERVERS,
-        what="engine",
         default=SERVERS[0],
         help=f"that the manifest starts ({SERVERS[0]} by default)",
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rooflight.api.memory import fit
 from rooflight.cli.flags import add_choice, add_mesh, add_on, keywords
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.models.layout.rules import SCHEMES
 from rooflight.models.layout.schedules import SCHEDULES
@@ -46,8 +46,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--recipe",
         list(RECIPES),
-        what="recipe",
-        default=None,
         help=f"bytes per parameter (10 by default, of a plan its framework's). {held}",
     )
     policies = "; ".join(f"{name}: {remat.help}" for name, remat in REMATS.items())
@@ -62,7 +60,6 @@ def configure(parser: Parser) -> None:
         "--zero",
         list(_ZEROS),
         what="ZeRO stage",
-        default=None,
         help="split over all axes that split tokens: 1 the optimizer, 2 gradients too, 3 weights"
         " too (fsdp over one axis is a layout)",
     )
@@ -80,7 +77,6 @@ def configure(parser: Parser) -> None:
         "--solve",
         UNKNOWNS,
         what="unknown",
-        default=None,
         help="find the largest batch, the longest sequences, or the fewest chips along the axis of"
         " dp or fsdp, that fit",
     )
@@ -107,7 +103,6 @@ def _add_time(parser: Parser) -> None:
         "--schedule",
         SCHEDULES,
         what="pipeline schedule",
-        default=None,
         help="the order in which pipeline stages take microbatches (1f1b by default)",
     )
     parser.add_argument(
@@ -146,10 +141,7 @@ def document(model: str, answer: Fit) -> dict[str, object]:
         "axes": dict(job.axes),
         "chips": _num_chips(job),
         "solve": answer.solve,
-        "fits": found.fits,
-        "total_bytes": found.total_bytes,
-        "headroom_bytes": found.headroom_bytes,
-        "chance": found.chance,
+        **picked(found, "fits total_bytes headroom_bytes chance"),
         "between_bytes": found.spread and found.spread.between(found.total_bytes),
         "extra_flops": found.extra_flops,
         **asdict(found),
@@ -161,9 +153,7 @@ def document(model: str, answer: Fit) -> dict[str, object]:
 
 def _fix_document(fix: Fix) -> dict[str, object]:
     return {
-        "change": fix.change,
-        "cost": fix.cost,
-        "saves_bytes": fix.saves_bytes,
+        **picked(fix, "change cost saves_bytes"),
         "total_bytes": fix.memory.total_bytes,
         "fits": fix.memory.fits,
     }

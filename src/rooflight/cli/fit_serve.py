@@ -5,7 +5,7 @@ from dataclasses import asdict
 from rooflight.api.values import parse_seq
 from rooflight.cli.flags import add_choice, add_on
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
@@ -33,7 +33,6 @@ def configure(parser: Parser) -> None:
         "--solve",
         ("batch", "seq"),
         what="unknown",
-        default=None,
         help="find the most sequences, or the longest, that fit",
     )
     parser.set_examples(
@@ -83,9 +82,7 @@ def _document(
         "sequences": batch,
         "context": context,
         "solve": args.solve,
-        "fits": held.fits,
-        "total_bytes": held.total_bytes,
-        "headroom_bytes": held.headroom_bytes,
+        **picked(held, "fits total_bytes headroom_bytes"),
         **asdict(held),
         "most_sequences": memory.most_sequences(context),
         "longest_context": memory.longest_context(batch),

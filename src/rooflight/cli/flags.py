@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
+from urllib.parse import urlsplit
 
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.errors import ParseError, UnknownNameError
+from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.units import parse_count
 
 _LARGEST_BYTES = 10**24  # more than all memory on earth, and still exact enough to print
@@ -68,9 +69,19 @@ def one_of(what: str, names: Sequence[str]) -> Callable[[str], str]:
 
 
 def add_choice(
-    parser: Parser, flag: str, names: Sequence[str], *, what: str, help: str, default: str | None
+    parser: Parser,
+    flag: str,
+    names: Sequence[str],
+    *,
+    help: str,
+    default: str | None = None,
+    what: str = "",
 ) -> argparse.Action:
-    """A flag or positional that is one of a few words; completion offers them."""
+    """A flag or positional that is one of a few words; completion offers them.
+
+    `what` such a word is called, if not as the flag.
+    """
+    what = what or flag.lstrip("-").replace("-", " ")
     return parser.add_argument(
         flag,
         type=one_of(what, names),
@@ -86,3 +97,23 @@ def _bytes(text: str) -> int:
     if nbytes > _LARGEST_BYTES:
         raise ParseError(f"--bytes {text!r} is more than 1e24", hint="write 34MB or 1.5e9")
     return nbytes
+
+
+def server_address(url: str, *, flag: str) -> str:
+    """Scheme, host and port, and nothing after them.
+
+    >>> server_address("http://127.0.0.1:8000/", flag="--url")
+    'http://127.0.0.1:8000'
+    """
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_good = is_good and parts.path in ("", "/") and not parts.query and "@" not in url
+    except ValueError:
+        is_good, parts = False, None
+    if parts is None or not is_good:
+        raise UsageError(
+            f"{flag} {url!r} is not the address of a server",
+            hint=f"write {flag} http://127.0.0.1:8000, without a path",
+        )
+    return f"{parts.scheme}://{parts.netloc}"

@@ -9,7 +9,7 @@ from rooflight.cli.output import print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.plan import add_question, read_question
 from rooflight.cli.plan_questions import PlanCommand
-from rooflight.cli.why_not_page import candidate_document, compare, short_text
+from rooflight.cli.why_not_page import candidate_document
 from rooflight.dtypes import parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
@@ -27,7 +27,9 @@ from rooflight.plan.training.questions.why_not import WhyNot, verdict_on
 from rooflight.plan.training.search.candidate import Candidate, Question, price_one
 from rooflight.plan.training.search.constraint import LayoutConstraint, degrees_text
 from rooflight.plan.training.search.plan import train_question
+from rooflight.ui.answers.questions import compare_table, short_text
 from rooflight.ui.answers.training import extrapolates, rests_on
+from rooflight.ui.text.answer import table_text
 from rooflight.units import format_count, format_seconds, format_si, parse_part
 
 HELP = "seconds of a training step of your own layout, with interval, beside the planner's best"
@@ -160,14 +162,13 @@ def _text(asked: PlanCommand, question: Question, found: WhyNot) -> str:
         f" {fits}",
         *rests_on(mine),
         *_evidence(question, mine),
-        f"the planner's best: {short_text(best, question.overlap)}"
-        f" ({best.step_s / mine.step_s:.3f} times as long)",
+        f"the planner's best: {short_text(best)} ({best.step_s / mine.step_s:.3f} times as long)",
     ]
     if found.verdict not in ("wins", "ties"):
         lines.append(f"first to change: {found.because}")
     lines += [
         "",
-        compare((found.wanted.text, "the planner's best"), (mine, best), question.overlap),
+        table_text(compare_table((found.wanted.text, "the planner's best"), (mine, best))),
     ]
     return "\n".join(lines)
 

@@ -1,39 +1,26 @@
 """`rooflight frontier`: latency against throughput against cost of a served model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from rooflight.api.serving import engine_of
 from rooflight.cli.flags import add_choice, add_plot
 from rooflight.cli.model import warn_of_gaps
-from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
+from rooflight.plan.serving.fleet.frontier import BOUNDS, Curve, Point, curves, frontier
 from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
-from rooflight.ui.answers.serving import trust
-from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
-from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, format_si, parse_count, parse_length
+from rooflight.ui.answers.serving import curve_of, frontier_answer, frontier_picture
+from rooflight.ui.text.answer import answer_text
+from rooflight.units import parse_count, parse_length
 
 HELP = "latency against throughput against cost of a served model, and what binds where"
 
 _LONGEST = 10**8
 _LARGEST = 10**6
-_LINES = 8  # a plot of more lines is not read
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierReport:
-    """The curves, and the points of each context that nothing beats."""
-
-    model: str
-    bound: Bound
-    price: float | None
-    curves: tuple[Curve, ...]
-    best: dict[int, tuple[Point, ...]]
 
 
 def configure(parser: Parser) -> None:
@@ -60,7 +47,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--bound",
         BOUNDS,
-        what="bound",
         default="expected",
         help="time of a step: expected (default); matmuls, each at its slower roof, without the"
         " network, as the book draws it; lower, everything overlapped",
@@ -92,13 +78,16 @@ def run(args: Namespace) -> int:
     )
     price = _price(args)
     best = {c: frontier(found, context=c, price=price) for c in contexts}
-    answer = FrontierReport(args.model, args.bound, price, found, best)
     if args.plot:
-        write_file(args.plot, _picture(answer), flag="--plot")
+        reached = [point for points in best.values() for point in points]
+        curve = curve_of(found, best[contexts[0]][-1])
+        drawn = frontier_picture(args.model, args.bound, found, reached, curve)
+        write_file(args.plot, drawn.svg, flag="--plot")
     if args.json:
-        print_json("frontier", _document(answer))
+        print_json("frontier", _document(args, found, best, price))
         return 0
-    show("\n\n".join(_text(answer, context) for context in contexts))
+    answers = [frontier_answer(args.model, args.bound, found, best[c], price=price) for c in best]
+    show("\n\n".join(map(answer_text, answers)))
     fast = best[contexts[0]][0].config
     suggest(
         f"rooflight explain serve {args.model} --on {fast.on} --layout {fast.layout}"
@@ -119,13 +108,18 @@ def _price(args: Namespace) -> float | None:
     return args.price
 
 
-def _document(answer: FrontierReport) -> dict[str, object]:
+def _document(
+    args: Namespace,
+    found: Sequence[Curve],
+    best: Mapping[int, Sequence[Point]],
+    price: float | None,
+) -> dict[str, object]:
     return {
-        "model": answer.model,
-        "bound": answer.bound,
+        "model": args.model,
+        "bound": args.bound,
         "frontier": {
-            str(context): [_point_document(p, answer.price) for p in points]
-            for context, points in answer.best.items()
+            str(context): [_point_document(p, price) for p in points]
+            for context, points in best.items()
         },
         "curves": [
             {
@@ -135,9 +129,9 @@ def _document(answer: FrontierReport) -> dict[str, object]:
                     {"binds": name, "from_batch": low, "to_batch": high}
                     for name, low, high in curve.regions
                 ],
-                "points": [_point_document(p, answer.price) for p in curve.points],
+                "points": [_point_document(p, price) for p in curve.points],
             }
-            for curve in answer.curves
+            for curve in found
         ],
     }
 
@@ -156,10 +150,7 @@ def _point_document(point: Point, price: float | None) -> dict[str, object]:
     step = point.step
     return {
         **_config_document(point),
-        "batch": point.batch,
-        "step_s": point.step_s,
-        "tokens_per_s": point.tokens_per_s,
-        "tokens_per_s_per_chip": point.tokens_per_s_per_chip,
+        **picked(point, "batch step_s tokens_per_s tokens_per_s_per_chip"),
         "dollars_per_million": point.dollars_per_million(price),
         "binds": point.binds,
         "lower_s": step.lower_s,
@@ -168,73 +159,3 @@ def _point_document(point: Point, price: float | None) -> dict[str, object]:
         "upper_s": step.upper_s,
         "parts_s": step.parts,
     }
-
-
-def _text(answer: FrontierReport, context: int) -> str:
-    points = answer.best[context]
-    fast, cheap = points[0], points[-1]
-    rows = [_row(p, answer.price) for p in points]
-    head = ("a token", "tokens/s", "a chip", "$/M", "batch", "slice", "layout", "dtypes", "binds")
-    keep = ("a token", "$/M", "layout", "slice", "batch", "binds")
-    return (
-        f"{answer.model}, {context:,} positions: {format_seconds(fast.step_s)} per token at batch"
-        f" {fast.batch}, up to {format_si(cheap.tokens_per_s_per_chip, 'tokens/s')} per chip at"
-        f" {format_seconds(cheap.step_s)} and batch {cheap.batch}\n"
-        f"{answer.bound} time of a step; {_trust(answer, points)}\n\n"
-        f"{table(head, rows, align='rrrrrllll', keep=keep)}\n\n{_regions(answer, cheap)}"
-    )
-
-
-def _trust(answer: FrontierReport, points: tuple[Point, ...]) -> str:
-    """What the times of the frontier rest on, once for all chips that rest on the same."""
-    if answer.bound != "expected":
-        return "catalog rates"
-    configs = [point.config for point in points]
-    return "; ".join(
-        dict.fromkeys(trust(c.calibration) for c in answer.curves if c.config in configs)
-    )
-
-
-def _row(point: Point, price: float | None) -> list[str]:
-    config, dollars = point.config, point.dollars_per_million(price)
-    return [
-        format_seconds(point.step_s),
-        format_si(point.tokens_per_s, ""),
-        format_si(point.tokens_per_s_per_chip, ""),
-        "unknown" if dollars is None else f"{dollars:.2f}",
-        f"{point.batch:,}",
-        str(config.on),
-        str(config.layout),
-        str(config.precision),
-        point.binds,
-    ]
-
-
-def _regions(answer: FrontierReport, point: Point) -> str:
-    """What binds along the cheapest point's own curve."""
-    curve = next(c for c in answer.curves if c.config == point.config)
-    runs = "; ".join(
-        f"{name} at batch {low}" if low == high else f"{name} from batch {low} to {high}"
-        for name, low, high in curve.regions
-    )
-    return (
-        f"binds under {point.config}: {runs}\n"
-        f"its prompts: {format_seconds(curve.first_token_s)} to the first token"
-    )
-
-
-def _picture(answer: FrontierReport) -> str:
-    """Curves that reach the frontier, the cheapest first, and the parts of one of them."""
-    reached = {str(p.config) for points in answer.best.values() for p in points}
-    drawn = [c for c in answer.curves if str(c.config) in reached][:_LINES]
-    lines = tuple(
-        FrontierLine(str(c.config), tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points))
-        for c in drawn
-    )
-    last = next(iter(answer.best.values()))[-1].config
-    shown = next(c for c in answer.curves if c.config == last)
-    names = [n for n in shown.points[0].parts if any(p.parts[n] for p in shown.points)]
-    parts = StepBreakdown(
-        str(last), tuple((n, tuple((p.batch, p.parts[n]) for p in shown.points)) for n in names)
-    )
-    return frontier_svg(f"{answer.model}: {answer.bound} time of a step", lines, parts)

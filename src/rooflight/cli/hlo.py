@@ -31,14 +31,7 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--op", metavar="NAME", help="explain one operation in words")
     parser.add_argument("--module", metavar="NAME", help="which module of a folder (the largest)")
-    add_choice(
-        parser,
-        "--stage",
-        STAGES,
-        what="stage",
-        default=None,
-        help="which dump of a module: the latest, if left out",
-    )
+    add_choice(parser, "--stage", STAGES, help="which dump of a module: the latest, if left out")
     add_plot(parser)
     parser.add_argument("--html", metavar="FILE", help="also write all of it as one HTML page")
     add_verbose(parser, help="every row of every table")

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import asdict
 
 from rooflight.cli.flags import add_choice, add_on
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.imported import Imported
@@ -29,7 +29,6 @@ def configure(parser: Parser) -> None:
         "--from",
         READABLE,
         what="framework",
-        default=None,
         help="whose they are, where the name of a file does not say",
     )
     add_on(parser)
@@ -65,16 +64,7 @@ def _fields(found: Imported) -> dict[str, object]:
         "on": str(found.on),
         "layout": found.layout,
         "mesh": str(found.mesh),
-        "batch": found.batch,
-        "seq": found.seq,
-        "dtype": found.dtype,
-        "recipe": found.recipe,
-        "remat": found.remat,
-        "zero": found.zero,
-        "stages": found.stages,
-        "schedule": found.schedule,
-        "microbatches": found.microbatches,
-        "virtual": found.virtual,
+        **picked(found, "batch seq dtype recipe remat zero stages schedule microbatches virtual"),
     }
 
 

@@ -51,7 +51,6 @@ def configure(parser: Parser) -> None:
         "--write",
         (*FORMS,),
         what="cluster",
-        default=None,
         help="start nothing: print the job of a cluster, jobset of Kubernetes, slurm or ray",
     )
     parser.add_argument("--image", default="IMAGE", help="of the containers of --write jobset")

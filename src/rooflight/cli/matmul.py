@@ -7,19 +7,29 @@ from rooflight.algebra.autodiff import backward
 from rooflight.algebra.notation import Contraction, parse_contraction
 from rooflight.api.costs import matmul
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_verbose
-from rooflight.cli.output import print_json, show, suggest
+from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.costs.best import PricedLayout, best_layouts
+from rooflight.costs.best import best_layouts
 from rooflight.costs.choose import Choice, Price, StepPrice
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, mesh_of
 from rooflight.hardware.slice import parse_slice
 from rooflight.measure.microbench.strategies import run_choice
-from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, format_si, parse_count, parse_sizes
+from rooflight.ui.answer import Answer
+from rooflight.ui.answers.sharded import (
+    choice_answer,
+    layouts_answer,
+    place_text,
+    runs_answer,
+    steps_table,
+)
+from rooflight.ui.text.answer import answer_text
+from rooflight.units import parse_count, parse_sizes
 
 HELP = "a sharded matmul: derived steps, time of each, and the alternatives that lost"
+
+_LOSERS = 4
 
 
 def configure(parser: Parser) -> None:
@@ -72,11 +82,19 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("matmul", _head(mesh, dtype) | {"contractions": [_document(c) for c in choices]})
         return 0
-    texts = [_text(c, mesh, dtype, verbose=args.verbose) for c in choices]
-    show("\n\n".join(texts))
+    place, most = place_text(mesh, dtype), None if args.verbose else _LOSERS
+    answers = [one for c in choices for one in _answers(c, place, most, args.verbose)]
+    show("\n\n".join(map(answer_text, answers)))
     if not args.backward:
         suggest(_command(contraction, mesh, dims, dtype) + " --backward")
     return 0
+
+
+def _answers(choice: Choice, place: str, most: int | None, verbose: bool) -> list[Answer]:
+    """With the steps of all that lost, if they are asked for."""
+    return [choice_answer(choice, place, most=most)] + [
+        Answer((price.summary,), tables=(steps_table(price),)) for price in choice.losers if verbose
+    ]
 
 
 def _run_here(
@@ -88,13 +106,8 @@ def _run_here(
         documents = [[asdict(run) for run in found] for found in runs]
         print_json("matmul", _head(mesh, dtype) | {"runs": documents})
         return 0
-    rows = [
-        [r.summary, format_seconds(r.predicted_s), format_seconds(r.measured_s), r.off]
-        for found in runs
-        for r in found
-    ]
-    show(f"on {mesh.slice}, mesh {mesh}, {dtype.name}\n")
-    show(table(("strategy", "predicted", "measured", "off"), rows, align="lrrr"))
+    rows = [(r.summary, r.predicted_s, r.measured_s, r.off) for found in runs for r in found]
+    show(answer_text(runs_answer(rows, place_text(mesh, dtype))))
     return 0
 
 
@@ -114,7 +127,7 @@ def _run_best(
         found = [_price_document(x.price) | {"stored_bytes": x.stored_bytes} for x in layouts]
         print_json("matmul", _head(mesh, dtype) | {"memory_bytes": memory, "layouts": found})
         return 0
-    show(_best_text(layouts, mesh, dtype, memory))
+    show(answer_text(layouts_answer(layouts, place_text(mesh, dtype), memory)))
     return 0
 
 
@@ -133,13 +146,7 @@ def _document(choice: Choice) -> dict[str, object]:
 def _price_document(price: Price) -> dict[str, object]:
     return {
         "contraction": str(price.strategy.contraction),
-        "summary": price.summary,
-        "expected_s": price.expected_s,
-        "lower_s": price.lower_s,
-        "upper_s": price.upper_s,
-        "local_s": price.local_s,
-        "network_s": price.network_s,
-        "network_bytes": price.network_bytes,
+        **picked(price, "summary expected_s lower_s upper_s local_s network_s network_bytes"),
         "steps": [_step_document(s) for s in price.steps],
     }
 
@@ -149,86 +156,5 @@ def _step_document(part: StepPrice) -> dict[str, object]:
         "step": str(part.step),
         "op": part.step.op,
         "axes": list(part.step.axes),
-        "nbytes": part.nbytes,
-        "flops": part.flops,
-        "expected_s": part.expected_s,
-        "binds": part.binds,
+        **picked(part, "nbytes flops expected_s binds"),
     }
-
-
-def _text(choice: Choice, mesh: Mesh, dtype: Dtype, *, verbose: bool) -> str:
-    best = choice.best
-    blocks = [
-        f"{best.strategy.contraction}: {format_seconds(best.expected_s)}, {best.summary}\n"
-        f"on {mesh.slice}, mesh {mesh}, {dtype.name}; between {format_seconds(best.lower_s)}"
-        f" (all overlaps) and {format_seconds(best.upper_s)} (nothing does)",
-        _steps_table(best),
-        f"why: {choice.because}",
-    ]
-    if choice.losers:
-        blocks.append(_losers(choice, verbose=verbose))
-    return "\n\n".join(blocks)
-
-
-def _steps_table(price: Price) -> str:
-    rows = [[str(p.step), format_seconds(p.expected_s), _amount(p), p.binds] for p in price.steps]
-    return table(
-        ("step", "time", "moves or computes", "bound by"),
-        rows,
-        align="lrrl",
-        keep=("step", "time", "bound by"),
-    )
-
-
-def _amount(part: StepPrice) -> str:
-    if part.op:
-        return format_si(part.flops, "FLOP")
-    return format_si(part.nbytes, "B") if part.network else "-"
-
-
-def _losers(choice: Choice, *, verbose: bool) -> str:
-    best = choice.best.expected_s
-    shown = choice.losers if verbose else choice.losers[:4]
-    rows = [
-        [
-            f"{p.expected_s / best:.2f}x" if best else "-",
-            format_seconds(p.expected_s),
-            format_si(p.network_bytes, "B"),
-            p.summary,
-        ]
-        for p in shown
-    ]
-    text = table(
-        ("lost by", "time", "collectives", "alternative"),
-        rows,
-        align="rrrl",
-        keep=("alternative", "lost by"),
-    )
-    if verbose:
-        return text + "".join(f"\n\n{p.summary}\n{_steps_table(p)}" for p in shown)
-    more = len(choice.losers) - len(shown)
-    return text + (f"\nand {more} more (-v)" if more else "")
-
-
-def _best_text(
-    layouts: tuple[PricedLayout, ...], mesh: Mesh, dtype: Dtype, memory: int | None
-) -> str:
-    best = layouts[0]
-    cap = f"at most {format_si(memory, 'B')} stored a chip" if memory else "no memory cap"
-    rows = [
-        [
-            format_seconds(x.price.expected_s),
-            format_seconds(x.price.network_s),
-            format_si(x.stored_bytes, "B"),
-            str(x.contraction),
-            x.price.summary,
-        ]
-        for x in layouts
-    ]
-    header = ("time", "network", "stored", "layout", "collectives")
-    shown = table(header, rows, align="rrrll", keep=("layout", "time"))
-    return (
-        f"{best.contraction}: {format_seconds(best.price.expected_s)}, {best.price.summary}\n"
-        f"on {mesh.slice}, mesh {mesh}, {dtype.name}; {cap}\n\n"
-        f"{shown}\n\n{_steps_table(best.price)}"
-    )

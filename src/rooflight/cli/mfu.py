@@ -34,7 +34,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--remat",
         REMATS,
-        what="remat",
         default="none",
         help="what is computed twice: none (default), attention, or full",
     )

@@ -10,11 +10,12 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import Dtype, parse_dtype
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import count_params
-from rooflight.models.graph.summary import Component, Summary, summarize
+from rooflight.models.graph.summary import Summary, summarize
 from rooflight.models.presets import load_model, model_names
 from rooflight.models.spec import ModelSpec
-from rooflight.ui.text.table import table
-from rooflight.units import format_count, format_si
+from rooflight.ui.answer import Answer, Column, Table, show_count
+from rooflight.ui.answers.model import model_answer, show_size
+from rooflight.ui.text.answer import answer_text
 
 HELP = "a model's parameters, FLOPs and KV cache by component; all presets if left out"
 
@@ -46,7 +47,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("model", _document(model, summary, dtype))
         return 0
-    show(_text(model, summary, dtype))
+    show(answer_text(model_answer(model, summary, dtype)))
     return 0
 
 
@@ -71,19 +72,20 @@ def _list(args: Namespace) -> int:
         ]
         print_json("model", {"models": found})
         return 0
-    rows = [
+    rows = tuple(
         (
-            m.name,
-            format_si(count_params(g), "").rstrip(),
-            format_si(count_params(g, active=True), "").rstrip(),
-            str(m.num_layers),
-            format_count(m.d_model),
-            "-" if m.max_seq is None else format_count(m.max_seq),
+            *(m.name, count_params(g), count_params(g, active=True)),
+            *(m.num_layers, m.d_model, m.max_seq),
         )
         for m, g in counts
-    ]
-    header = ("model", "params", "active", "layers", "D", "context")
-    show(f"{len(rows)} models; - is unknown\n\n{table(header, rows, align='lrrrrr')}")
+    )
+    columns = (
+        *(Column("model", "model"), Column("params", "params", show_size)),
+        *(Column("active_params", "active", show_size), Column("num_layers", "layers")),
+        *(Column("d_model", "D", show_count), Column("max_seq", "context", show_count)),
+    )
+    head = f"{len(rows)} models; - is unknown"
+    show(answer_text(Answer((head,), tables=(Table("models", "Models", columns, rows),))))
     suggest("rooflight model llama3-70b")
     return 0
 
@@ -98,54 +100,3 @@ def _document(model: ModelSpec, summary: Summary, dtype: Dtype) -> dict[str, obj
         "not_understood": list(model.not_understood),
         **asdict(summary),
     }
-
-
-def _text(model: ModelSpec, summary: Summary, dtype: Dtype) -> str:
-    active = format_si(summary.active_params, "").rstrip()
-    first = f"{model.title}: {format_count(summary.params)} parameters, {active} active a token"
-    rows = [_row(c) for c in summary.components]
-    total = Component(
-        "total",
-        summary.params,
-        summary.active_params,
-        summary.nbytes,
-        summary.flops_per_token,
-        summary.kv_bytes_per_token,
-    )
-    header = ("component", "params", "active", "bytes", "FLOPs/token", "KV B/token")
-    return "\n\n".join(
-        (
-            f"{first}\n{_shape(model)}; {dtype.name}, forward and causal at {summary.seq:,} tokens",
-            table(header, [*rows, _row(total)], align="lrrrrr"),
-            _attention(summary),
-            _source(model),
-        )
-    )
-
-
-def _shape(model: ModelSpec) -> str:
-    tied = ", tied head" if model.is_tied else ""
-    return f"{model.num_layers} layers, D {model.d_model:,}, V {model.vocab:,}{tied}"
-
-
-def _row(part: Component) -> tuple[str, ...]:
-    numbers = (part.params, part.active_params, part.nbytes)
-    rest = (part.flops_per_token, part.kv_bytes_per_token)
-    shown = [format_si(n, "").rstrip() if n else "-" for n in (*numbers, *rest)]
-    return (part.name, *shown)
-
-
-def _attention(summary: Summary) -> str:
-    share = f"scores are {summary.attention_share:.1%} of the FLOPs at {summary.seq:,} tokens"
-    cache = f"one sequence keeps {format_si(summary.kv_bytes, 'B')} of keys and values"
-    if summary.equal_seq_causal is None or summary.equal_seq_full is None:
-        return f"{share}; windows keep them below the rest at any context\n{cache}"
-    equal = f"{summary.equal_seq_causal:,} (causal) or {summary.equal_seq_full:,} (all pairs)"
-    return f"{share}, and half of them at {equal}\n{cache}"
-
-
-def _source(model: ModelSpec) -> str:
-    if model.source is None:
-        return "source: unknown"
-    where = f", {model.source.url} ({model.source.checked})" if model.source.url else ""
-    return f"source: {model.source.title}{where}"

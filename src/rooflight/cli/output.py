@@ -6,6 +6,7 @@ A verb renders everything first and prints last, so a failure leaves stdout empt
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any  # what JSON can say
 
 from rooflight.errors import UsageError
 from rooflight.ui.text.terminal import fitted
@@ -16,6 +17,15 @@ SCHEMA = 2
 def print_json(verb: str, fields: Mapping[str, object]) -> None:
     """Prints one versioned document; a number that JSON cannot say is a bug."""
     print(json.dumps({"schema": SCHEMA, "verb": verb, **fields}, indent=2, allow_nan=False))
+
+
+def picked(record: object, names: str) -> dict[str, Any]:
+    """The fields of a record that a document has by the same names and as they are.
+
+    >>> picked(3j, "real imag")
+    {'real': 0.0, 'imag': 3.0}
+    """
+    return {name: getattr(record, name) for name in names.split()}
 
 
 def show(page: str) -> None:

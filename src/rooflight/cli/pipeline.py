@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict
 
 from rooflight.cli.flags import add_choice, add_plot
-from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import ParseError, UsageError
 from rooflight.models.layout.schedules import SCHEDULES, make_schedule
@@ -21,14 +21,7 @@ _MOST_SLOTS = 50_000  # microbatches on virtual stages; more take many seconds
 
 
 def configure(parser: Parser) -> None:
-    add_choice(
-        parser,
-        "schedule",
-        SCHEDULES,
-        what="pipeline schedule",
-        default=None,
-        help=", ".join(SCHEDULES),
-    )
+    add_choice(parser, "schedule", SCHEDULES, what="pipeline schedule", help=", ".join(SCHEDULES))
     parser.add_argument("--stages", required=True, help="devices in a row")
     parser.add_argument("--microbatches", required=True, help="equal parts of the batch")
     parser.add_argument(
@@ -166,10 +159,7 @@ def document(found: PipelineRun, others: dict[str, PipelineRun | str]) -> dict[s
     slots = [
         [
             {
-                "kind": slot.kind,
-                "microbatch": slot.microbatch,
-                "stage": slot.stage,
-                "joined": slot.joined,
+                **picked(slot, "kind microbatch stage joined"),
                 "start": group.start_s,
                 "end": group.end_s,
             }
@@ -191,9 +181,7 @@ def _summary(found: PipelineRun) -> dict[str, object]:
     schedule = found.schedule
     return {
         "schedule": schedule.name,
-        "stages": schedule.stages,
-        "microbatches": schedule.microbatches,
-        "virtual": schedule.virtual,
+        **picked(schedule, "stages microbatches virtual"),
         "makespan": found.makespan_s,
         "bubble": found.bubble,
         "idle": found.bubble_s,

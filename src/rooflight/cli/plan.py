@@ -66,23 +66,18 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
         parser,
         "--recipe",
         tuple(RECIPES),
-        what="recipe",
-        default=None,
         help="what is stored of a parameter, by its bytes (default: as the framework does)",
     )
     add_choice(
         parser,
         "--framework",
         PLANNED,
-        what="framework",
-        default=None,
         help="whose schedules, memory and speed (default: megatron on GPUs, rooflight elsewhere)",
     )
     add_choice(
         parser,
         "--rank",
         RANKS,
-        what="rank",
         default=_DEFAULTS["rank"],
         help="by what layouts are ranked: the forecast, or the book's roofline",
     )
@@ -96,7 +91,6 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
         parser,
         "--overlap",
         OVERLAPS,
-        what="overlap",
         default=_DEFAULTS["overlap"],
         help="collectives of different mesh axes queue up (sum) or run side by side (max)",
     )

@@ -1,6 +1,6 @@
 """The questions after the plan: one flag each, parsed, asked of the library, rendered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.api.training import TrainingQuestion
@@ -10,19 +10,13 @@ from rooflight.cli.output import write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.why_not_page import (
-    candidate_document,
-    compare,
     flips_document,
-    flips_text,
     pareto_document,
-    pareto_text,
     scaling_document,
-    scaling_text,
-    short_text,
+    sensitivity_document,
     smallest_document,
-    smallest_text,
+    what_if_document,
     why_not_document,
-    why_not_text,
 )
 from rooflight.errors import UsageError
 from rooflight.plan.training.questions.flips import flips
@@ -30,21 +24,26 @@ from rooflight.plan.training.questions.run_cost import run_cost
 from rooflight.plan.training.questions.scaling import KINDS, pareto, scale, smallest_slice
 from rooflight.plan.training.questions.what_if import (
     KNOBS,
-    WhatIf,
     parse_changes,
     sensitivity,
     what_if,
 )
 from rooflight.plan.training.search.candidate import Question
-from rooflight.plan.training.search.constraint import degrees_text
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.search.slices import largest_slice
-from rooflight.plan.training.time.stage_time import Overlap
+from rooflight.ui.answer import Answer
+from rooflight.ui.answers.questions import (
+    flips_answer,
+    pareto_answer,
+    scaling_answer,
+    sensitivity_answer,
+    smallest_answer,
+    what_if_answer,
+    why_not_answer,
+)
 from rooflight.ui.answers.training import plan_answer
-from rooflight.ui.browser.plan_pictures import scaling_picture
 from rooflight.ui.text.answer import answer_text
-from rooflight.ui.text.table import table
-from rooflight.units import format_count, format_seconds, parse_count, parse_seconds
+from rooflight.units import format_count, parse_count, parse_seconds
 
 _MOST_TOKENS = 10**18
 _SIZES = 24  # about as many sizes as a walk along the batch tries
@@ -120,11 +119,15 @@ class PlanCommand:
 
 @dataclass(frozen=True, slots=True)
 class Printout:
-    """What to print, as text and as JSON, and the exit code."""
+    """What to print, as an answer or its text and as JSON, and the exit code."""
 
-    text: str
+    said: Answer | str
     document: Mapping[str, object]
     exit_code: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.said if isinstance(self.said, str) else answer_text(self.said)
 
 
 def asked_question(args: Namespace) -> str | None:
@@ -159,8 +162,8 @@ def _why_not(asked: PlanCommand) -> Printout:
     q = asked.question
     found = asked.training.why_not(asked.args.why_not, asked.planned().candidates[0])
     runs = found.verdict not in ("does not fit", "does not divide")
-    text = why_not_text(asked.subject, found, q.overlap)
-    return Printout(text, why_not_document(found, q.overlap), 0 if runs else 1)
+    said = why_not_answer(asked.subject, found)
+    return Printout(said, why_not_document(found, q.overlap), 0 if runs else 1)
 
 
 def _flips(asked: PlanCommand) -> Printout:
@@ -169,22 +172,22 @@ def _flips(asked: PlanCommand) -> Printout:
         found = flips(
             q, best, along=asked.args.flips, watch=lambda n: watch(min(n, _SIZES), _SIZES, n)
         )
-    return Printout(flips_text(asked.subject, found), flips_document(found, q.overlap))
+    return Printout(flips_answer(asked.subject, found), flips_document(found, q.overlap))
 
 
 def _what_if(asked: PlanCommand) -> Printout:
     q = asked.question
     factors = parse_changes(asked.args.what_if, q.on.chip)
     found = what_if(q, factors, asked.planned().candidates[0])
-    text = what_if_text(asked.subject, found, q.overlap)
-    return Printout(text, what_if_document(found, q.overlap), 0 if found.after else 1)
+    said = what_if_answer(asked.subject, found)
+    return Printout(said, what_if_document(found, q.overlap), 0 if found.after else 1)
 
 
 def _sensitivity(asked: PlanCommand) -> Printout:
     q = asked.question
     found = sensitivity(q, asked.planned().candidates[0])
     return Printout(
-        sensitivity_text(asked.subject, found, q.overlap), sensitivity_document(found, q.overlap)
+        sensitivity_answer(asked.subject, found), sensitivity_document(found, q.overlap)
     )
 
 
@@ -192,11 +195,10 @@ def _scaling(asked: PlanCommand) -> Printout:
     with progress("slices", "planned") as watch:
         kind = asked.args.scaling
         curve = scale(asked.question, kind, watch=lambda n, total: watch(n, total, n))
+    said = scaling_answer(asked.title, curve)
     if asked.args.svg and curve.has_points:
-        write_file(asked.args.svg, scaling_picture(asked.title, curve), flag="--svg")
-    return Printout(
-        scaling_text(asked.title, curve), scaling_document(curve), 0 if curve.has_points else 1
-    )
+        write_file(asked.args.svg, said.pictures[0].svg, flag="--svg")
+    return Printout(said, scaling_document(curve), 0 if curve.has_points else 1)
 
 
 def _pareto(asked: PlanCommand) -> Printout:
@@ -204,8 +206,8 @@ def _pareto(asked: PlanCommand) -> Printout:
         curve = scale(asked.question, "strong", watch=lambda n, total: watch(n, total, n))
     front = pareto(curve.points)
     planned = sum(p.best is not None for p in curve.points)
-    text = pareto_text(asked.title, front, planned)
-    return Printout(text, pareto_document(front, planned), 0 if front else 1)
+    said = pareto_answer(asked.title, front, planned)
+    return Printout(said, pareto_document(front, planned), 0 if front else 1)
 
 
 def _solve(asked: PlanCommand) -> Printout:
@@ -216,7 +218,9 @@ def _solve(asked: PlanCommand) -> Printout:
         limit_s = None if limit is None else parse_seconds(limit, what="--step-time")
         found = smallest_slice(q, limit_s=limit_s, watch=lambda n, total: watch(n, total, n))
     title = f"{asked.title}, {format_count(q.batch * q.seq)} tokens per step,"
-    return Printout(smallest_text(title, found), smallest_document(found), 0 if found.answer else 1)
+    return Printout(
+        smallest_answer(title, found), smallest_document(found), 0 if found.answer else 1
+    )
 
 
 def _tokens(asked: PlanCommand) -> Printout:
@@ -246,88 +250,3 @@ _ANSWERS: Mapping[str, Callable[[PlanCommand], Printout]] = {
     "solve": _solve,
     "tokens": _tokens,
 }
-
-
-def what_if_text(title: str, answer: WhatIf, overlap: Overlap) -> str:
-    """The new step time, then both plans term by term."""
-    factors = ", ".join(f"{name} x {factor:g}" for name, factor in answer.factors.items())
-    before, after = answer.before, answer.after
-    if after is None or answer.change is None:
-        return (
-            f"{title} with {factors}: nothing fits any more\nbefore: {short_text(before, overlap)}"
-        )
-    times = [format_seconds(c.step_s) for c in (before, after)]
-    return "\n".join(
-        [
-            f"{title} with {factors}: {times[0]} -> {times[1]} per step,"
-            f" {answer.change:.3f} times as long",
-            f"before: {short_text(before, overlap)}",
-            f"after:  {short_text(after, overlap)}",
-            "",
-            compare(("after", "before"), (after, before), overlap),
-        ]
-    )
-
-
-def what_if_document(answer: WhatIf, overlap: Overlap) -> dict[str, object]:
-    return {
-        "question": "what-if",
-        "factors": dict(answer.factors),
-        "change": answer.change,
-        "before": candidate_document(answer.before, overlap),
-        "after": candidate_document(answer.after, overlap) if answer.after else None,
-    }
-
-
-def sensitivity_text(title: str, answers: Sequence[WhatIf], overlap: Overlap) -> str:
-    """A row for each rate: what a tenth more of it does to the step."""
-    before = answers[0].before
-    moved = [a for a in answers if a.change and abs(a.change - 1) > 1e-6]
-    most = next(iter(moved), None)
-    binds = f"{_name(most)} moves the step most" if most else "no rate alone moves the step"
-    rows = [(_name(a), KNOBS[_name(a)].help, _percent(a), _layout(a)) for a in answers]
-    header = ("10 % more", "what it is", "step time", "layout")
-    return "\n".join(
-        [
-            f"{title}: {binds}",
-            f"the plan: {short_text(before, overlap)}",
-            "",
-            table(header, rows, align="llrl"),
-            "",
-            "each row is planned anew; a rate that is hidden behind another moves nothing",
-        ]
-    )
-
-
-def _name(answer: WhatIf) -> str:
-    return next(iter(answer.factors))
-
-
-def _percent(answer: WhatIf) -> str:
-    if answer.change is None:
-        return "does not fit"
-    part = answer.change - 1
-    return "-" if abs(part) < 1e-6 else f"{part:+.2%}"
-
-
-def _layout(answer: WhatIf) -> str:
-    """The new layout, if it is another."""
-    if answer.after is None or answer.after.degrees == answer.before.degrees:
-        return "the same"
-    return degrees_text(answer.after)
-
-
-def sensitivity_document(answers: Sequence[WhatIf], overlap: Overlap) -> dict[str, object]:
-    return {
-        "question": "sensitivity",
-        "before": candidate_document(answers[0].before, overlap),
-        "rates": [
-            {
-                "rate": _name(a),
-                "factor": a.factors[_name(a)],
-                "change": a.change,
-                "after": candidate_document(a.after, overlap) if a.after else None,
-            }
-            for a in answers
-        ],
-    }

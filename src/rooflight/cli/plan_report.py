@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rooflight.cli.chip_facts import fact_text
 from rooflight.cli.output import write_file
 from rooflight.hardware.chip import Chip
 from rooflight.models.spec import ModelSpec
@@ -11,10 +10,16 @@ from rooflight.plan.file.record import Plan, plan_hash, to_json
 from rooflight.plan.training.search.candidate import Question
 from rooflight.plan.training.search.run import Search
 from rooflight.ui.answer import Answer, Column, Table
+from rooflight.ui.answers.hardware import fact_text
 from rooflight.ui.answers.training import facts_of, memory_answer, plan_answer
-from rooflight.ui.answers.training_pictures import pipeline_answer, roofline_answer, time_answer
+from rooflight.ui.answers.training_pictures import (
+    pipeline_answer,
+    reasons_tables,
+    roofline_answer,
+    time_answer,
+)
 from rooflight.ui.html.answer import lead, section
-from rooflight.ui.html.page import Grid, Link, Section, bullets, code, folded, grid, page
+from rooflight.ui.html.page import Section, bullets, code, folded, page
 
 _OVERLAP = {
     "sum": "collectives of different mesh axes queue up (overlap sum, the book's 2025 edition)",
@@ -40,9 +45,9 @@ def report_page(model: ModelSpec, question: Question, found: Search, plan: Plan)
         section("roofline", "Roofline of the matmuls", roofline_answer(question, best)),
         section("memory", "Memory of a chip", memory_answer(found)),
         *(section("pipeline", "Pipeline", one) for one in pipeline_answer(question, best)),
-        section("choices", "Choices and reasons", Answer((), tables=tuple(_reasons(plan)))),
+        section("choices", "Choices and reasons", Answer((), tables=tuple(reasons_tables(plan)))),
         Section("assumptions", "Assumptions", (bullets(tuple(_assumptions(plan))),)),
-        Section("sources", "Sources", (_sources(model, question),)),
+        section("sources", "Sources", Answer((), tables=(_sources(model, question),))),
         Section(
             "plan-file",
             "Plan file",
@@ -55,17 +60,6 @@ def report_page(model: ModelSpec, question: Question, found: Search, plan: Plan)
         lead=tuple(lead(head)),
         sections=sections,
     )
-
-
-def _reasons(plan: Plan) -> Iterator[Table]:
-    why = Column("because", "why", is_wide=True)
-    chosen = tuple((c.what, c.value, c.because) for c in plan.choices)
-    columns = (Column("what", "what"), Column("value", "chosen"), why)
-    yield Table("choices", "What was chosen", columns, chosen)
-    others = tuple((a.layout, a.mesh, a.because) for a in plan.alternatives)
-    columns = (Column("layout", "layout"), Column("mesh", "mesh"), why)
-    if others:
-        yield Table("others", "Why not the others", columns, others)
 
 
 def _assumptions(plan: Plan) -> Iterator[str]:
@@ -92,26 +86,23 @@ def _assumptions(plan: Plan) -> Iterator[str]:
         yield f"Not understood in the model's configuration, and left out: {gap}."
 
 
-def _sources(model: ModelSpec, question: Question) -> str:
-    found = tuple(_facts(model, question.on.chip, question))
-    header = ("fact", "value", "checked")
-    rows = Grid("What the numbers above rest on", header, tuple(row for row, _ in found), "lrl")
-    return grid(rows, links=tuple(link for _, link in found))
+def _sources(model: ModelSpec, question: Question) -> Table:
+    columns = (
+        *(Column("fact", "fact"), Column("value", "value"), Column("checked", "checked")),
+        *(Column("source", "source", is_wide=True), Column("url", "address", is_wide=True)),
+    )
+    rows = tuple(_facts(model, question.on.chip, question))
+    return Table("sources", "What the numbers above rest on", columns, rows)
 
 
-def _facts(
-    model: ModelSpec, chip: Chip, question: Question
-) -> Iterator[tuple[tuple[str, ...], Link]]:
+def _facts(model: ModelSpec, chip: Chip, question: Question) -> Iterator[tuple[str, ...]]:
     compute = chip.matmul_dtype(question.dtype.name)
     hbm = "detail.hbm_usable_bytes" if "detail.hbm_usable_bytes" in chip.sources else "hbm_bytes"
     named = [f"flops.{compute}", "hbm_bytes_per_s", hbm]
     named += [f for f in chip.sources if f.startswith(("torus.link", "torus.hop", "switched."))]
     named += ["dcn_bytes_per_s_per_host"] if any(d.name == "dcn" for d in question.on.dims) else []
-    for fact in named:
-        source = chip.source_of(fact)
+    found = {f"{chip.name} {f}": (fact_text(chip, f), chip.source_of(f)) for f in named}
+    found[f"{model.name} sizes"] = ("in the plan file", model.source)
+    for fact, (value, source) in found.items():
         if source:
-            row = (f"{chip.name} {fact}", fact_text(chip, fact), source.checked)
-            yield row, Link(source.title, source.url)
-    if model.source:
-        sizes = (f"{model.name} sizes", "in the plan file", model.source.checked)
-        yield sizes, Link(model.source.title, model.source.url)
+            yield fact, value, source.checked, source.title, source.url

@@ -3,18 +3,17 @@
 import os
 import re
 import sys
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from rooflight.batching.request import Limits
-from rooflight.cli.flags import add_choice
+from rooflight.cli.flags import add_choice, server_address
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.serve_page import ServePage, document, text
 from rooflight.cli.serve_placement import ServePlacement, add_placement, placed
-from rooflight.cli.server_address import server_address
 from rooflight.errors import MissingExtraError, UsageError, install
 from rooflight.hardware.calibration import ANY
 from rooflight.models.presets import load_model
@@ -24,8 +23,9 @@ from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.serve.http.address import bind, check_address
 from rooflight.serve.http.keys import Key, environment_key, read_keys
-from rooflight.serve.http.waiting_limit import waiting_limit
-from rooflight.units import parse_seconds, whole
+from rooflight.serve.http.waiting_limit import WaitingLimit, waiting_limit
+from rooflight.ui.text.table import table
+from rooflight.units import format_seconds, parse_seconds, whole
 
 if TYPE_CHECKING:
     from rooflight.serve.engine.config import EngineConfig
@@ -55,6 +55,16 @@ class Times(NamedTuple):
     drain_s: float
     step_s: float
     prefill_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServePage:
+    """A server's sizes."""
+
+    name: str
+    limits: Limits
+    max_tokens: int
+    waiting: WaitingLimit
 
 
 def configure(parser: Parser) -> None:
@@ -94,12 +104,7 @@ def configure(parser: Parser) -> None:
         "--prefill-timeout", default="5s", help="then a prompt is computed here (default 5s)"
     )
     add_choice(
-        parser,
-        "--transfer",
-        _TRANSFERS,
-        what="transfer",
-        default="bytes",
-        help="how KV gets from one to the other",
+        parser, "--transfer", _TRANSFERS, default="bytes", help="how KV gets from one to the other"
     )
     parser.add_argument("--dry-run", action="store_true", help="start nothing: print the limits")
     parser.set_examples(
@@ -299,3 +304,37 @@ def _require_packages() -> None:
         raise MissingExtraError(
             f"serving needs {', '.join(missing)}, which is not installed", hint=install("serve")
         )
+
+
+def text(page: ServePage) -> str:
+    limits, waiting = page.limits, page.waiting
+    step = "how long a full step takes is unknown: give --on"
+    if waiting.step_seconds is not None:
+        step = f"a full step takes {format_seconds(waiting.step_seconds)}, predicted"
+    pool = f"{limits.num_blocks} blocks of {limits.block_tokens}"
+    rows = [
+        ["running requests", f"{limits.max_rows:,}", "rows of a step"],
+        ["tokens of a request", f"{page.max_tokens:,}", "prompt and text"],
+        ["tokens of KV cache", f"{limits.pool_tokens:,}", pool],
+        *_kept(limits),
+        ["tokens of a step", f"{limits.max_step_tokens:,}", step],
+        ["waiting requests", f"{limits.max_waiting:,}", "the next gets 429"],
+        ["waiting tokens", f"{waiting.max_waiting_tokens:,}", waiting.because],
+    ]
+    return f"{page.name}\n\n{table(('limit', 'value', 'because'), rows, align='lrl')}"
+
+
+def _kept(limits: Limits) -> list[list[str]]:
+    if not limits.host_blocks:
+        return []
+    tokens = limits.host_blocks * limits.block_tokens
+    return [["tokens of CPU KV offload", f"{tokens:,}", "cached prefixes, once evicted"]]
+
+
+def document(page: ServePage) -> dict[str, object]:
+    return {
+        "name": page.name,
+        "max_model_tokens": page.max_tokens,
+        "limits": {**asdict(page.limits), "policy": str(page.limits.policy)},
+        "waiting": asdict(page.waiting),
+    }

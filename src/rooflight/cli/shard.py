@@ -2,19 +2,18 @@
 
 import shlex
 
-from rooflight.algebra.blocks import holders
-from rooflight.algebra.notation import Tensor, parse_tensor
+from rooflight.algebra.notation import parse_tensor
 from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes
-from rooflight.algebra.shapes import ways as shards_of
 from rooflight.cli.flags import add_dims, add_dtype, add_mesh, add_on, add_plot
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.hardware.mesh import mesh_of
 from rooflight.hardware.slice import parse_slice
-from rooflight.ui.svg.shard import ShardPicture, shard_svg, shard_text
+from rooflight.ui.answers.sharded import arrays_answer, shard_picture
+from rooflight.ui.svg.shard import shard_svg, shard_text
 from rooflight.ui.text.terminal import within
-from rooflight.units import format_si, parse_sizes
+from rooflight.units import parse_sizes
 
 HELP = "a picture of which device holds what of an array"
 
@@ -35,11 +34,7 @@ def run(args: Namespace) -> int:
     tensor = parse_tensor(args.tensor)
     mesh = mesh_of(args.mesh, parse_slice(args.on))
     dims, dtype = parse_sizes(args.dims), parse_dtype(args.dtype)
-    axes = mesh.axes
-    shape = local_shape(tensor, dims, axes)
-    each = device_bytes(tensor, dims, axes, dtype)
-    every = total_bytes(tensor, dims, axes, dtype)
-    picture = _picture(tensor, axes)
+    axes, picture = mesh.axes, shard_picture(tensor, mesh)
     if args.plot:
         write_file(args.plot, shard_svg(picture), flag="--plot")
     if args.json:
@@ -48,9 +43,9 @@ def run(args: Namespace) -> int:
             "on": str(mesh.slice),
             "mesh": str(mesh),
             "dtype": dtype.name,
-            "local_shape": list(shape),
-            "device_bytes": each,
-            "total_bytes": every,
+            "local_shape": list(local_shape(tensor, dims, axes)),
+            "device_bytes": device_bytes(tensor, dims, axes, dtype),
+            "total_bytes": total_bytes(tensor, dims, axes, dtype),
             "blocks": [
                 {"block": list(block), "devices": [int(d) for d in ids]}
                 for block, ids in picture.holders.items()
@@ -58,22 +53,10 @@ def run(args: Namespace) -> int:
         }
         print_json("shard", document)
         return 0
-    block = ",".join(map(str, shape))
-    show(
-        f"{tensor}: {dtype.name}[{block}] on each device, {format_si(each, 'B')};"
-        f" {format_si(every, 'B')} on all {mesh.slice.num_chips}\n"
-        f"on {mesh.slice}, mesh {mesh}; devices are numbered row-major over the mesh\n\n"
-        f"{shard_text(picture, width=within(100))}"
-    )
-    if tensor.unreduced:
-        show(f"\neach device holds one term of a sum over {', '.join(tensor.unreduced)}")
+    said = arrays_answer([tensor], mesh, dims, dtype)
+    drawn = ["", shard_text(picture, width=within(100))]
+    show("\n".join([*said.sentences, *drawn, *(line for n in said.notes for line in ("", n))]))
     if not args.plot:
         where = f"--on {shlex.quote(str(mesh.slice))} --mesh {mesh} --dims {args.dims}"
         suggest(f'rooflight shard "{tensor}" {where} --dtype {dtype.name} --plot shards.svg')
     return 0
-
-
-def _picture(tensor: Tensor, axes: dict[str, int]) -> ShardPicture:
-    counts = tuple(shards_of(a, axes) for a in tensor.axes)
-    named = {block: tuple(map(str, ids)) for block, ids in holders(tensor, axes).items()}
-    return ShardPicture(str(tensor), tensor.dims, counts, named)

@@ -12,11 +12,10 @@ from rooflight.api.serving import (
 )
 from rooflight.api.traffic import read_slo
 from rooflight.cli.flags import add_choice, add_on, add_plot, keywords
-from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
-from rooflight.cli.serving_flags import add_engine
-from rooflight.cli.traffic_flags import add_replica, add_traffic, load_of, setup_of
+from rooflight.cli.serving_flags import add_engine, add_replica, add_traffic, load_of, setup_of
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.run import Simulation
@@ -46,7 +45,6 @@ def configure(parser: Parser) -> None:
         parser,
         "--policy",
         SIMULATED_POLICIES,
-        what="policy",
         default="continuous",
         help="how prefill and generate share a replica (continuous by default)",
     )
@@ -253,18 +251,11 @@ def summary(found: Simulation) -> dict[str, object]:
         "requests": found.num_requests,
         "finished": found.num_finished,
         "rejected": found.num_rejected,
-        "good_share": found.good_share,
-        "goodput": found.goodput,
-        "duration_s": found.duration_s,
-        "input_tokens": found.input_tokens,
-        "output_tokens": found.output_tokens,
-        "cached_tokens": found.cached_tokens,
-        "replicas": found.replicas,
-        "prefill_replicas": found.prefill_replicas,
-        "busy_share": found.busy_share,
-        "mean_rows": found.mean_rows,
-        "steps": found.steps,
-        "preemptions": found.preemptions,
+        **picked(
+            found,
+            "good_share goodput duration_s input_tokens output_tokens cached_tokens replicas"
+            " prefill_replicas busy_share mean_rows steps preemptions",
+        ),
         "floor": {"ttft_s": floor.ttft_s, "tpot_s": floor.tpot_s, "e2e_s": floor.e2e_s},
         "paid": found.paid,
         **{name.lower(): quantiles(times) for name, _, times in _latencies(found)},

@@ -50,7 +50,6 @@ def configure(parser: Parser) -> None:
         "--until",
         STAGES,
         what="stage",
-        default=None,
         help="partitioned (default of a plan): collectives, in seconds; scheduled (default of"
         " --fn): memory too; executable: time too, in minutes",
     )

@@ -58,6 +58,7 @@ class Column:
     show: Show | None = None  # None: words, or numbers as they are
     is_wide: bool = False  # sentences that may wrap
     unknown: str = "-"  # what stands for None
+    is_right: bool = False  # words that begin with a number, set as numbers are
 
     def text(self, value: Value) -> str:
         return self.unknown if value is None else shown(value, self.show)
@@ -126,7 +127,8 @@ class Table:
     def is_number(self, index: int) -> bool:
         """Whether a column has numbers only, which are set flush right."""
         values = [row[index] for row in self.rows if row[index] is not None]
-        shown = self.columns[index].show is not None
+        column = self.columns[index]
+        shown = column.show is not None or column.is_right
         return shown or (bool(values) and all(isinstance(v, int | float) for v in values))
 
 

@@ -1,18 +1,31 @@
 """Book: every worked number with its derivation, errata marked, and every figure live.
 
-The numbers are those of `rooflight book`.
+The numbers are those of `rooflight book`; those of figures are of the PDF edition of 2025, and in
+chapter 12 of the newer one. In `figures.toml`, `question` may name {model} and {on}, which are
+filled with what was asked for.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 
 from rooflight.algebra.notation import parse_contraction, parse_tensor
 from rooflight.book.entry import Chapter, Entry, Problem, chapters, find
-from rooflight.book.solve import BookAnswer, Solution, agreement, correction, show, solve
+from rooflight.book.solve import BookAnswer, Solution, show, solve
 from rooflight.errors import UsageError
 from rooflight.models.presets import model_names
-from rooflight.ui.answer import Answer, Column, Fact, Table, Value, ViewLink, show_count
-from rooflight.ui.browser.figures import FIGURES, MODEL, ON
+from rooflight.ui.answer import (
+    Answer,
+    Column,
+    Fact,
+    Table,
+    Value,
+    ViewLink,
+    joined,
+    show_count,
+)
+from rooflight.ui.answers.book import problem_answers
 from rooflight.ui.browser.view import Field, View, ViewQuery
 
 _EVERYTHING = "everything"
@@ -31,14 +44,37 @@ _FIGURES = (
     Column("view", "view"),
     Column("picture", "picture"),
 )
-_LINES = (Column("line", "derivation", is_wide=True), Column("shown", "value"))
-_GIVEN = (Column("name", "given"), Column("shown", "value"))
-_ANSWERS = (
-    Column("name", "answer"),
-    Column("ours", "ours"),
-    Column("book", "the book"),
-    Column("agreement", "agreement", is_wide=True),
-)
+
+
+MODEL, ON = "llama3-70b", "v5p:4x4x4"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the book: what it shows, and the view and picture that show it live."""
+
+    where: str  # its number, or the chapter it is in
+    shows: str
+    view: str
+    picture: str  # key of a picture or film of the answer
+    question: tuple[tuple[str, str], ...] = ()
+
+    def link(self, model: str = MODEL, on: str = ON) -> ViewLink:
+        """The question, filled in."""
+        filled = tuple(
+            (name, value.replace("{model}", model).replace("{on}", on))
+            for name, value in self.question
+        )
+        return ViewLink(self.shows, self.view, filled)
+
+
+def _read(rows: str) -> Iterator[Figure]:
+    for row in tomllib.loads(rows)["figures"]:
+        question = tuple(row.pop("question", {}).items())
+        yield Figure(**row, question=question)
+
+
+FIGURES = tuple(_read((files("rooflight.ui.browser") / "figures.toml").read_text("utf-8")))
 
 
 def answer(question: ViewQuery) -> Answer:
@@ -153,16 +189,10 @@ def _figures(question: ViewQuery) -> Answer:
 
 def _derived(problem: Problem) -> Answer:
     solutions = [solve(entry) for entry in problem.entries]
-    first = solutions[0]
-    sentences = [f"{problem.name}: {problem.title}. {_verdict(solutions)}"]
-    sentences += [problem.question] if problem.question else []
-    for solution in solutions:
-        sentences += _remarks(solution.entry)
-    sources = dict.fromkeys(s.title for e in problem.entries for s in e.editions.values())
-    return Answer(
-        sentences=(*sentences, *(f"Source: {title}." for title in sources)),
+    first, said = solutions[0], joined(problem_answers(problem, solutions))
+    return replace(
+        said,
         facts=tuple(_fact(a) for a in first.answers[:5]) if len(solutions) == 1 else (),
-        tables=tuple(t for i, s in enumerate(solutions) for t in _tables(s, i)),
         links=(*_live(problem.entries), *_around(problem)),
         figures=tuple((s.entry.id, _document(s)) for s in solutions),
         command=f"rooflight book {problem.name}",
@@ -178,17 +208,6 @@ def _document(solution: Solution) -> dict[str, object]:
     }
 
 
-def _verdict(solutions: Sequence[Solution]) -> str:
-    states = list(dict.fromkeys(s.status for s in solutions))
-    words = {
-        "as printed": "Derived again, the book's answer comes out as printed",
-        "with erratum": "Derived again, it comes out once an erratum is put right",
-        "measured": "The book measured this; ours is a prediction beside it",
-        "unexplained": "Ours differs from the book, and we do not know why",
-    }
-    return "; ".join(words[state] for state in states)
-
-
 def _fact(found: BookAnswer) -> Fact:
     value = found.value
     note = f"{found.name}; the book: {show(found.expected.printed, found.expected.unit)}"
@@ -196,39 +215,6 @@ def _fact(found: BookAnswer) -> Fact:
         return Fact(found.name, found.name, show(value, found.expected.unit), note=note)
     unit = found.expected.unit
     return Fact(found.name, found.name, value, lambda v: show(v, unit), note)
-
-
-def _tables(solution: Solution, index: int) -> list[Table]:
-    """The answer, how it comes about, and what was given, which is folded away."""
-    entry, lines = solution.entry, solution.derivation.lines
-    key = f"_{index}" if index else ""
-    answers = tuple(
-        (
-            a.name,
-            show(a.value, a.expected.unit),
-            show(a.expected.printed, a.expected.unit),
-            agreement(a, entry),
-        )
-        for a in solution.answers
-    )
-    tables = [Table(f"answers{key}", f"{entry.title}: ours and the book's", _ANSWERS, answers)]
-    if lines:
-        rows = tuple((x.text, show(x.value, x.unit)) for x in lines)
-        tables.append(Table(f"derivation{key}", f"{entry.title}: derivation", _LINES, rows))
-    if entry.inputs:
-        given = tuple((name, show(i.value, i.unit)) for name, i in entry.inputs.items())
-        caption = f"{entry.title}: given"
-        tables.append(Table(f"given{key}", caption, _GIVEN, given, is_folded=True))
-    return tables
-
-
-def _remarks(entry: Entry) -> list[str]:
-    found = [
-        f"Erratum in {' and '.join(e.wrong_in)}:"
-        f" {', '.join(correction(entry, *item) for item in e.correct.items())}. {e.why}"
-        for e in entry.errata
-    ]
-    return [*found, *([f"Note: {entry.note}"] if entry.note else [])]
 
 
 def _live(entries: Sequence[Entry]) -> list[ViewLink]:

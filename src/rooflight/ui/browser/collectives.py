@@ -4,7 +4,8 @@ The numbers are those of `rooflight collective`. Expert dispatch sends tokens to
 experts in two ways: each to those that want it (all-to-all), or all to all (all-gather).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rooflight.costs.network import CollectiveKind, ragged_share
 from rooflight.dtypes import DTYPES
@@ -20,6 +21,7 @@ from rooflight.ui.answer import (
     show_seconds,
     show_share,
 )
+from rooflight.ui.answers.sharded import collective_answer
 from rooflight.ui.browser.hops import (
     HopsResult,
     effort,
@@ -31,7 +33,6 @@ from rooflight.ui.browser.hops import (
     where,
 )
 from rooflight.ui.browser.view import Field, View, ViewQuery
-from rooflight.units import format_si
 
 _MOST_CHIPS = 1_000_000  # of the formula
 _DISPATCH = "expert-dispatch"
@@ -41,11 +42,6 @@ _KINDS: dict[str, CollectiveKind] = {
     "all-reduce": "all_reduce",
     "all-to-all": "all_to_all",
 }
-_TIMES = (
-    Column("bound", "time by"),
-    Column("seconds", "time", show_seconds),
-    Column("meaning", "meaning", is_wide=True),
-)
 
 
 def answer(question: ViewQuery) -> Answer:
@@ -62,54 +58,26 @@ def answer(question: ViewQuery) -> Answer:
 
 
 def _answer(run: HopsResult) -> Answer:
-    time, seen = run.time, run.seen
-    facts = [
-        Fact("expected_s", "time", time.expected_s, show_seconds, "bandwidth and latency"),
-        Fact("binds", "bound by", time.binds),
-        Fact("chips", "chips in a group", run.chips, show_count),
-    ]
-    if seen:
-        ratio = seen.result.seconds / time.expected_s
-        facts += [
-            Fact("simulated_s", "simulated", seen.result.seconds, show_seconds, effort(run)),
-            Fact("simulated_over_formula", "of the formula", ratio, show_share),
-            Fact("utilisation", "busiest link", seen.result.utilisation, show_share, "of the time"),
-            Fact("link_bytes", "it carries", seen.result.max_link_bytes, show_bytes),
-            Fact("hops", "hops", len(seen.result.hops), show_count, "messages over a link"),
-        ]
-    return Answer(
-        sentences=(_sentence(run), where(run), *too_many(run)),
-        facts=tuple(facts),
-        films=(hops_film(run),) if seen else (),
-        tables=(_times(run),),
+    said = collective_answer(run.time, run.mesh, run.axes, simulated_s=run.simulated_s)
+    return replace(
+        said,
+        sentences=(said.sentences[0], where(run), *too_many(run)),
+        facts=(*said.facts, *_simulated(run)),
+        films=(hops_film(run),) if run.seen else (),
         links=elsewhere(run),
         command=run_command(run),
     )
 
 
-def _sentence(run: HopsResult) -> str:
-    time = run.time
-    return (
-        f"{run.name} of {format_si(time.nbytes, 'B')} over {run.chips} chips:"
-        f" {show_seconds(time.expected_s)}, bound by {time.binds}"
-    )
-
-
-def _times(run: HopsResult) -> Table:
-    time = run.time
-    rows: list[tuple[str, float, str]] = [
-        ("expected", time.expected_s, "bandwidth and latency"),
-        ("lower", time.lower_s, "everything overlaps"),
-        ("upper", time.upper_s, "nothing overlaps: one axis or tier after another"),
-        ("rule of thumb", time.rule_s, "the book's, for large groups"),
-    ]
+def _simulated(run: HopsResult) -> Iterator[Fact]:
     if run.seen:
-        rows.append(("simulated", run.seen.result.seconds, "message by message on the links"))
-    rows += [
-        (f"{t.name}", t.bandwidth_s, f"bandwidth; latency {show_seconds(t.latency_s)}")
-        for t in time.tiers
-    ]
-    return Table("times", "The formula, its bounds, and the simulation", _TIMES, tuple(rows), 0)
+        seen = run.seen.result
+        ratio = seen.seconds / run.time.expected_s
+        yield Fact("simulated_s", "simulated", seen.seconds, show_seconds, effort(run))
+        yield Fact("simulated_over_formula", "of the formula", ratio, show_share)
+        yield Fact("utilisation", "busiest link", seen.utilisation, show_share, "of the time")
+        yield Fact("link_bytes", "it carries", seen.max_link_bytes, show_bytes)
+        yield Fact("hops", "hops", len(seen.hops), show_count, "messages over a link")
 
 
 _POWERS = tuple(str(2**n) for n in range(7, 21))

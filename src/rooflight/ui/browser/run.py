@@ -30,15 +30,13 @@ from rooflight.ui.answer import (
     show_seconds,
     show_share,
 )
+from rooflight.ui.answers.gap import run_answer
 from rooflight.ui.browser.opened import kind_of, list_files, require_small
-from rooflight.ui.browser.run_gap_picture import gap_picture, merged
 from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.run import RunPlot, run_svg
 from rooflight.units import format_count, format_seconds
 
 _MOST_EVENTS = 40  # shown
-_SCOPES = 12
-_PLACES = (("seconds", "took"), ("roof_s", "at the roof"))
 
 
 def answer(question: ViewQuery) -> Answer:
@@ -228,48 +226,7 @@ def more(question: ViewQuery) -> Answer:
     if not any((folder / "traces").glob("process-*")):
         return Answer(("No step was profiled: `--profile-at 20` records where the time goes.",))
     found = reconcile_run(folder, parse_slice(on) if on else None)
-    gap = found.gap
-    terms = (
-        Column("term", "term"),
-        *(Column(f"{n}_s", n, show_seconds) for n in ("planned", "compiled", "measured")),
-    )
-    causes = (
-        Column("cause", "from planned to measured"),
-        Column("seconds", "seconds", lambda v: ("+" if v >= 0 else "-") + format_seconds(abs(v))),
-        Column("share", "of the gap", lambda v: f"{v:.0%}"),
-        Column("witness", "measured by"),
-    )
-    share = gap.seconds or math.nan
-    left = ("unattributed", gap.unattributed_s, gap.unattributed_s / share, None)
-    rows = tuple((c.name, c.seconds, c.seconds / share, c.witness) for c in merged(gap))
-    places = (Column("where", "where"), *(Column(n, t, show_seconds) for n, t in _PLACES))
-    return Answer(
-        sentences=(
-            f"Planned {format_seconds(gap.planned_s)}, measured {format_seconds(gap.measured_s)}:"
-            f" {gap.explained:.0%} of the gap is explained by causes that were measured alone",
-        ),
-        pictures=(
-            Picture(
-                "waterfall",
-                gap_picture(found),
-                "From the planned step to the measured one; hatched is what nobody explains.",
-            ),
-        ),
-        tables=(
-            Table(
-                *("terms", "Planned, compiled, measured", terms),
-                tuple((t.name, t.planned_s, t.compiled_s, t.measured_s) for t in gap.terms),
-            ),
-            Table("causes", "The causes of the gap", causes, (*rows, left)),
-            Table(
-                *("scopes", "Where most is lost", places),
-                tuple((s.name, s.seconds, s.roof_s) for s in found.scopes[:_SCOPES]),
-                is_folded=True,
-            ),
-        ),
-        command=f"rooflight reconcile {shlex.quote(question.text('file'))}"
-        + (f" --on {on}" if on else ""),
-    )
+    return run_answer(found, question.text("file"), on)
 
 
 def _command(question: ViewQuery) -> str:

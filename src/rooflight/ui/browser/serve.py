@@ -1,36 +1,33 @@
 """Serve: latency against throughput against cost, as `rooflight frontier` finds it.
 
-`serve_fleet` has what takes longer: the fleet for a traffic.
+`more` has what takes longer: the fleet for a traffic, as `rooflight plan serve` has it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import ANY
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.models.presets import model_names
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Curve, Point, curves, frontier
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Point, curves, frontier
+from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, hourly_prices
+from rooflight.plan.serving.simulate.arrivals import parse_lengths
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 from rooflight.plan.serving.step.memory import ServingMemory
-from rooflight.ui.answer import (
-    Answer,
-    Column,
-    Fact,
-    Picture,
-    Table,
-    Value,
-    show_count,
-    show_dollars,
-    show_seconds,
-)
-from rooflight.ui.browser.view import Field, ViewQuery
-from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg, parts_svg
-from rooflight.units import format_seconds, format_si
+from rooflight.ui.answer import Answer, Column, Picture, Table, show_count
+from rooflight.ui.answers.serving import fleet_answer, frontier_answer, searched, split_table
+from rooflight.ui.browser.view import Field, View, ViewQuery
+from rooflight.ui.svg.frontier import StepBreakdown, parts_svg
+from rooflight.units import format_seconds
 
-_LINES = 6  # a plot of more lines is not read
 _MOST_SLICES, _MOST_CHIPS = 4, 1024
 _LONGEST = 2**24
 _LARGEST_BATCH = 65536
@@ -118,62 +115,23 @@ def answer(question: ViewQuery) -> Answer:
     )
     best = frontier(found, context=asked.context, price=asked.price)
     kept = _kept(question, best)
-    chosen = best[-1] if kept is None else best[kept]
-    curve = next(c for c in found if c.config == chosen.config)
-    parts = _parts_by_context(asked.model, chosen, question.count("batch"))
-    return Answer(
-        sentences=_sentences(question, asked, best, kept),
-        facts=_facts(chosen, curve, asked.price),
-        pictures=(
-            Picture("frontier", _frontier_picture(asked, found, best, curve), _caption(curve)),
-            *_context_picture(parts, question),
-        ),
-        tables=(
-            Table(
-                "frontier",
-                "What nothing beats in time and cost, fastest first",
-                _COLUMNS,
-                tuple(_row(p, asked.price) for p in best),
-                marked=len(best) - 1 if kept is None else kept,
-            ),
-            *_split_tables(curve, parts),
-        ),
+    said = frontier_answer(
+        asked.model.title, asked.bound, found, best, price=asked.price, chosen=kept
+    )
+    parts = _parts_by_context(asked.model, best[kept], question.count("batch"))
+    return replace(
+        said,
+        sentences=(said.sentences[0], *_within_slo(question, best[kept]), *said.sentences[1:]),
+        pictures=(*said.pictures, *_context_picture(parts, question)),
+        tables=(*said.tables, *_by_context(parts)),
         command=_command(question),
     )
 
 
-_COLUMNS = (
-    Column("step_s", "a token", show_seconds),
-    Column("tokens_per_s", "tokens/s", lambda v: format_si(v, "").strip()),
-    Column("tokens_per_s_per_chip", "a chip", lambda v: format_si(v, "").strip()),
-    Column("dollars_per_million", "$ a million", show_dollars),
-    Column("batch", "batch", show_count),
-    Column("on", "slice"),
-    Column("layout", "layout"),
-    Column("dtypes", "dtypes"),
-    Column("binds", "binds"),
-)
-
-
-def _row(point: Point, price: float | None) -> tuple[Value, ...]:
-    config = point.config
-    return (
-        point.step_s,
-        point.tokens_per_s,
-        point.tokens_per_s_per_chip,
-        point.dollars_per_million(price),
-        point.batch,
-        str(config.on),
-        str(config.layout),
-        str(config.precision),
-        point.binds,
-    )
-
-
-def _kept(question: ViewQuery, best: tuple[Point, ...]) -> int | None:
-    """The cheapest point that meets the SLO: the last that is fast enough."""
+def _kept(question: ViewQuery, best: Sequence[Point]) -> int:
+    """The cheapest point that meets the SLO, if there is one: the last that is fast enough."""
     if not question.text("tpot"):
-        return None
+        return len(best) - 1
     slos = question.seconds("tpot")
     within = [i for i, point in enumerate(best) if point.step_s <= slos]
     if not within:
@@ -184,69 +142,12 @@ def _kept(question: ViewQuery, best: tuple[Point, ...]) -> int | None:
     return within[-1]
 
 
-def _sentences(
-    question: ViewQuery, asked: ServeInputs, best: tuple[Point, ...], kept: int | None
-) -> tuple[str, ...]:
-    fast, cheap = best[0], best[-1]
-    rate = format_si(cheap.tokens_per_s_per_chip, "tokens/s")
-    first = (
-        f"{asked.model.title}, {asked.context:,} positions: {format_seconds(fast.step_s)} per token"
-        f" at batch {fast.batch}, up to {rate} per chip at {format_seconds(cheap.step_s)} and batch"
-        f" {cheap.batch:,}"
-    )
-    if kept is None:
-        return (first,)
-    point = best[kept]
-    within_slo = (
-        f"Within {question.text('tpot')} per token: batch {point.batch:,} on {point.config.on}"
-        f" {point.config.layout}, {format_seconds(point.step_s)}."
-    )
-    return first, within_slo
-
-
-def _facts(point: Point, curve: Curve, price: float | None) -> tuple[Fact, ...]:
-    known = curve.calibration
-    source = f"calibrated: {known.engine} on {known.chip}" if known else "the roofline bound"
-    dollars = point.dollars_per_million(price)
-    return (
-        Fact("step_s", "a token", point.step_s, show_seconds, f"batch {point.batch:,}; {source}"),
-        Fact(
-            "tokens_per_s_per_chip",
-            "throughput of a chip",
-            point.tokens_per_s_per_chip,
-            lambda v: format_si(v, "tokens/s"),
-        ),
-        Fact("dollars_per_million", "a million tokens", dollars, show_dollars, "output tokens"),
-        Fact("binds", "binds", point.binds, None, "the part that takes longest"),
-        Fact("first_token_s", "first token", curve.first_token_s, show_seconds, "of one prompt"),
-    )
-
-
-def _frontier_picture(
-    asked: ServeInputs, found: tuple[Curve, ...], best: tuple[Point, ...], curve: Curve
-) -> str:
-    """Curves that reach the frontier, and the parts of one of them by batch."""
-    reached = {str(p.config) for p in best}
-    drawn = [c for c in found if str(c.config) in reached][:_LINES]
-    lines = tuple(
-        FrontierLine(str(c.config), tuple((p.step_s, p.tokens_per_s_per_chip) for p in c.points))
-        for c in drawn
-    )
-    names = [n for n in curve.points[0].parts if any(p.parts[n] for p in curve.points)]
-    parts = tuple((n, tuple((float(p.batch), p.parts[n]) for p in curve.points)) for n in names)
-    title = f"{asked.model.title}: {asked.bound} time of a step"
-    return frontier_svg(title, lines, StepBreakdown(str(curve.config), parts))
-
-
-def _caption(curve: Curve) -> str:
-    runs = "; ".join(
-        f"{name} at batch {low}" if low == high else f"{name} from batch {low} to {high}"
-        for name, low, high in curve.regions
-    )
-    return (
-        "Above: throughput of a chip against the time of a token, a line for each way to serve that"
-        f" is best somewhere. Below: the parts of a step. What binds under {curve.config}: {runs}."
-    )
+def _within_slo(question: ViewQuery, point: Point) -> Iterator[str]:
+    if question.text("tpot"):
+        yield (
+            f"Within {question.text('tpot')} per token: batch {point.batch:,} on {point.config.on}"
+            f" {point.config.layout}, {format_seconds(point.step_s)}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,23 +195,12 @@ def _context_picture(split: _ContextSplit | None, question: ViewQuery) -> tuple[
     return (Picture("context", picture, caption),)
 
 
-def _split_tables(curve: Curve, split: _ContextSplit | None) -> Iterator[Table]:
-    names = [n for n in curve.points[0].parts if any(p.parts[n] for p in curve.points)]
-    rows = tuple((p.batch, {n: p.parts[n] for n in names}) for p in curve.points)
-    caption = f"Parts of a step by batch, {curve.config}"
-    yield _split_table("by_batch", caption, Column("batch", "batch", show_count), rows)
+def _by_context(split: _ContextSplit | None) -> Iterator[Table]:
     if split:
         caption = f"Parts of a step by context, {split.label}"
-        rows = tuple((n, {name: parts[name] for name in split.names}) for n, parts in split.rows)
-        yield _split_table("by_context", caption, Column("context", "positions", show_count), rows)
-
-
-def _split_table(
-    key: str, caption: str, first: Column, rows: Sequence[tuple[int, Mapping[str, float]]]
-) -> Table:
-    columns = (first, *(Column(f"{n}_s", n, show_seconds) for n in rows[0][1]))
-    cells = tuple((size, *parts.values()) for size, parts in rows)
-    return Table(key, caption, columns, cells, is_folded=True)
+        rows = [(n, {name: parts[name] for name in split.names}) for n, parts in split.rows]
+        positions = Column("context", "positions", show_count)
+        yield split_table("by_context", caption, positions, rows)
 
 
 def _command(question: ViewQuery) -> str:
@@ -322,3 +212,93 @@ def _command(question: ViewQuery) -> str:
         f"rooflight frontier {text('model')} --on {text('on')} --dtypes {text('dtypes')}"
         f" --context {text('context')}{rest}{bound}"
     )
+
+
+_REQUESTS = 1000  # simulated at a time: a page waits for them
+_SPARE = 1
+_LONGEST_TEXT = 200_000  # tokens of a prompt or of an answer
+
+
+def more(question: ViewQuery) -> Answer:
+    """The fleet, or a word that none was asked for."""
+    if not question.text("rate"):
+        return Answer(("Give a rate of requests to see the cheapest fleet that serves it.",))
+    asked, demand = ask(question), _demand(question)
+    found = _search(question, asked, demand)
+    whole = fleet_answer(question.text("model"), found)
+    return replace(
+        whole, sentences=(*whole.sentences, searched(found)), command=_fleet_command(question)
+    )
+
+
+def _demand(question: ViewQuery) -> Demand:
+    lengths = {name: parse_lengths(question.text(name), what=name) for name in ("isl", "osl")}
+    if max(one.mean for one in lengths.values()) > _LONGEST_TEXT:
+        raise UsageError(
+            f"requests of more than {_LONGEST_TEXT:,} tokens take too long to simulate here",
+            hint="ask for shorter ones, or use `rooflight plan serve`",
+        )
+    text = question.text
+    slo = Slo(
+        question.seconds("ttft") if text("ttft") else math.inf,
+        question.seconds("tpot") if text("tpot") else math.inf,
+    )
+    return Demand(
+        question.number("rate"), lengths["isl"], lengths["osl"], slo, num_requests=_REQUESTS
+    )
+
+
+def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPlan:
+    layout, slices = question.text("layout"), dict[str, list[Slice]]()
+    for on in asked.slices:
+        slices.setdefault(on.chip.name, []).append(on)
+    return plan_fleet(
+        FleetQuestion(
+            asked.model,
+            demand,
+            slices,
+            parse_precision(question.text("dtypes")),
+            hourly_prices({} if asked.price is None else dict.fromkeys(slices, asked.price)),
+            FLEET_POLICIES,
+            [parse_serving_layout(layout)] if layout else (),
+            ANY,
+            SchedulerLimits(),
+            _SPARE,
+        )
+    )
+
+
+def _fleet_command(question: ViewQuery) -> str:
+    text = question.text
+    flags = {"ttft": "--ttft", "tpot": "--tpot", "layout": "--layout"}
+    rest = "".join(f" {flag} {text(name)}" for name, flag in flags.items() if text(name))
+    chips = dict.fromkeys(word.strip().partition(":")[0] for word in text("on").split(","))
+    if text("price"):
+        rest += "".join(f" --price {chip}={text('price')}" for chip in chips)
+    return (
+        f"rooflight plan serve {text('model')} --rate {text('rate')} --isl {text('isl')} --osl"
+        f" {text('osl')} --on {text('on')} --dtypes {text('dtypes')} --requests {_REQUESTS}{rest}"
+    )
+
+
+VIEW = View(
+    "serve",
+    "Serve",
+    "Latency, throughput and cost of a served model, what binds a step, and the fleet it takes.",
+    (
+        *FIELDS,
+        Field(
+            *("rate", "Requests per second", "number", "", "for a fleet"),
+            least=0.001,
+            most=1e5,
+            is_optional=True,
+        ),
+        Field("isl", "Prompt tokens", "text", "1024", "1024, 1024~0.5, 100..2000 or exp:1024"),
+        Field("osl", "New tokens", "text", "256", "in the same words"),
+        Field(
+            *("ttft", "SLO of first token", "time", "1s"), least=1e-6, most=1e4, is_optional=True
+        ),
+    ),
+    answer,
+    more,
+)

@@ -4,59 +4,31 @@ The numbers are those of `rooflight matmul` and `rooflight shard`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.algebra.autodiff import backward
-from rooflight.algebra.blocks import holders
 from rooflight.algebra.contract import strategies
 from rooflight.algebra.notation import Contraction, Tensor, parse_contraction, parse_tensor
-from rooflight.algebra.shapes import device_bytes, local_shape, total_bytes, ways
-from rooflight.costs.choose import Choice, Price, StepPrice, choose
+from rooflight.costs.choose import Choice, Price, choose
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh, mesh_of
-from rooflight.ui.answer import (
-    Answer,
-    Column,
-    Fact,
-    Film,
-    Frame,
-    Picture,
-    Table,
-    ViewLink,
-    show_bytes,
-    show_count,
-    show_seconds,
+from rooflight.ui.answer import Answer, Fact, Film, Frame, ViewLink, show_seconds
+from rooflight.ui.answers.sharded import (
+    arrays_answer,
+    choice_answer,
+    place_text,
+    shard_picture,
+    steps_table,
 )
 from rooflight.ui.browser.view import Field, View, ViewQuery
-from rooflight.ui.svg.shard import ShardPicture, shards_svg
-from rooflight.units import format_count, format_si, parse_sizes
+from rooflight.ui.svg.shard import shards_svg
+from rooflight.units import format_count, parse_sizes
 
 _MOST_CHIPS = 16_384
 _MOST_AXES = 3  # that split something
 _MOST_DIMS = 6  # of all tensors together
-_SHOWN = 12  # alternatives
 _STILL = 860  # pixels
-
-_TENSORS = (
-    Column("tensor", "array"),
-    Column("local_shape", "block on a device"),
-    Column("device_bytes", "bytes per device", show_bytes),
-    Column("total_bytes", "bytes on all", show_bytes),
-    Column("copies", "copies", show_count),
-)
-_STEPS = (
-    Column("step", "step"),
-    Column("expected_s", "time", show_seconds),
-    Column("moves_or_computes", "moves or computes"),
-    Column("binds", "bound by"),
-)
-_LOSERS = (
-    Column("summary", "alternative"),
-    Column("expected_s", "time", show_seconds),
-    Column("ratio", "of the best", lambda x: f"{x:.2f}x"),
-    Column("network_bytes", "bytes in collectives", show_bytes),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,129 +87,34 @@ def _check_size(tensors: Sequence[Tensor]) -> None:
 
 
 def _arrays(asked: _ShardInputs, question: ViewQuery) -> Answer:
-    tensor, mesh = asked.tensors[0], asked.mesh
-    each = device_bytes(tensor, asked.dims, mesh.axes, asked.dtype)
-    sentence = (
-        f"{tensor}: {asked.dtype.name}[{_shape(tensor, asked)}] on each device,"
-        f" {format_si(each, 'B')}, on {mesh.slice} with mesh {mesh}"
-    )
-    return Answer(
-        sentences=(sentence, *_unreduced(asked.tensors)),
-        facts=(Fact("device_bytes", "bytes per device", each, show_bytes),),
-        tables=(_tensor_table(asked),),
-        pictures=tuple(_pictures(asked)),
-        command=_command("shard", question),
-    )
+    said = arrays_answer(asked.tensors, asked.mesh, asked.dims, asked.dtype)
+    return replace(said, command=_command("shard", question))
 
 
 def _matmul(asked: _ShardInputs, choices: Sequence[Choice], question: ViewQuery) -> Answer:
-    best = choices[0].best
-    all_s = sum(c.best.expected_s for c in choices)
-    facts = [
-        Fact("expected_s", "time", best.expected_s, show_seconds, best.summary),
-        Fact("local_s", "matmul", best.local_s, show_seconds, "on each device"),
-        Fact("network_s", "collectives", best.network_s, show_seconds, "one after another"),
-        Fact("network_bytes", "moved", best.network_bytes, show_bytes, "the book's V, all steps"),
-        Fact("lower_s", "at best", best.lower_s, show_seconds, "everything overlaps"),
-        Fact("upper_s", "at worst", best.upper_s, show_seconds, "nothing overlaps"),
-    ]
-    if len(choices) > 1:
-        facts.append(
-            Fact("all_expected_s", "with gradients", all_s, show_seconds, "one after another")
-        )
-    return Answer(
-        sentences=(
-            f"{asked.matmul}: {show_seconds(best.expected_s)}, {best.summary};"
-            f" {choices[0].because}",
-            f"On {asked.mesh.slice}, mesh {asked.mesh}, {asked.dtype.name}. Devices are numbered"
-            " row by row over the mesh.",
-            *_unreduced(asked.tensors),
-        ),
-        facts=tuple(facts),
+    best, *gradients = (c.best for c in choices)
+    said = choice_answer(choices[0], place_text(asked.mesh, asked.dtype))
+    held = arrays_answer(asked.tensors, asked.mesh, asked.dims, asked.dtype)
+    all_s = Fact(
+        *("all_expected_s", "with gradients", sum(c.best.expected_s for c in choices)),
+        *(show_seconds, "one after another"),
+    )
+    return replace(
+        said,
+        sentences=(*said.sentences, *held.notes),
+        facts=(*said.facts, *([all_s] if gradients else [])),
         films=(_film(asked, best),),
-        pictures=tuple(_pictures(asked)),
+        pictures=held.pictures,
         tables=(
-            _steps(best, "steps", "The derived steps, as priced"),
-            _losers(choices[0]),
-            _tensor_table(asked),
+            *(*said.tables, *held.tables),
             *(
-                _steps(c.best, f"gradient_{i}", f"Gradient: {c.best.strategy.contraction}")
-                for i, c in enumerate(choices[1:], start=1)
+                steps_table(price, f"gradient_{i}", f"Gradient: {price.strategy.contraction}")
+                for i, price in enumerate(gradients, start=1)
             ),
         ),
         links=tuple(_links(best, asked)),
         command=_command("matmul", question),
     )
-
-
-def _unreduced(tensors: Sequence[Tensor]) -> list[str]:
-    return [
-        f"Each device holds one term of {t.name}, a sum over {', '.join(t.unreduced)}."
-        for t in tensors
-        if t.unreduced
-    ]
-
-
-def _shape(tensor: Tensor, asked: _ShardInputs) -> str:
-    return ",".join(map(str, local_shape(tensor, asked.dims, asked.mesh.axes)))
-
-
-def _tensor_table(asked: _ShardInputs) -> Table:
-    axes = asked.mesh.axes
-    rows = [
-        (
-            str(tensor),
-            f"{asked.dtype.name}[{_shape(tensor, asked)}]",
-            device_bytes(tensor, asked.dims, axes, asked.dtype),
-            total_bytes(tensor, asked.dims, axes, asked.dtype),
-            asked.mesh.slice.num_chips // ways(tensor.sharded_over, axes),
-        )
-        for tensor in asked.tensors
-    ]
-    return Table("arrays", "What each device stores", _TENSORS, tuple(rows))
-
-
-def _steps(price: Price, key: str, caption: str) -> Table:
-    rows = [(str(p.step), p.expected_s, _amount(p), p.binds) for p in price.steps]
-    return Table(key, caption, _STEPS, tuple(rows))
-
-
-def _amount(part: StepPrice) -> str:
-    if part.op:
-        return format_si(part.flops, "FLOP")
-    return format_si(part.nbytes, "B") if part.network else "nothing"
-
-
-def _losers(choice: Choice) -> Table:
-    best = choice.best
-    prices = (best, *choice.losers[: _SHOWN - 1])
-    rows = [
-        (p.summary, p.expected_s, p.expected_s / best.expected_s, p.network_bytes) for p in prices
-    ]
-    left_out = len(choice.losers) + 1 - len(prices)
-    more = f"; {left_out} slower ones are left out" if left_out else ""
-    return Table(
-        "strategies", f"Every way to do it, the chosen one first{more}", _LOSERS, tuple(rows), 0
-    )
-
-
-def _picture(tensor: Tensor, mesh: Mesh) -> ShardPicture:
-    counts = tuple(ways(axes, mesh.axes) for axes in tensor.axes)
-    named = {block: tuple(map(str, ids)) for block, ids in holders(tensor, mesh.axes).items()}
-    return ShardPicture(str(tensor), tensor.dims, counts, named)
-
-
-def _pictures(asked: _ShardInputs) -> list[Picture]:
-    drawn = [_picture(tensor, asked.mesh) for tensor in asked.tensors]
-    caption = "; ".join(f"{picture.title}: {picture.caption}" for picture in drawn)
-    return [
-        Picture(
-            "holders",
-            shards_svg(drawn, title=" and ".join(picture.title for picture in drawn)),
-            f"{caption}. Numbers in a block are the devices that hold it.",
-            640,
-        )
-    ]
 
 
 def _film(asked: _ShardInputs, best: Price) -> Film:
@@ -255,7 +132,7 @@ def _film(asked: _ShardInputs, best: Price) -> Film:
 
 
 def _still(live: Mapping[str, Tensor], mesh: Mesh) -> str:
-    drawn = [_picture(live[name], mesh) for name in sorted(live)]
+    drawn = [shard_picture(live[name], mesh) for name in sorted(live)]
     return shards_svg(drawn, title=" and ".join(p.title for p in drawn), width=_STILL)
 
 

@@ -1,9 +1,9 @@
 """Train: the fastest layouts that fit a slice, as `rooflight plan train` finds them.
 
-The ranked table is what a moving slider waits for; `train_more` has what takes longer.
+The ranked table is what a moving slider waits for; `more` has what takes longer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,8 +12,12 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.memory.job import RECIPES
+from rooflight.plan.training.questions.flips import flips
+from rooflight.plan.training.questions.scaling import scale
 from rooflight.plan.training.questions.what_if import changed
+from rooflight.plan.training.questions.why_not import why_not
 from rooflight.plan.training.search.candidate import RANKS, TRAINED_IN, Candidate, Question
+from rooflight.plan.training.search.constraint import parse_constraint
 from rooflight.plan.training.search.plan import plan_training, rounded_batch, train_question
 from rooflight.plan.training.search.run import Search, search_training
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
@@ -30,9 +34,11 @@ from rooflight.ui.answer import (
     show_count,
     show_seconds,
 )
+from rooflight.ui.answers.questions import flips_answer, scaling_answer, why_not_answer
 from rooflight.ui.answers.training import facts_of, memory_answer, plan_answer
+from rooflight.ui.answers.training_pictures import pipeline_answer, roofline_answer, time_answer
 from rooflight.ui.browser.plan_pictures import memory_stacks
-from rooflight.ui.browser.view import Field, ViewQuery
+from rooflight.ui.browser.view import Field, View, ViewQuery
 from rooflight.ui.svg.memory import memory_svg
 from rooflight.units import format_count
 
@@ -278,3 +284,76 @@ def command(question: ViewQuery) -> str:
         f"rooflight plan train {text('model')} --on {text('on')} --batch {text('batch')}"
         f" --seq {text('seq')}{rest}"
     )
+
+
+def more(question: ViewQuery) -> Answer:
+    """The look that was chosen, the pipeline if there is one, and the layout that was asked for."""
+    planned = ask(question, count=1)
+    if not planned.fits:
+        return Answer(("Nothing fits, so there is no more to show.",), command=command(question))
+    parts = [
+        _LOOKS[question.text("look")](question, planned),
+        *pipeline_answer(planned.asked, planned.best),
+    ]
+    if question.text("why_not"):
+        parts.append(_why_not(question, planned))
+    return replace(joined(parts), command=parts[-1].command)
+
+
+def _time(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    found = time_answer(planned.asked, planned.best)
+    return replace(found, command=f"{command(question)} --html plan.html")
+
+
+def _roofline(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    found = roofline_answer(planned.asked, planned.best)
+    return replace(found, command=f"{command(question)} --html plan.html")
+
+
+def _scaling(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    found = scaling_answer(planned.model.title, scale(planned.asked, "strong"))
+    return replace(found, command=f"{command(question)} --scaling strong")
+
+
+def _flips(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    found = flips_answer(_subject(planned), flips(planned.asked, planned.best))
+    return replace(found, command=f"{command(question)} --flips")
+
+
+def _why_not(question: ViewQuery, planned: PlannedTraining) -> Answer:
+    wanted = parse_constraint(question.text("why_not"), planned.asked.graph)
+    found = why_not_answer(_subject(planned), why_not(planned.asked, wanted, planned.best))
+    return replace(found, command=f"{command(question)} --why-not {question.text('why_not')}")
+
+
+def _subject(planned: PlannedTraining) -> str:
+    asked = planned.asked
+    tokens = format_count(asked.batch * asked.seq)
+    return f"{planned.model.title} on {asked.on}, {tokens} tokens per step"
+
+
+_LOOKS: Mapping[str, Callable[[ViewQuery, PlannedTraining], Answer]] = {
+    "time against batch": _time,
+    "matmuls under the roof": _roofline,
+    "strong scaling": _scaling,
+    "flip points": _flips,
+}
+
+VIEW = View(
+    "train",
+    "Train",
+    "The fastest layouts of a model on a slice: ranked, with their memory and what binds them.",
+    (
+        *FIELDS,
+        Field(
+            *("look", "And then", "choice", "time against batch", "the second, slower answer"),
+            choices=tuple(_LOOKS),
+        ),
+        Field(
+            *("why_not", "Why not", "text", "", "tp=16, fsdp=64,tp=8, pp=4 or remat=none"),
+            is_optional=True,
+        ),
+    ),
+    answer,
+    more,
+)

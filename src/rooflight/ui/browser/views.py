@@ -6,9 +6,9 @@ from rooflight.ui.browser import (
     collectives,
     roofline,
     run,
-    serve_fleet,
+    serve,
     shard,
-    train_more,
+    train,
     verdict,
 )
 from rooflight.ui.browser.view import View
@@ -18,8 +18,8 @@ VIEWS: tuple[View, ...] = (
     shard.VIEW,
     collectives.VIEW,
     chip.VIEW,
-    train_more.VIEW,
-    serve_fleet.VIEW,
+    train.VIEW,
+    serve.VIEW,
     verdict.VIEW,
     run.VIEW,
     book.VIEW,

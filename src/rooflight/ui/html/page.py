@@ -35,14 +35,6 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Words that lead somewhere else."""
-
-    words: str
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A part of the page under its own heading."""
 
@@ -99,20 +91,16 @@ def scrolling(label: str, markup: str) -> str:
     )
 
 
-def grid(table: Grid, *, links: Sequence[Link] = ()) -> str:
-    """A table with its caption; `links`, one for each row, are an extra last column."""
-    heads = [*table.header, *(["source"] if links else [])]
-    sides = table.align + ("w" if links else "")
-    cells = [
-        f'<th scope="col"{_side(a)}>{escape(h)}</th>' for h, a in zip(heads, sides, strict=True)
-    ]
+def grid(table: Grid) -> str:
+    """A table with its caption."""
+    heads = zip(table.header, table.align, strict=True)
+    cells = [f'<th scope="col"{_side(a)}>{escape(h)}</th>' for h, a in heads]
     lines = [f"<caption>{escape(table.caption)}</caption>"]
     lines += [f"<thead><tr>{''.join(cells)}</tr></thead>", "<tbody>"]
     for i, row in enumerate(table.rows):
         marked = ' class="marked"' if i == table.marked else ""
-        link = f'<td class="words">{_link(links[i])}</td>' if links else ""
         url = table.urls[i] if table.urls else ""
-        lines.append(f"<tr{marked}>{_row(row, table.align, url)}{link}</tr>")
+        lines.append(f"<tr{marked}>{_row(row, table.align, url)}</tr>")
     start = f'<table data-table="{table.key}">' if table.key else "<table>"
     return scrolling(table.caption, "\n".join([start, *lines, "</tbody>", "</table>"]))
 
@@ -125,20 +113,17 @@ def _row(cells: Sequence[str], align: str, url: str) -> str:
 
 
 def breaking(words: str) -> str:
-    """Escaped; a list without blanks, such as the degrees of a layout, may break at its commas."""
-    return escape(words) if " " in words else escape(words).replace(",", ",<wbr>")
+    """Escaped; a web address leads there, a list without blanks may break at its commas."""
+    if " " in words:
+        return escape(words)
+    if words.startswith(("https://", "http://")):  # no file of one's own, no javascript:
+        return f'<a href="{escape(words)}" rel="noreferrer">{escape(words)}</a>'
+    return escape(words).replace(",", ",<wbr>")
 
 
 def _side(align: str) -> str:
     style = {"l": "", "r": "number", "w": "words"}[align]
     return f' class="{style}"' if style else ""
-
-
-def _link(link: Link) -> str:
-    words = escape(link.words)
-    if not link.url.startswith(("https://", "http://")):  # a file of one's own, or javascript:
-        return words
-    return f'<a href="{escape(link.url)}" rel="noreferrer">{words}</a>'
 
 
 def figure(picture: str, *, caption: str, describe: str = "", least: int = 700) -> str:

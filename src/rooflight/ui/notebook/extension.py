@@ -1,266 +1,135 @@
 """Records as tables and pictures in a notebook: `%load_ext rooflight.notebook`.
 
-In: the shell of IPython. Out: formatters of its kind for our records. The records know nothing of
-it, and IPython itself is not imported.
+In: the shell of IPython. Out: formatters of its kind for our records, each the `Answer` of the
+record as HTML. The records know nothing of it, and IPython itself is not imported.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from html import escape
+from importlib.resources import files
 from typing import Any, Protocol  # Any: a record of the type it is registered for
 
-from rooflight.algebra.contract import Strategy, strategies
+from rooflight.algebra.contract import Strategy
 from rooflight.algebra.notation import Contraction
 from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.findings.document import known_of
 from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.hlo.step import CompiledStep
-from rooflight.costs.choose import Choice, Price, StepPrice
+from rooflight.costs.choose import Choice, Price
 from rooflight.costs.network import NetworkTime
 from rooflight.costs.roofline import OpTime
+from rooflight.dtypes import DTYPES
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.mesh import Mesh
 from rooflight.hardware.slice import Slice
 from rooflight.measure.reconcile.gap import Gap
 from rooflight.measure.trace.table import StepTable
+from rooflight.models.graph.build import model_graph
+from rooflight.models.graph.summary import summarize
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
 from rooflight.ui.answer import Answer
 from rooflight.ui.answers.compiled import step_answer
+from rooflight.ui.answers.gap import gap_answer
+from rooflight.ui.answers.hardware import (
+    calibration_answer,
+    chip_answer,
+    mesh_answer,
+    slice_answer,
+)
+from rooflight.ui.answers.model import model_answer
+from rooflight.ui.answers.roofline import ChipRoof, op_answer, roofline_answer
+from rooflight.ui.answers.sharded import (
+    choice_answer,
+    contraction_answer,
+    network_answer,
+    price_answer,
+    strategy_answer,
+)
+from rooflight.ui.answers.trace import step_table_answer
+from rooflight.ui.answers.training_pictures import plan_file_answer
 from rooflight.ui.answers.verdict import verdict_answer
 from rooflight.ui.html.answer import facts_markup, section
-from rooflight.ui.html.page import Grid, bullets, figure, grid, paragraph
-from rooflight.ui.notebook.hardware import (
-    calibration_html,
-    chip_html,
-    framed,
-    mesh_html,
-    model_html,
-    slice_html,
-)
-from rooflight.ui.svg.memory import MemoryStacks, Stack, memory_svg
-from rooflight.ui.svg.waterfall import Waterfall, WaterfallBar, waterfall_svg
-from rooflight.units import format_count, format_seconds, format_si
-
-# Steps that were compiled or measured as HTML: verdicts with their findings, tables of traces.
-
-
-def contraction_html(contraction: Contraction) -> str:
-    """What it could do: a line for each strategy."""
-    ways = strategies(contraction)
-    rows = tuple((str(i), "; ".join(map(str, way.steps))) for i, way in enumerate(ways, start=1))
-    table = grid(Grid(f"{len(ways)} ways to compute it", ("", "steps"), rows, "rw"))
-    return framed(str(contraction), table)
-
-
-def strategy_html(strategy: Strategy) -> str:
-    return framed(str(strategy.contraction), bullets([str(step) for step in strategy.steps]))
-
-
-def price_html(price: Price) -> str:
-    """Each step with its time and what binds it."""
-    bounds = f"between {format_seconds(price.lower_s)} and {format_seconds(price.upper_s)}"
-    heading = f"{price.strategy.contraction}: {format_seconds(price.expected_s)}, {price.summary}"
-    return framed(heading, paragraph(bounds), _steps(price))
-
-
-def choice_html(choice: Choice) -> str:
-    """The best, and the others in order of their price."""
-    best = choice.best
-    heading = f"{best.strategy.contraction}: {format_seconds(best.expected_s)}, {best.summary}"
-    rows = tuple(
-        (
-            f"{price.expected_s / best.expected_s:.2f}x",
-            format_seconds(price.expected_s),
-            format_si(price.network_bytes, "B"),
-            price.summary,
-        )
-        for price in choice.losers
-    )
-    header = ("lost by", "time", "collectives", "alternative")
-    lost = [grid(Grid("what lost", header, rows, "rrrl"))] if rows else []
-    return framed(heading, _steps(best), paragraph(f"why: {choice.because}"), *lost)
-
-
-def _steps(price: Price) -> str:
-    header = ("step", "time", "moves or computes", "bound by")
-    return grid(Grid("steps", header, tuple(map(_step, price.steps)), "lrrl"))
-
-
-def _step(step: StepPrice) -> tuple[str, ...]:
-    amount = format_si(step.flops, "FLOP") if step.op else format_si(step.nbytes, "B")
-    return str(step.step), format_seconds(step.expected_s), amount, step.binds
-
-
-def network_html(time: NetworkTime) -> str:
-    """The bounds of a collective."""
-    rows = tuple(
-        (name, format_seconds(value))
-        for name, value in (
-            ("expected", time.expected_s),
-            ("lower", time.lower_s),
-            ("upper", time.upper_s),
-        )
-    )
-    heading = f"{format_seconds(time.expected_s)}, bound by {time.binds}"
-    return framed(heading, grid(Grid("bounds", ("bound", "time"), rows, "lr")))
-
-
-def op_html(op: OpTime) -> str:
-    """What an operation needs of each roof."""
-    rows = tuple((roof.name, format_seconds(roof.seconds)) for roof in op.roofs)
-    heading = f"{format_seconds(op.lower_s)}, bound by {op.binds}"
-    return framed(heading, grid(Grid("roofs", ("roof", "time"), rows, "lr")))
-
-
-def plan_html(plan: Plan) -> str:
-    """The first lines are the answer, as on the terminal."""
-    tokens = format_count(plan.batch * plan.seq)
-    heading = f"{plan.model.title} on {plan.slice}, {tokens} tokens per step: {plan.layout}"
-    words = (
-        f"{format_seconds(plan.time.step_s)} per step, bound by {plan.binds};"
-        f" {plan.mfu.value:.1%} MFU ({plan.mfu.convention}), mesh {plan.mesh}"
-    )
-    return framed(heading, paragraph(words), _time(plan), _memory(plan), _why(plan), *_lost(plan))
-
-
-def _time(plan: Plan) -> str:
-    time = plan.time
-    rows = [
-        ("forecast" if time.forecast else "roofline", format_seconds(time.step_s)),
-        ("lower: everything overlaps", format_seconds(time.lower_s)),
-        ("upper: nothing does", format_seconds(time.upper_s)),
-        ("matmuls", format_seconds(time.matmuls_s)),
-        ("of these recomputed", format_seconds(time.recompute_s)),
-        ("bubble", format_seconds(time.bubble_s)),
-        *((f"collectives over {a}", format_seconds(s)) for a, s in time.collectives_s.items()),
-    ]
-    return grid(Grid("time of a step", ("what", "seconds"), tuple(rows), "lr"))
-
-
-def _memory(plan: Plan) -> str:
-    held = plan.memory
-    parts = tuple(part.name for part in held.parts)
-    stack = Stack(f"stage {held.stage}", tuple(part.nbytes for part in held.parts))
-    total, room = (format_si(n, "B") for n in (held.total_bytes, held.capacity_bytes))
-    title = f"A chip holds {total} of {room}"
-    picture = memory_svg(MemoryStacks(title, parts, (stack,), held.capacity_bytes))
-    words = "; ".join(f"{part.name} {format_si(part.nbytes, 'B')}" for part in held.parts)
-    return figure(picture, caption=title, describe=words)
-
-
-def _why(plan: Plan) -> str:
-    rows = tuple((choice.what, choice.value, choice.because) for choice in plan.choices)
-    return grid(Grid("chosen, and why", ("what", "value", "because"), rows, "llw"))
-
-
-def _lost(plan: Plan) -> list[str]:
-    rows = tuple(
-        (
-            other.layout,
-            other.mesh,
-            format_seconds(other.step_s),
-            format_si(other.hbm_bytes, "B"),
-            other.because,
-        )
-        for other in plan.alternatives
-    )
-    header = ("layout", "mesh", "step", "HBM", "because")
-    return [grid(Grid("what lost", header, rows, "llrrw"))] if rows else []
-
-
-def step_table_html(table: StepTable) -> str:
-    """Where the time of a step went."""
-    count = f"{len(table.steps)} steps of {format_seconds(table.seconds)}"
-    heading = f"{count} on {table.num_devices} devices"
-    rows = tuple(
-        (
-            row.key,
-            format_seconds(row.seconds),
-            f"{row.seconds / table.seconds:.1%}",
-            f"{row.count:.3g}",
-            "-" if row.flops_per_s is None else format_si(row.flops_per_s, "FLOP/s"),
-        )
-        for row in table.rows
-    )
-    header = (table.by, "seconds", "of step", "times", "FLOP/s")
-    return framed(heading, grid(Grid("one step on one device", header, rows, "lrrrr")))
-
-
-def verdict_html(verdict: Verdict | ProgramVerdict) -> str:
-    """Whether the compiler did what it should, as on the terminal."""
-    said = verdict_answer(known_of(verdict))
-    return answer_html(
-        replace(said, tables=tuple(replace(t, is_folded=False) for t in said.tables))
-    )
-
-
-def step_html(step: CompiledStep) -> str:
-    """What a compiled program does, as on the terminal."""
-    return answer_html(step_answer(step, "compiled"))
-
-
-def answer_html(answer: Answer) -> str:
-    """Any answer: its first sentence is the heading."""
-    heading, *others = answer.sentences
-    body = section("answer", "", replace(answer, sentences=tuple(others))).body
-    return framed(heading, *facts_markup(answer.facts), *body)
-
-
-# The gap between a plan and a run as HTML: a waterfall of causes, terms in three columns.
-
-
-def gap_html(gap: Gap) -> str:
-    """From the planned step to the measured one."""
-    planned, measured = format_seconds(gap.planned_s), format_seconds(gap.measured_s)
-    changes = tuple(WaterfallBar(one.name, one.seconds, one.witness) for one in gap.causes)
-    rest = WaterfallBar("unattributed", gap.unattributed_s, "")
-    title = "A step, planned to measured"
-    picture = waterfall_svg(
-        Waterfall(title, "planned", gap.planned_s, (*changes, rest), "measured", gap.measured_s)
-    )
-    words = "; ".join(f"{one.name} {format_seconds(one.seconds)}" for one in (*changes, rest))
-    rows = tuple(
-        (term.name, *map(_seconds, (term.planned_s, term.compiled_s, term.measured_s)))
-        for term in gap.terms
-    )
-    table = Grid("a step", ("term", "planned", "compiled", "measured"), rows, "lrrr")
-    drawn = figure(picture, caption=title, describe=words)
-    return framed(f"planned {planned}, measured {measured}", drawn, grid(table))
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
-
+from rooflight.ui.html.style import dark_picture_rules, picture_rules
 
 __all__ = ["RENDERERS", "load_ipython_extension", "unload_ipython_extension"]
 
-Render = Callable[[Any], str]
-RENDERERS: Mapping[type, Render] = {
-    Chip: chip_html,
-    Slice: slice_html,
-    Mesh: mesh_html,
-    ModelSpec: model_html,
-    Calibration: calibration_html,
-    Contraction: contraction_html,
-    Strategy: strategy_html,
-    Price: price_html,
-    Choice: choice_html,
-    NetworkTime: network_html,
-    OpTime: op_html,
-    Plan: plan_html,
-    Verdict: verdict_html,
-    ProgramVerdict: verdict_html,
-    CompiledStep: step_html,
-    StepTable: step_table_html,
-    Gap: gap_html,
+_STYLE = (files("rooflight.ui.notebook") / "frame.css").read_text("utf-8")
+_ROOFS = ("bf16", "int8", "fp8", "f32")  # of which one is drawn, the first that is known
+_SEQ = 8192  # of a model, as on the command line
+
+
+def _chip(chip: Chip) -> Answer:
+    """With the roof over its main memory."""
+    dtype = next((d for d in _ROOFS if d in chip.flops), None)
+    if dtype is None or chip.hbm_bytes_per_s is None:
+        return chip_answer(chip)
+    roof = roofline_answer(ChipRoof(chip, DTYPES[dtype], "hbm"), ())
+    return replace(chip_answer(chip), pictures=roof.pictures)
+
+
+def _model(model: ModelSpec) -> Answer:
+    dtype = DTYPES["bf16"]
+    return model_answer(model, summarize(model_graph(model), seq=_SEQ, dtype=dtype), dtype)
+
+
+def _choice(choice: Choice) -> Answer:
+    return choice_answer(choice, most=None)
+
+
+def _verdict(verdict: Verdict | ProgramVerdict) -> Answer:
+    return verdict_answer(known_of(verdict))
+
+
+def _step(step: CompiledStep) -> Answer:
+    return step_answer(step, "compiled")
+
+
+_ANSWERS: Mapping[type, Callable[[Any], Answer]] = {
+    Chip: _chip,
+    Slice: slice_answer,
+    Mesh: mesh_answer,
+    ModelSpec: _model,
+    Calibration: calibration_answer,
+    Contraction: contraction_answer,
+    Strategy: strategy_answer,
+    Price: price_answer,
+    Choice: _choice,
+    NetworkTime: network_answer,
+    OpTime: op_answer,
+    Plan: plan_file_answer,
+    Verdict: _verdict,
+    ProgramVerdict: _verdict,
+    CompiledStep: _step,
+    StepTable: step_table_answer,
+    Gap: gap_answer,
 }
+
+
+def answer_html(answer: Answer) -> str:
+    """Any answer, nothing of it folded: its first sentence is the heading."""
+    heading, *others = answer.sentences
+    tables = tuple(replace(table, is_folded=False) for table in answer.tables)
+    body = section("answer", "", replace(answer, sentences=tuple(others), tables=tables)).body
+    dark = f"@media (prefers-color-scheme: dark) {{ .rooflight {{\n{dark_picture_rules()}\n}} }}"
+    style = f"{_STYLE.strip()}\n.rooflight {{\n{picture_rules()}\n}}\n{dark}"
+    head = f'<div class="rooflight"><style>\n{style}\n</style>\n<h4>{escape(heading)}</h4>'
+    return "\n".join([head, *facts_markup(answer.facts), *body, "</div>"])
+
+
+def _rendered(build: Callable[[Any], Answer]) -> Callable[[Any], str]:
+    return lambda record: answer_html(build(record))
+
+
+RENDERERS = {kind: _rendered(build) for kind, build in _ANSWERS.items()}
 
 
 class _TypeFormatter(Protocol):
     """What IPython has for each kind of output."""
 
-    def for_type(self, typ: type, func: Render) -> object: ...
+    def for_type(self, typ: type, func: Callable[[Any], str]) -> object: ...
     def pop(self, typ: type, default: None) -> object: ...
 
 

@@ -9,12 +9,10 @@ from rooflight.ui.browser.page import error_markup
 from rooflight.ui.browser.site import Site
 from rooflight.ui.browser.view import Files
 
-_MODULES = {"train": "train_more", "serve": "serve_fleet"}
-
 
 @cache
 def _site(view: str) -> Site:
-    found = import_module(f"rooflight.ui.browser.{_MODULES.get(view, view)}")
+    found = import_module(f"rooflight.ui.browser.{view}")
     return Site((found.VIEW,), Files(Path("/nowhere")))
 
 
