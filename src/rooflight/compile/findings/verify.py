@@ -293,7 +293,7 @@ def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> LayoutV
     except MissingExtraError:
         raise
     except UsageError as error:
-        why = Finding("not_built", str(error), None, None, "", error.hint or "plan another layout")
+        why = Finding("not_built", str(error), error.hint or "plan another layout")
         return LayoutVerdict("not compiled", (why,))
     return LayoutVerdict(
         _word(verdict),
