@@ -64,7 +64,6 @@ class Compilation:
     versions: dict[str, str]
     out_of_memory: OutOfMemory | None
     memory: dict[str, int]  # memory_analysis() of a finished executable
-    costs: dict[str, float]  # cost_analysis() of a finished executable
     seconds: float
     cpu_s: float
     resident_bytes: int
@@ -291,7 +290,6 @@ def _compilation(
         versions=facts.get("versions", {}),
         out_of_memory=read_out_of_memory(facts["words"]),
         memory=facts["memory"],
-        costs=facts["costs"],
         seconds=seconds,
         cpu_s=facts["cpu_s"],
         resident_bytes=facts["resident_bytes"],
