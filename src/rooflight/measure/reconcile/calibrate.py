@@ -54,33 +54,20 @@ def calibrate_runs(runs: Sequence[Reconciled], *, made: str) -> RunCalibration:
     table = part_table([training_parts(run.training_run) for run in runs])
     measured = np.array([run.gap.measured_s for run in runs])
     prior = seen_values(runs)
-    source = "runs of one's own"
-    one, said = fit_and_hold_out(
-        table,
-        measured,
-        prior,
-        trust=_TRUST,
-        chip=chips[0],
-        blocks=kinds[0],
-        source=source,
-        made=made,
-    )
+    values, said, off = fit_and_hold_out(table, measured, prior, _TRUST)
+    source = ("runs of one's own",)
+    one = Calibration(chips[0], OWN, kinds[0], values, len(runs), source, made, *off)
     folders = tuple(run.folder for run in runs)
     return RunCalibration(one, folders, tuple(measured.tolist()), tuple(said.tolist()))
 
 
 def fit_and_hold_out(
-    table: PartTable,
-    measured_s: Floats,
-    prior: Values,
-    *,
-    trust: float,
-    chip: str,
-    blocks: str,
-    source: str,
-    made: str,
-) -> tuple[Calibration, Floats]:
-    """A calibration fitted to all runs, and the seconds of each by a fit that did not see it."""
+    table: PartTable, measured_s: Floats, prior: Values, trust: float
+) -> tuple[dict[str, float], Floats, tuple[float, float, float]]:
+    """Constants fitted to all runs, and the seconds of each by a fit that did not see it.
+
+    The errors of these seconds are the median, the mean and the spread of a `Calibration`.
+    """
 
     def predicted(out: int) -> float:
         others = np.arange(len(measured_s)) != out
@@ -89,19 +76,8 @@ def fit_and_hold_out(
 
     said = np.array([predicted(out) for out in range(len(measured_s))])
     errors, logs = np.abs(said / measured_s - 1), np.abs(np.log(said / measured_s))
-    fitted = Calibration(
-        chip,
-        OWN,
-        blocks,
-        fit_values(table, measured_s, prior, trust),
-        len(measured_s),
-        (source,),
-        made,
-        float(np.median(errors)),
-        float(errors.mean()),
-        float(np.quantile(logs, COVERS)),
-    )
-    return fitted, said
+    off = float(np.median(errors)), float(errors.mean()), float(np.quantile(logs, COVERS))
+    return fit_values(table, measured_s, prior, trust), said, off
 
 
 def calibration_file(fitted: RunCalibration) -> tuple[str, str]:

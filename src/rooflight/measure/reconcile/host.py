@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rooflight.hardware.calibration import DENSE, Calibration, typical_values
+from rooflight.hardware.calibration import DENSE, OWN, Calibration, typical_values
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.hardware.slice import Slice
 from rooflight.measure.microbench.child import measure
@@ -93,10 +93,9 @@ def calibrate_host(host: Host, seconds: Sequence[float], *, made: str) -> HostCa
     table, measured_s = part_table([training_parts(r) for r in host_runs(host)]), np.array(seconds)
     prior = typical_values() | _PRIOR
     bare_s = table.seconds(typical_values() | _OF_A_HOST).total
-    chip, source = host.chip.name, "this machine"
-    one, said = fit_and_hold_out(
-        table, measured_s, prior, trust=_TRUST, chip=chip, blocks=DENSE, source=source, made=made
-    )
+    values, said, off = fit_and_hold_out(table, measured_s, prior, _TRUST)
+    name, source = host.chip.name, ("this machine",)
+    one = Calibration(name, OWN, DENSE, values, len(seconds), source, made, *off)
     layouts = tuple(
         HostLayout(*pair, *map(float, times))
         for pair, *times in zip(LAYOUTS, measured_s, said, bare_s, strict=True)
