@@ -19,7 +19,7 @@ LARGE_FOLDERS = {
     "ui/browser": 26,
     "ui/svg": 18,
 }
-LINES_IN_ALL = 85_694  # goes down, not up
+LINES_IN_ALL = 85_669  # goes down, not up
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:
