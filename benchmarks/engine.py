@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,8 +35,8 @@ from rooflight.plan.serving.step.layout import ServingLayout, parse_precision
 from rooflight.program.checkpoint.read import import_huggingface
 from rooflight.program.decode.cache import init_cache
 from rooflight.program.decode.form import serving_weights
-from rooflight.program.decode.generate import make_functions
 from rooflight.program.decode.sampling import largest
+from rooflight.program.decode.step import generate, prefill_chunk
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree, abstract_params
 from rooflight.program.paged.blocks import PagedBatch
@@ -132,8 +133,10 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
     tables = jnp.arange(batch * table, dtype=jnp.int32).reshape(batch, table)
     mesh = device_mesh(program.constraints.axes)
     with jax.set_mesh(mesh):
-        weights, does = serving_weights(params), make_functions(program)
-        pick = jax.jit(largest)
+        weights, pick = serving_weights(params), jax.jit(largest)
+        chunk, step = (
+            jax.jit(partial(call, program), donate_argnums=1) for call in (prefill_chunk, generate)
+        )
     part = min(batch, 4)  # prompts that are computed at once
 
     def run(prompts: Prompts) -> Prompts:
@@ -143,13 +146,13 @@ def by_bare_loop(program: Program, params: Tree, batch: int) -> Contender:
             for at in range(0, batch, part):
                 some = slice(at, at + part)
                 rows = PagedBatch(jnp.zeros(part, int), jnp.full(part, PROMPT), tables[some])
-                found, cache = does.prefill_chunk(weights, cache, jnp.asarray(prompts[some]), rows)
+                found, cache = chunk(weights, cache, jnp.asarray(prompts[some]), rows)
                 logits.append(found)
             token = pick(jnp.concatenate(logits))
             text = [token]
             for i in range(TEXT - 1):
                 at = jnp.full(batch, PROMPT + i)
-                last, cache = does.generate(weights, cache, token, at, tables)
+                last, cache = step(weights, cache, token, at, tables)
                 token = pick(last)
                 text.append(token)
             return np.stack([np.asarray(one) for one in text], 1)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -26,7 +27,7 @@ from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat
 from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.program.decode.cache import init_cache
-from rooflight.program.decode.generate import make_functions
+from rooflight.program.decode.step import generate
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import init_params
 from rooflight.program.shardings import device_mesh
@@ -98,7 +99,7 @@ def _timed(rounds: int) -> dict[str, list[float]]:
     with jax.set_mesh(one):
         params = init_params(program.specs, program.constraints, jax.random.key(0))
         cache = init_cache(program, num_blocks=BATCH * TABLE, block_size=SIZE)
-        ours = make_functions(program).generate
+        ours = jax.jit(partial(generate, program), donate_argnums=1)
     pages = jnp.zeros(cache[0][0]["kv"].shape)
     plain = jax.tree.map(jnp.asarray, jax.tree.map(np.array, tuple(params)))
     bare = jax.jit(bare_step, donate_argnums=1)

@@ -29,7 +29,7 @@ def test_the_block_free_longest_is_taken_and_forgotten_first() -> None:
     pool.give(first, named=3)  # the end goes first, so that a prefix outlives what follows
     assert pool.take(1) == [first[2]]
     assert pool.match("abc") == first[:2]
-    assert pool.evictions == 1 and pool.num_cached == 2
+    assert pool.num_cached == 2
 
 
 def test_a_block_in_use_by_two_is_free_after_both() -> None:

@@ -16,7 +16,7 @@ def _tally(samples: list[tuple[float, float, list[float]]]) -> Measured:
     """Samples are: due, seconds to the first token, gaps."""
     tally = LoadTally(SLO)
     for due_s, ttft_s, gaps in samples:
-        answer = Reply(due_s)
+        answer = Reply()
         answer.chunk(due_s + ttft_s)
         for gap in gaps:
             answer.chunk(answer.last_s + gap)
@@ -71,7 +71,7 @@ def test_a_hundred_thousand_gaps_take_bounded_memory_and_stay_within_half_a_perc
 
 def test_requests_that_failed_or_were_not_sent_are_offered_all_the_same() -> None:
     tally = LoadTally(SLO)
-    failed = Reply(0.0)
+    failed = Reply()
     failed.fail("http 503", "full")
     tally.sent(0.0)
     tally.ended(failed, due_s=0.0, begin_s=0.0, asked_tokens=1)

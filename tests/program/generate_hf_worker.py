@@ -12,6 +12,7 @@ from typing import Any
 
 import hf_models
 import hf_worker as checkpoints  # before jax: it sets up the devices
+from generate_layout_worker import steps_of
 
 # isort: split
 import jax
@@ -21,7 +22,6 @@ import torch
 
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.program.decode.cache import init_cache
-from rooflight.program.decode.generate import make_functions
 from rooflight.program.model.forward import Program
 from rooflight.program.shardings import device_mesh
 
@@ -64,10 +64,9 @@ def our_text(program: Program, folder: Path, tokens: Any) -> tuple[Any, Any]:
     params = checkpoints.imported(folder, program).params
     text, logits = list[Any](), list[Any]()
     with jax.set_mesh(device_mesh(program.constraints.axes)):
-        does = make_functions(program)
+        does = steps_of(program)
         cache = init_cache(program, num_blocks=len(blocks), block_size=BLOCK)
-        last, kept = does.prefill(params, jnp.asarray(tokens), jnp.asarray(LENGTHS))
-        cache = does.insert(cache, kept, jnp.asarray(tables[:, : PROMPT // BLOCK]))
+        last, cache = does.begin(params, cache, tokens, np.array(LENGTHS), tables)
         for i in range(TEXT):
             logits.append(np.asarray(last))
             text.append(logits[-1].argmax(-1))

@@ -17,7 +17,7 @@ os.environ["XLA_FLAGS"] = (
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,11 +33,12 @@ from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.derive.constraints import constraints_of
-from rooflight.program.decode.cache import blocks_of_row, check_rows_only, init_cache
-from rooflight.program.decode.generate import Functions, make_functions
+from rooflight.program.decode.cache import Layers, check_rows_only, init_cache
+from rooflight.program.decode.step import generate, prefill_chunk
 from rooflight.program.model.forward import Program
 from rooflight.program.model.loss import logits as whole_logits
 from rooflight.program.model.params import Tree, abstract_params, init_params
+from rooflight.program.paged.blocks import PagedBatch
 from rooflight.program.shardings import device_mesh
 
 BATCH, PROMPT, STEPS, BLOCK = 8, 10, 6, 4
@@ -98,17 +99,29 @@ def start_of(model: ModelSpec) -> Tree:
     return jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), made)
 
 
+class Steps(NamedTuple):
+    """The functions of a program that take a cache, each using it up."""
+
+    prefill_chunk: Any
+    generate: Any
+
+    def begin(
+        self, params: Tree, cache: Layers, tokens: Any, lengths: Any, tables: Any
+    ) -> tuple[jax.Array, Layers]:
+        """Whole prompts [B,T] of these lengths: the logits after each, and the cache with them."""
+        rows = PagedBatch(*(jnp.asarray(x) for x in (np.zeros_like(lengths), lengths, tables)))
+        return self.prefill_chunk(params, cache, jnp.asarray(tokens), rows)
+
+
+def steps_of(program: Program) -> Steps:
+    calls = (prefill_chunk, generate)
+    return Steps(*(jax.jit(partial(call, program), donate_argnums=1) for call in calls))
+
+
 def tables_of(ways: int) -> Any:
     """For every row as many blocks of its own devices, in no order."""
-    rng = np.random.default_rng(3)
-    free = {
-        w: list(
-            rng.permutation(
-                blocks_of_row(w * BATCH // ways, num_rows=BATCH, num_blocks=NUM_BLOCKS, ways=ways)
-            )
-        )
-        for w in range(ways)
-    }
+    rng, size = np.random.default_rng(3), NUM_BLOCKS // ways
+    free = {w: list(rng.permutation(np.arange(w * size, (w + 1) * size))) for w in range(ways)}
     rows = [[free[b * ways // BATCH].pop() for _ in range(TABLE)] for b in range(BATCH)]
     return np.array(rows, np.int32)
 
@@ -135,12 +148,10 @@ def run(program: Program, start: Tree, spread: tuple[str, ...] = ()) -> tuple[An
     with jax.set_mesh(mesh):
         like = abstract_params(program.specs, program.constraints, mesh)
         params = jax.tree.map(lambda x, to: jax.device_put(x, to.sharding), start, like)
-        does: Functions = make_functions(program)
+        does = steps_of(program)
         cache = init_cache(program, num_blocks=NUM_BLOCKS, block_size=BLOCK, spread=spread)
         prompt = np.where(np.arange(PROMPT) < lengths[:, None], tokens[:, :PROMPT], 0)
-        last, kept = does.prefill(params, jnp.asarray(prompt), jnp.asarray(lengths))
-        held = -(-PROMPT // BLOCK)
-        cache = does.insert(cache, kept, jnp.asarray(tables[:, :held]))
+        last, cache = does.begin(params, cache, prompt, lengths, tables)
         found = [np.asarray(last)]
         for i in range(STEPS):
             next_tokens = tokens[np.arange(BATCH), lengths + i]

@@ -5,6 +5,8 @@ JSON object: for each model the calls of kernels, and bytes beside the arguments
 """
 
 import json
+import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,8 +21,8 @@ from rooflight.models.graph.count import dim_sizes
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Repeat
 from rooflight.plan.training.derive.constraints import constraints_of
-from rooflight.program.decode.cache import abstract_cache, cache_bytes
-from rooflight.program.decode.generate import make_functions
+from rooflight.program.decode.cache import abstract_cache
+from rooflight.program.decode.step import generate
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import abstract_params
 from rooflight.program.shardings import device_mesh
@@ -55,13 +57,14 @@ def compiled(attention: Attention) -> dict[str, Any]:
         params = abstract_params(program.specs, constraints, devices)
         cache = abstract_cache(program, devices, num_blocks=NUM_BLOCKS, block_size=BLOCK)
         rows = ids(BATCH), ids(BATCH), ids(BATCH, TABLE)
-        generate: Any = make_functions(program).generate
-        step = generate.lower(params, cache, *rows).compile()
+        jitted: Any = jax.jit(partial(generate, program), donate_argnums=1)
+        step = jitted.lower(params, cache, *rows).compile()
     memory = step.memory_analysis()
+    held = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(cache))
     return {
         "kernels": (step.as_text() or "").count('custom_call_target="tpu_custom_call"'),
         "temporary": memory.temp_size_in_bytes,
-        "cache": cache_bytes(cache) // 4,  # on one device, where the cache is split 4 ways
+        "cache": held // 4,  # on one device, where the cache is split 4 ways
     }
 
 

@@ -1,7 +1,7 @@
-"""Generates in every way there is on one device: at once and in chunks, with and without drafts.
+"""Generates on one device: prompts at once and in chunks, in all bits and quantized.
 
 Run as a process of its own: `python generate_worker.py MODEL...`. Prints one JSON object with what
-the test compares: texts, errors of logits, calls, bytes.
+the test compares: errors of logits, bytes.
 """
 
 import json
@@ -17,16 +17,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rooflight.hardware.mesh import parse_mesh
-from rooflight.program.decode.cache import Layers, cache_bytes, init_cache
-from rooflight.program.decode.generate import Functions, make_functions
-from rooflight.program.decode.sampling import Draws, greedy
+from rooflight.program.decode.cache import Layers, init_cache
+from rooflight.program.decode.sampling import Draws, sample
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree
 from rooflight.program.paged.blocks import PagedBatch
 from rooflight.program.quantized import quantize_weights
 
-BATCH, PROMPT, TEXT, BLOCK, CHUNK, DRAFTS = base.BATCH, base.PROMPT, 20, 4, 4, 3
-TABLE = -(-(PROMPT + TEXT + DRAFTS + 1) // BLOCK)
+BATCH, PROMPT, SCORED, BLOCK, CHUNK = base.BATCH, base.PROMPT, 4, 4, 4
+TABLE = -(-(PROMPT + SCORED) // BLOCK)
 LENGTHS = np.array(base.LENGTHS)
 WEIGHTS, CACHES = ("int8", "fp8", "int4"), ("int8", "fp8")
 ROUNDED = "pattern"  # without routers, whose choices a small error may turn over
@@ -35,7 +34,7 @@ ROUNDED = "pattern"  # without routers, whose choices a small error may turn ove
 @dataclass
 class Setting:
     program: Program
-    does: Functions
+    does: base.Steps
     params: Tree
 
     @property
@@ -51,60 +50,12 @@ class Setting:
 
 
 def begin(at: Setting, dtype: str | None = None) -> tuple[jax.Array, Layers]:
-    last, kept = at.does.prefill(at.params, jnp.asarray(at.prompt()), jnp.asarray(LENGTHS))
-    held = -(-PROMPT // BLOCK)
-    return last, at.does.insert(at.cache(dtype), kept, jnp.asarray(at.tables[:, :held]))
-
-
-def plain(at: Setting, draws: Draws) -> Any:
-    """A text [B,TEXT], a token a call."""
-    last, cache = begin(at)
-    positions, tables = jnp.asarray(LENGTHS), jnp.asarray(at.tables)
-    text: list[Any] = []
-    for _ in range(TEXT):
-        token = at.does.sample(last[:, None], draws, positions[:, None])[:, 0]
-        text.append(np.asarray(token))
-        last, cache = at.does.generate(at.params, cache, token, positions, tables)
-        positions = positions + 1
-    return np.stack(text, 1)
-
-
-def drafted(at: Setting, draws: Draws, guess: Any) -> tuple[Any, int]:
-    """The same with drafts: every row goes its own pace; and how many calls it took."""
-    last, cache = begin(at)
-    first = at.does.sample(last[:, None], draws, jnp.asarray(LENGTHS)[:, None])
-    texts = [[int(t)] for t in np.asarray(first)[:, 0]]
-    calls = 0
-    while min(map(len, texts)) < TEXT:
-        calls += 1
-        done = np.array([len(t) for t in texts])
-        rows = [[t[-1], *guess[b, len(t) : len(t) + DRAFTS]] for b, t in enumerate(texts)]
-        room = np.clip(TEXT - done, 0, DRAFTS + 1)  # a row that is done scores nothing
-        tokens = np.array([(r + [0] * DRAFTS)[: DRAFTS + 1] for r in rows], np.int32)
-        where = PagedBatch(*(jnp.asarray(x) for x in (LENGTHS + done - 1, room, at.tables)))
-        found, cache = at.does.verify(at.params, cache, jnp.asarray(tokens), where, draws)
-        accepted, chosen = np.asarray(found.accepted), np.asarray(found.tokens)
-        for b, text in enumerate(texts):
-            if room[b]:
-                text.extend(int(t) for t in chosen[b, : accepted[b] + 1])
-    return np.array([t[:TEXT] for t in texts]), calls
-
-
-def speculation(at: Setting, draws: Draws) -> dict[str, Any]:
-    """Drafts that are all right, all wrong, and right in part."""
-    text = plain(at, draws)
-    wrong = (text + 1) % base.VOCAB
-    mixed = np.where(np.random.default_rng(2).random(text.shape) < 0.7, text, wrong)
-    found: dict[str, Any] = {}
-    for name, guess in {"right": text, "wrong": wrong, "mixed": mixed}.items():
-        theirs, calls = drafted(at, draws, guess)
-        found[name] = {"same": bool(np.array_equal(theirs, text)), "calls": calls}
-    return found | {"distinct": len(np.unique(text))}
+    return at.does.begin(at.params, at.cache(dtype), at.prompt(), LENGTHS, at.tables)
 
 
 def chunked(at: Setting) -> float:
     """How far the last logits of prompts in chunks are from those of prompts at once."""
-    wanted, _ = at.does.prefill(at.params, jnp.asarray(at.prompt()), jnp.asarray(LENGTHS))
+    wanted, _ = begin(at)
     cache, found = at.cache(), np.zeros(wanted.shape, np.float32)
     for start in range(0, PROMPT, CHUNK):
         part = at.prompt()[:, start : start + CHUNK]
@@ -121,15 +72,16 @@ def alone_or_not(at: Setting, draws: Draws) -> bool:
     rotated = cast(Draws, jax.tree.map(lambda x: jnp.roll(x, 3), draws))
     last, _ = begin(at)
     positions = jnp.asarray(LENGTHS)
-    here = at.does.sample(last[:, None], draws, positions[:, None])
-    there = at.does.sample(jnp.roll(last, 3, 0)[:, None], rotated, jnp.roll(positions, 3)[:, None])
+    draw = jax.jit(sample)
+    here = draw(last[:, None], draws, positions[:, None])
+    there = draw(jnp.roll(last, 3, 0)[:, None], rotated, jnp.roll(positions, 3)[:, None])
     return bool(np.array_equal(np.roll(np.asarray(here), 3, 0), np.asarray(there)))
 
 
 def scored(at: Setting, dtype: str | None = None) -> Any:
     """Logits of a few given tokens after the prompts, which read keys of both kinds."""
     _, cache = begin(at, dtype)
-    tokens = base.tokens_of()[:, PROMPT : PROMPT + 4]
+    tokens = base.tokens_of()[:, PROMPT : PROMPT + SCORED]
     found: list[Any] = []
     for i in range(tokens.shape[1]):
         step = (jnp.asarray(x) for x in (tokens[:, i], LENGTHS + i, at.tables))
@@ -155,12 +107,15 @@ def rounding(at: Setting, model: str) -> dict[str, Any]:
     return {"errors": errors, "bytes": ratio}
 
 
+def cache_bytes(cache: Layers) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(cache))
+
+
 def temporary_bytes(at: Setting, num_blocks: int) -> tuple[int, int]:
     """Of a generate step: beside its arguments, and of the cache itself."""
     cache = at.cache(num_blocks=num_blocks)
     ids = jnp.zeros(BATCH, jnp.int32)
-    generate: Any = at.does.generate
-    step = generate.lower(at.params, cache, ids, ids, jnp.asarray(at.tables))
+    step = at.does.generate.lower(at.params, cache, ids, ids, jnp.asarray(at.tables))
     memory = step.compile().memory_analysis()
     return memory.temp_size_in_bytes, cache_bytes(cache)
 
@@ -169,7 +124,7 @@ def everything(model: str) -> dict[str, Any]:
     program = base.program_of(base.EVERY[model], "dp=X", parse_mesh("X=1", on="v5e:1x1"))
     with jax.set_mesh(base.device_mesh(program.constraints.axes)):
         params = jax.tree.map(jnp.asarray, base.start_of(base.EVERY[model]))
-        at = Setting(program, make_functions(program), params)
+        at = Setting(program, base.steps_of(program), params)
         rng = np.random.default_rng(9)
         draws = Draws(
             jnp.asarray([0.0, 1, 1.5, 0.7, 1, 2, 1, 1], jnp.float32),
@@ -179,8 +134,6 @@ def everything(model: str) -> dict[str, Any]:
         )
         return {
             "chunked": chunked(at),
-            "greedy": speculation(at, greedy(BATCH)),
-            "sampled": speculation(at, draws),
             "same_elsewhere": alone_or_not(at, draws),
             "rounding": rounding(at, model) if model == ROUNDED else None,
             "bytes": [temporary_bytes(at, n) for n in (BATCH * TABLE, 64 * BATCH * TABLE)],

@@ -1,4 +1,4 @@
-"""Inference functions on one device and on eight: every way to a text gives the same text."""
+"""Inference functions on one device and on eight: every way to a token gives the same logits."""
 
 from typing import Any  # JSON
 
@@ -60,18 +60,6 @@ def test_a_cache_is_split_over_heads_and_over_rows_and_over_positions() -> None:
 @pytest.mark.parametrize("model", FEW)
 def test_a_prompt_in_chunks_has_the_logits_of_a_prompt_at_once(model: str) -> None:
     assert on_one_device(model)["chunked"] <= CLOSE
-
-
-@pytest.mark.parametrize("model", FEW)
-@pytest.mark.parametrize("draws", ["greedy", "sampled"])
-def test_drafts_never_change_a_text_only_the_number_of_calls(model: str, draws: str) -> None:
-    found = on_one_device(model)[draws]
-    assert found["distinct"] > 10
-    assert all(found[guess]["same"] for guess in ("right", "wrong", "mixed"))
-    # 19 tokens after the first: four a call where three drafts hold, one where none does.
-    assert found["right"]["calls"] == 5
-    assert found["wrong"]["calls"] == 19
-    assert 5 < found["mixed"]["calls"] < 19
 
 
 @pytest.mark.parametrize("model", FEW)

@@ -50,7 +50,7 @@ def test_the_line_is_the_innermost_outside_installed_packages_and_the_next_is_it
     module = parse_module(_TEXT.format(_OURS, "/me/train.py", "/me/model.py", _FLAX))
     root = module.computations[module.entry].root
     assert module.source(root) == "/me/model.py:30" and module.caller(root) == "/me/train.py:12"
-    (finding,) = called([Finding("wide", "w", None, None, "/me/model.py:30", "f")], module)
+    (finding,) = called([Finding("wide", "w", "f", where="/me/model.py:30")], module)
     assert finding.caller == "/me/train.py:12"
     assert module.donated == {1}
 

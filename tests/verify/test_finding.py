@@ -17,7 +17,7 @@ SCALE = Scale(step_s=1.0, hbm_bytes=10**10)
 
 
 def _finding(seconds: float | None, nbytes: int | None, where: str = "a.py:1") -> Finding:
-    return Finding("wide", "words", seconds, nbytes, where, "fix")
+    return Finding("wide", "words", "fix", seconds=seconds, nbytes=nbytes, where=where)
 
 
 def test_what_costs_time_is_held_against_time_and_the_rest_against_memory() -> None:
@@ -59,14 +59,16 @@ def test_a_warning_of_the_partitioner_names_its_line() -> None:
 
 
 def test_what_does_not_fit_is_first_and_is_worth_a_line_however_little_is_missing() -> None:
-    small = Finding("out_of_memory", "words", None, 1, "", "fix")
+    small = Finding("out_of_memory", "words", "fix", nbytes=1)
     assert merged([_finding(5.0, 10), small])[0] is small
     assert SCALE.is_worth(small)
 
 
 def test_findings_alike_but_for_the_number_of_a_layer_are_one_with_a_count() -> None:
     def replicated(name: str) -> Finding:
-        return Finding("replicated", f"{name} is the same", None, 10, "a.py:1", f"give {name} P()")
+        return Finding(
+            "replicated", f"{name} is the same", f"give {name} P()", nbytes=10, where="a.py:1"
+        )
 
     (found,) = merged(replicated(f"params['layers'][{at}]['up']") for at in range(4))
     assert (found.count, found.nbytes) == (4, 40) and "[0]['up'] is" in found.words

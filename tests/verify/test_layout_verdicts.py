@@ -54,7 +54,7 @@ def test_a_layout_that_does_not_fit_when_compiled_goes_last(
 
 
 def test_those_that_stand_come_first_each_kind_as_priced() -> None:
-    why = (Finding("unexpected", "not expected: a", 1.0, None, "", "fix"),)
+    why = (Finding("unexpected", "not expected: a", "fix", seconds=1.0),)
     unfit, odd, good = (
         LayoutVerdict("does not fit"),
         LayoutVerdict("findings", why),
@@ -62,7 +62,7 @@ def test_those_that_stand_come_first_each_kind_as_priced() -> None:
     )
     assert order([unfit, odd, good, NOT_ASKED, good]) == [2, 4, 1, 3, 0]
     assert odd.because == "findings: not expected: a"
-    over = (Finding("out_of_memory", "the compiler: out of memory", None, 2_000_000, "", "fix"),)
+    over = (Finding("out_of_memory", "the compiler: out of memory", "fix", nbytes=2_000_000),)
     assert LayoutVerdict("does not fit", over).because == "does not fit: 2 MB too many"
 
 

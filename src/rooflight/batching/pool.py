@@ -21,7 +21,6 @@ class BlockPool:
         "_free",
         "_key_of",
         "_num_fresh",
-        "evictions",
         "num_blocks",
         "tier",
     )
@@ -29,7 +28,6 @@ class BlockPool:
     def __init__(self, num_blocks: int, tier: CpuKvOffload | None = None) -> None:
         self.num_blocks = num_blocks
         self.tier = tier  # takes what is evicted
-        self.evictions = 0
         self._num_fresh = num_blocks  # the last numbers, never used yet and not in the queue
         self._free: OrderedDict[int, None] = OrderedDict()
         self._key_of: dict[int, Key] = {}
@@ -61,7 +59,6 @@ class BlockPool:
             key = self._key_of.pop(block, None)
             if key is not None:
                 del self._block_of[key]
-                self.evictions += 1
                 if self.tier is not None:
                     self.tier.save(block, key)
         return taken + again

@@ -214,15 +214,10 @@ def ridge_point(chip: Chip, dtype: str, memory: Memory = "hbm") -> float:
     return hiding_intensity(chip, dtype, bytes_per_s=memory_bytes_per_s(chip, memory))
 
 
-def vector_ridge_point(chip: Chip, memory: Memory = "hbm") -> float:
-    """The intensity where the vector unit and a memory take equally long: C_vector / W."""
+def vector_ridge_point(chip: Chip) -> float:
+    """The intensity where the vector unit and HBM take equally long: C_vector / W."""
     vector = _known(chip.vector_flops, chip, "vector_flops")
-    return vector / memory_bytes_per_s(chip, memory)
-
-
-def attainable(chip: Chip, dtype: str, intensity: float, memory: Memory = "hbm") -> float:
-    """FLOP/s an op of this intensity can reach: min(C, W * intensity) (book ch. 1)."""
-    return min(chip.peak_flops(dtype), memory_bytes_per_s(chip, memory) * intensity)
+    return vector / memory_bytes_per_s(chip)
 
 
 def critical_batch(
@@ -309,17 +304,16 @@ def tile_intensity(bm: int, bn: int, dtype: Dtype = _BF16) -> float:
     return 2 * bm * bn / (dtype.bits_per_element / 8 * (bm + bn))
 
 
-def attention_intensity(*, q_len: int, kv_len: int, group: int = 1, dtype: Dtype = _BF16) -> float:
-    """FLOP/byte of fused attention, T queries on S keys, G query heads a key-value head.
+def attention_intensity(*, q_len: int, kv_len: int, group: int = 1) -> float:
+    """FLOP/byte of fused attention in bf16, T queries on S keys, G query heads a key-value head.
 
-    4TSG / (s (2TG + 2S)), in bf16 TSG / (TG + S): TG/(G+1) at prefill and SG/(S+G) for one query
+    4TSG / (2 (2TG + 2S)) = TSG / (TG + S): TG/(G+1) at prefill and SG/(S+G) for one query
     (book ch. 4, 7). It stops holding for causal masks that skip blocks, which halve the FLOPs.
 
     >>> attention_intensity(q_len=4096, kv_len=4096), attention_intensity(q_len=1, kv_len=8)
     (2048.0, 0.8888888888888888)
     """
-    per_byte = 2 / (dtype.bits_per_element / 8)
-    return per_byte * q_len * kv_len * group / (q_len * group + kv_len)
+    return q_len * kv_len * group / (q_len * group + kv_len)
 
 
 def batch_tokens(*, sequences: int, seq_len: int, chips: int = 1) -> float:

@@ -110,8 +110,8 @@ def cache_key(program: str, task: ChildTask, versions: Mapping[str, str]) -> str
     facts = {
         "program": hashlib.sha256(program.encode()).hexdigest(),
         "target": asdict(task.target),
-        "until": task.until,
-        "options": dict(task.options),
+        "until": task.request.until,
+        "options": dict(task.request.options),
         "versions": dict(versions),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

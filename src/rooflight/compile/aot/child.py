@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # jax annotates its own functions only in part.
-"""One compile in a process of its own: `python -m rooflight.compile.aot.child TASK.json`.
+"""One compile in a process of its own: `python -m rooflight.compile.aot.child TASK.pickle`.
 
 The compiler may crash its process, and is stopped on purpose when it has written what was asked
 for. The parent process reads `lowered.json` (the key of the result), `result.json` (written at
@@ -57,7 +57,7 @@ def main(path: str) -> int:
     ]
     facts |= {"results": results, "seconds": time.monotonic() - started}
     _write(task, "lowered.json", facts)
-    if task.cache and use(Path(task.cache, key)):
+    if use(task.cache / key):
         return 0
     try:
         compiled = lowered.compile(compiler_options=_options(task))
@@ -69,15 +69,16 @@ def main(path: str) -> int:
 
 
 def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
-    if task.folder:
-        sys.path.insert(0, task.folder)
-    mesh = target_mesh(task.target, explicit=task.explicit)
+    build, folder = task.request.build, task.request.folder
+    if folder:
+        sys.path.insert(0, folder)
+    mesh = target_mesh(task.target, explicit=task.request.explicit)
     jax.set_mesh(mesh)
-    module, _, name = task.build.partition(":")
-    built = _build(getattr(_load(module, Path(task.folder)), name), mesh, task)
+    module, _, name = build.partition(":")
+    built = _build(getattr(_load(module, Path(folder)), name), mesh, task)
     if not isinstance(built, tuple) or len(built) != 2 or not callable(built[0]):
         raise TypeError(
-            f"{task.build} must return (function, (argument, ...)), with arrays or"
+            f"{build} must return (function, (argument, ...)), with arrays or"
             f" jax.ShapeDtypeStruct as arguments; it returned {_described(built)}"
         )
     function, arguments = built
@@ -89,7 +90,7 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
     lowered = jitted.lower(*arguments)
     if mesh.size > 1 and _SPLIT not in lowered.as_text():
         raise TypeError(
-            f"no argument of {task.build} has a sharding, so every device would do the same: give"
+            f"no argument of {build} has a sharding, so every device would do the same: give"
             " jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(...))), or"
             " in_shardings to jax.jit"
         )
@@ -100,8 +101,8 @@ def _build(build: Callable[..., Any], mesh: Mesh, task: ChildTask) -> Any:
     """Calls it with the mesh, or without if it takes none: the mesh is set in either case."""
     parameters = inspect.signature(build).parameters.values()
     if any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
-        return build(mesh, **task.arguments)
-    return build(**task.arguments)
+        return build(mesh, **task.request.arguments)
+    return build(**task.request.arguments)
 
 
 def _load(name: str, folder: Path) -> ModuleType:
@@ -140,11 +141,11 @@ def _described(built: Any) -> str:
 
 def _options(task: ChildTask) -> dict[str, Any]:  # Any: jax names only strings and flags
     return {
-        "xla_dump_to": task.dump,
+        "xla_dump_to": str(task.dump),
         "xla_dump_hlo_pass_re": _PARTITIONER,
         # Which part of an all-reduce a device keeps is looked up in a table as long as the mesh.
-        "xla_dump_large_constants": task.until == "partitioned",
-        **task.options,
+        "xla_dump_large_constants": task.request.until == "partitioned",
+        **task.request.options,
     }
 
 
@@ -161,7 +162,7 @@ def _costs(compiled: Compiled) -> dict[str, float]:
 
 def _write(task: ChildTask, name: str, facts: dict[str, Any]) -> None:
     """Whole or not at all: the parent looks while we write."""
-    path = Path(task.dump, name)
+    path = task.dump / name
     part = path.with_suffix(".part")
     part.write_text(json.dumps(facts))
     part.rename(path)

@@ -7,7 +7,6 @@ estimates and our network model (`compile.time.step`), not measured.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest, CompilerOption
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
@@ -70,29 +69,27 @@ class Sweep:
         return tuple(one for s, one in sorted(found, key=lambda pair: pair[0]) if s <= least)
 
 
-def sweep_flags(plan: Plan, *, cache: Path | None = None, watch: Watch | None = None) -> Sweep:
+def sweep_flags(plan: Plan, *, watch: Watch | None = None) -> Sweep:
     """Compiles a plan with each set of options, two at a time."""
     default: Options = {}
     sets = {"default": default, **SETS}
-    done = _compile(plan, sets.values(), cache, watch)
+    done = _compile(plan, sets.values(), watch)
     tried = [_tried(name, one, plan) for name, one in zip(sets, done, strict=True)]
     first = Sweep(tuple(tried), done[0].versions)
     if len(first.helping) < 2:
         return first
     both = {name: value for one in first.helping for name, value in one.options.items()}
     name = " and ".join(one.name for one in first.helping)
-    together = _tried(name, _compile(plan, [both], cache, watch)[0], plan)
+    together = _tried(name, _compile(plan, [both], watch)[0], plan)
     return Sweep((*tried, together), first.versions)
 
 
-def _compile(
-    plan: Plan, sets: Iterable[Options], cache: Path | None, watch: Watch | None
-) -> list[Compilation]:
+def _compile(plan: Plan, sets: Iterable[Options], watch: Watch | None) -> list[Compilation]:
     mesh, arguments = plan.placed(), {"plan": to_json(plan)}
     requests = [
         CompileRequest(BUILD, mesh, arguments, "executable", options=options) for options in sets
     ]
-    return compile_all(requests, cache=cache, watch=watch)
+    return compile_all(requests, watch=watch)
 
 
 def _tried(name: str, done: Compilation, plan: Plan) -> Tried:

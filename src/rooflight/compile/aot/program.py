@@ -198,9 +198,6 @@ def _failures(done: Sequence[Compilation], step: CompiledStep | None) -> Iterato
         yield Finding(
             one.outcome.replace(" ", "_"),
             f"the compiler: {one.outcome}. {one.last_words}",
-            None,
-            None,
-            "",
             "run the function that builds it, or ask for less until the compiler gets through",
         )
 
@@ -214,11 +211,10 @@ def _too_large(over: OutOfMemory, step: CompiledStep | None) -> Finding:
         "out_of_memory",
         f"the step needs {format_si(over.needed_bytes, 'B')}, a device has"
         f" {format_si(over.limit_bytes, 'B')}{largest}",
-        None,
-        over.needed_bytes - over.limit_bytes,
-        made[0].source if made else "",
         "keep less for the backward pass (jax.checkpoint), take fewer rows at a time, or split it"
         " over more devices",
+        nbytes=over.needed_bytes - over.limit_bytes,
+        where=made[0].source if made else "",
     )
 
 

@@ -1,13 +1,13 @@
-"""`CompileRequest`: which program, for which target, how far; and as JSON for a child process."""
+"""`CompileRequest`: which program, for which target, how far; and as a child process reads it."""
 
-import json
+import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-from rooflight.compile.aot.target import CompileTarget, Option, make_target
-from rooflight.hardware.mesh import Mesh, Segment
+from rooflight.compile.aot.target import CompileTarget, make_target
+from rooflight.hardware.mesh import Mesh
 
 Stage = Literal["partitioned", "scheduled", "executable"]
 CompilerOption = str | int | bool
@@ -44,44 +44,21 @@ class CompileRequest:
     timeout_s: float = 900.0
 
 
-@dataclass(frozen=True, slots=True)
-class ChildTask:
-    """A request as the child reads it: plain data, the folder to dump into, the cache to ask."""
+class ChildTask(NamedTuple):
+    """What a child is told: a request, its target, the folder to dump into, the cache to ask."""
 
-    build: str
-    arguments: Mapping[str, object]
-    until: Stage
-    options: Mapping[str, CompilerOption]
-    folder: str
-    explicit: bool
+    request: CompileRequest
     target: CompileTarget
-    dump: str
-    cache: str
+    dump: Path
+    cache: Path
 
 
-def make_task(request: CompileRequest, *, dump: Path, cache: Path | None) -> ChildTask:
-    """What a child is told."""
-    return ChildTask(
-        build=request.build,
-        arguments=request.arguments,
-        until=request.until,
-        options=request.options,
-        folder=request.folder,
-        explicit=request.explicit,
-        target=make_target(request.mesh),
-        dump=str(dump),
-        cache=str(cache) if cache else "",
-    )
-
-
-def write_task(task: ChildTask, path: Path) -> None:
-    path.write_text(json.dumps(asdict(task)))
+def write_task(request: CompileRequest, path: Path, *, cache: Path) -> None:
+    """For a child that dumps beside the file."""
+    task = ChildTask(request, make_target(request.mesh), path.parent, cache)
+    path.write_bytes(pickle.dumps(task))
 
 
 def read_task(path: Path) -> ChildTask:
-    """The task a parent wrote; only our own parent writes one, so nothing is checked."""
-    data: dict[str, Any] = json.loads(path.read_text())  # Any: plain JSON of our own making
-    target: dict[str, Any] = data.pop("target")
-    axes = {name: tuple(Segment(**s) for s in parts) for name, parts in target.pop("axes").items()}
-    options: dict[str, Option] = target.pop("options")
-    return ChildTask(**data, target=CompileTarget(**target, options=options, axes=axes))
+    """The task a parent wrote; only our own parent writes one."""
+    return pickle.loads(path.read_bytes())

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from rooflight.compile.aot.cache import cache_folder, evict, failed, keep, work_folder
 from rooflight.compile.aot.environment import child_environment, require_compiler
-from rooflight.compile.aot.request import CompileRequest, Stage, make_task, write_task
+from rooflight.compile.aot.request import CompileRequest, Stage, write_task
 from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.memory import OutOfMemory, read_out_of_memory
 from rooflight.compile.hlo.step import CompiledStep
@@ -64,7 +64,6 @@ class Compilation:
     versions: dict[str, str]
     out_of_memory: OutOfMemory | None
     memory: dict[str, int]  # memory_analysis() of a finished executable
-    costs: dict[str, float]  # cost_analysis() of a finished executable
     seconds: float
     cpu_s: float
     resident_bytes: int
@@ -143,7 +142,7 @@ def _compile(
     started = time.monotonic()
     work = work_folder(store)
     try:
-        write_task(make_task(request, dump=work, cache=store), work / "task.json")
+        write_task(request, work / "task.pickle", cache=store)
         ended = _run_child(request, work, tell)
         lowered = _read_json(work / "lowered.json")
         entry = store / str(lowered.get("key", _name_of(request)))
@@ -155,7 +154,7 @@ def _compile(
 
 
 def _run_child(request: CompileRequest, work: Path, tell: Callable[[str, float], None]) -> _Ended:
-    command = [sys.executable, "-m", "rooflight.compile.aot.child", str(work / "task.json")]
+    command = [sys.executable, "-m", "rooflight.compile.aot.child", str(work / "task.pickle")]
     scratch = work / "scratch"  # logs of libtpu, which has no word for none
     scratch.mkdir()
     environment = child_environment(os.environ) | {"TMPDIR": str(scratch)}
@@ -291,7 +290,6 @@ def _compilation(
         versions=facts.get("versions", {}),
         out_of_memory=read_out_of_memory(facts["words"]),
         memory=facts["memory"],
-        costs=facts["costs"],
         seconds=seconds,
         cpu_s=facts["cpu_s"],
         resident_bytes=facts["resident_bytes"],

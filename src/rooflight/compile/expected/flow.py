@@ -54,9 +54,9 @@ class Flow:
             if value.opcode not in (*SAME_ELEMENTS, *_PARTS, "get-tuple-element", "parameter"):
                 return None
             before = self.made_from(place)
-            index = element(value)
+            index = value.element
             rounds = [source_of(*last) for last in before[1:]] if index is not None else []
-            if not before or any(element(last) != index for last in rounds):
+            if not before or any(last.element != index for last in rounds):
                 return None
             place = before[0]
         return None
@@ -89,7 +89,7 @@ class Flow:
             return [given] if given else []
         if value.opcode == "call":
             return [(c, c.root) for n in value.called if (c := self.module.computations.get(n))]
-        index = element(value)
+        index = value.element
         if index is None:
             return [(computation, before) for before in computation.inputs(value)]
         whole = computation.inputs(value)[0]
@@ -137,7 +137,7 @@ class Flow:
             return None
         for side in computation.inputs(add):
             carried = source_of(computation, side)
-            index = element(carried)
+            index = carried.element
             if index is None or len(self.users[computation.name].get(carried.name, ())) != 1:
                 continue
             last = _operand(computation, computation.root, index)
@@ -172,17 +172,11 @@ class Flow:
         if value.opcode != "tuple":
             return [(outer, u) for u in taken]
         reached = {at for at, name in enumerate(value.operands) if name in seen}
-        return [(outer, u) for u in taken if element(u) in reached]
+        return [(outer, u) for u in taken if u.element in reached]
 
 
 def _is_handed_on(user: Instruction) -> bool:
     return user.opcode in (*_HANDED_ON, "dynamic-update-slice", "get-tuple-element")
-
-
-def element(value: Instruction) -> int | None:
-    """Which element of a tuple a value is."""
-    index = value.attribute("index") if value.opcode == "get-tuple-element" else None
-    return int(index) if index and index.isdecimal() else None
 
 
 def _operand(computation: Computation, whole: Instruction, index: int) -> Place | None:

@@ -110,11 +110,10 @@ def _finding(pair: _Pair, data: set[str], seconds: float) -> Finding:
         "wrong_axis",
         f"{', '.join(m.weight.name for m in pair.wrong)}: {pair.axis} splits another dim than the"
         f" one between these matmuls, so {pair.first[0].dot.shapes[0]} is made or moved whole",
-        seconds,
-        None,
-        pair.wrong[0].line,
         f"give {', '.join(specs)}: {pair.second.dot.shapes[0]} alone is then summed over"
         f" {pair.axis}",
+        seconds=seconds,
+        where=pair.wrong[0].line,
     )
 
 

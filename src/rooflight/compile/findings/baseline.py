@@ -102,10 +102,10 @@ def _added(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Iter
         "added_collective",
         f"{what}: {format_count(now)} times per step instead of {format_count(times)},"
         f" {format_si(total, 'B')} instead of {format_si(nbytes, 'B')}",
-        _seconds(new) - _seconds(old),
-        total - nbytes,
-        _grown(old, new),
         "undo what this line changed, or take the new verdict as the baseline",
+        seconds=_seconds(new) - _seconds(old),
+        nbytes=total - nbytes,
+        where=_grown(old, new),
     )
 
 
@@ -143,8 +143,6 @@ def _more_memory(change: int, total: int) -> Finding:
     return Finding(
         "added_memory",
         f"{format_si(change, 'B')} more memory per device, {format_si(total, 'B')} now",
-        None,
-        change,
-        "",
         "see `at the peak` of rooflight hlo for what is largest",
+        nbytes=change,
     )

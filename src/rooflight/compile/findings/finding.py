@@ -5,7 +5,7 @@ Also what a collective costs on a mesh, and `Scale`, which says what is too smal
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.instruction import Module
@@ -31,9 +31,9 @@ class Finding:
 
     kind: str
     words: str
-    seconds: float | None
-    nbytes: int | None
-    where: str  # file:line, "" if no line made it
+    seconds: float | None = field(default=None, kw_only=True)
+    nbytes: int | None = field(default=None, kw_only=True)
+    where: str = field(default="", kw_only=True)  # file:line, "" if no line made it
     fix: str
     count: int = 1  # as many alike, such as one of every layer
     caller: str = ""  # file:line that called the function of the line, "" if several did
@@ -64,12 +64,10 @@ def warning_finding(text: str) -> Finding:
     return Finding(
         "rematerialised" if is_moved else "warning",
         text.partition(" for HLO operation")[0],
-        None,
-        None,
-        f"{source[1]}:{source[2]}" if source else "",
         "put a constraint between the two shardings that moves one axis at a time"
         if is_moved
         else "read the words of the compiler",
+        where=f"{source[1]}:{source[2]}" if source else "",
     )
 
 

@@ -23,12 +23,10 @@ def compile_findings(done: Iterable[Compilation]) -> Iterator[Finding]:
         yield Finding(
             one.outcome.replace(" ", "_"),
             f"the compiler: {one.outcome}",
-            None,
-            over.needed_bytes - over.limit_bytes if over else None,
-            "",
             "plan for more chips, fewer tokens per device or a remat policy that keeps less"
             if over
             else f"read what it said: {one.last_words}",
+            nbytes=over.needed_bytes - over.limit_bytes if over else None,
         )
 
 
@@ -46,12 +44,10 @@ def _missing(missing: Missing, surprises: Sequence[Surplus]) -> Finding:
     return Finding(
         "missing",
         f"missing: {expected.because}",
-        None,
-        missing.nbytes,
-        "",
         f"see what {expected.op} does instead: {', '.join(instead)}"
         if instead
         else f"constrain the operands of {expected.op} as the step says",
+        nbytes=missing.nbytes,
     )
 
 
@@ -65,12 +61,12 @@ def _unexpected(surplus: Surplus, missing: Sequence[Missing], mesh: Mesh) -> Fin
     return Finding(
         "unexpected",
         f"not expected: {found.name}, {what}, {times} times",
-        None if each is None or surplus.count is None else each * surplus.count,
-        surplus.nbytes,
-        found.source,
         f"the plan has {wanted[0]} there: constrain the operands so"
         if wanted
         else f"constrain the operands of {surplus.op or 'this line'} as the layout says",
+        seconds=None if each is None or surplus.count is None else each * surplus.count,
+        nbytes=surplus.nbytes,
+        where=found.source,
     )
 
 
@@ -79,11 +75,9 @@ def stored_finding(name: str, nbytes: int, expected_bytes: int) -> Finding:
     return Finding(
         "replicated",
         f"{name} is larger than planned",
-        None,
-        nbytes - expected_bytes,
-        "",
         f"give its sharding the axes of the layout: {format_si(expected_bytes, 'B')} per device,"
         f" not {format_si(nbytes, 'B')}",
+        nbytes=nbytes - expected_bytes,
     )
 
 
@@ -91,9 +85,6 @@ def absent_finding(name: str) -> Finding:
     return Finding(
         "absent",
         f"{name} must be an argument of the program, got none",
-        None,
-        None,
-        "",
         "name the state as `expected_state` of rooflight.compile.aot.state does",
     )
 
@@ -111,9 +102,6 @@ def remat_findings(policy: str, recompute_flops: int | None) -> Iterator[Finding
     yield Finding(
         "remat",
         f"the plan has remat {policy}, and {done} in the backward pass",
-        None,
-        None,
-        "",
         "wrap the layer in jax.checkpoint: without it every activation is saved"
         if policy == "block"
         else "take jax.checkpoint off the layer, or plan with the policy that it has",
@@ -142,13 +130,12 @@ def exposed_findings(
     yield Finding(
         "exposed",
         f"the chip waits {on_them} for collectives; planned: {format_seconds(waits)} in all",
-        exposed - waits,
-        None,
-        most.source if most else "",
         "take a layout with fewer collectives, or this time as the step's; most bytes wait in"
         f" {_described(most)}"
         if most
         else "see in --html where the schedule has too little work between start and done",
+        seconds=exposed - waits,
+        where=most.source if most else "",
     )
 
 

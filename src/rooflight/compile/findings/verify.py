@@ -277,23 +277,20 @@ NOT_ASKED = LayoutVerdict("not asked")
 
 
 def stand(
-    plans: Sequence[Plan],
-    *,
-    cache: Path | None = None,
-    watch_of: Callable[[int], Watch | None] = lambda _: None,
+    plans: Sequence[Plan], *, watch_of: Callable[[int], Watch | None] = lambda _: None
 ) -> list[LayoutVerdict]:
     """Judges one plan after another; each takes two child processes, of which each takes GBs."""
-    return [_standing(plan, cache=cache, watch=watch_of(place)) for place, plan in enumerate(plans)]
+    return [_standing(plan, watch_of(place)) for place, plan in enumerate(plans)]
 
 
-def _standing(plan: Plan, *, cache: Path | None, watch: Watch | None) -> LayoutVerdict:
+def _standing(plan: Plan, watch: Watch | None) -> LayoutVerdict:
     """A plan that Rooflight's own program cannot have is no reason to stop asking."""
     try:
-        verdict = verify(plan, until="scheduled", cache=cache, watch=watch)
+        verdict = verify(plan, until="scheduled", watch=watch)
     except MissingExtraError:
         raise
     except UsageError as error:
-        why = Finding("not_built", str(error), None, None, "", error.hint or "plan another layout")
+        why = Finding("not_built", str(error), error.hint or "plan another layout")
         return LayoutVerdict("not compiled", (why,))
     return LayoutVerdict(
         _word(verdict),

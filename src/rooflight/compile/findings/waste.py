@@ -60,10 +60,9 @@ def find_repeated_work(
             "repeated",
             f"the matmuls of this line are done {times:.3g} times over"
             + (f", alike on every device of {over}" if over else ""),
-            (flops - share) / peak,
-            None,
-            line,
             _spread_inside(over) if line in manual else _spread(over, axes),
+            seconds=(flops - share) / peak,
+            where=line,
         )
 
 
@@ -136,10 +135,9 @@ def _replicated(argument: Argument, axis: str, size: int) -> Finding:
     return Finding(
         "replicated",
         f"{argument.name} is the same on every device of {axis}",
-        None,
-        argument.device_bytes - argument.device_bytes // size,
-        argument.where,
         fix,
+        nbytes=argument.device_bytes - argument.device_bytes // size,
+        where=argument.where,
     )
 
 
@@ -159,11 +157,10 @@ def find_schedule_waste(
                 "waits",
                 f"{found.kind.replace('_', '-')} over {'+'.join(found.axes or ('unknown axes',))}"
                 f" of {found.dtype} is started and waited for with nothing in between",
-                collective_seconds(found, mesh),
-                None,
-                found.source,
                 "leave it something to hide behind: matmuls of this layer that do not need it, or"
                 " more rows per device",
+                seconds=collective_seconds(found, mesh),
+                where=found.source,
             )
 
 
@@ -175,11 +172,10 @@ def _copies(step: CompiledStep, chip: Chip) -> Iterator[Finding]:
         yield Finding(
             "copy",
             f"{work.shape} is copied to another layout",
-            2 * work.nbytes * work.count / rate,  # read and written
-            None,
-            work.source,
             "order the dims as the matmuls read them; in a loop, carry an array that changes and"
             " update it in place (.at[].set) instead of taking it as xs and returning it as ys",
+            seconds=2 * work.nbytes * work.count / rate,
+            where=work.source,
         )
 
 
@@ -196,11 +192,10 @@ def _padding(step: CompiledStep) -> Iterator[Finding]:
                 "padding",
                 f"{shapes[0]} takes {shapes[0].padded_bytes / shapes[0].nbytes:.1f} times its"
                 " bytes: its last dims are smaller than a tile",
-                None,
-                wasted,
-                buffer.source,
                 f"make the last two dims multiples of {'x'.join(map(str, shapes[0].tile))}, or"
                 " join small ones",
+                nbytes=wasted,
+                where=buffer.source,
             )
 
 
@@ -263,8 +258,7 @@ def undonated_findings(
         yield Finding(
             "not_donated",
             f"{root}{arrays} is returned updated and not donated: old and new are held at once",
-            None,
-            sum(leaf.device_bytes for leaf in leaves),
-            updates[max(leaves, key=lambda leaf: leaf.device_bytes).name],
             f"jax.jit(..., donate_argnames='{root}'): it is then updated in place",
+            nbytes=sum(leaf.device_bytes for leaf in leaves),
+            where=updates[max(leaves, key=lambda leaf: leaf.device_bytes).name],
         )

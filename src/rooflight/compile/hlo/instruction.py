@@ -145,6 +145,12 @@ class Instruction:
         match = _INTEGER.fullmatch(self.body) if self.opcode == "constant" else None
         return int(match[1]) if match else None
 
+    @property
+    def element(self) -> int | None:
+        """Which element of a tuple it is."""
+        index = self.attribute("index") if self.opcode == "get-tuple-element" else None
+        return int(index) if index and index.isdecimal() and len(index) < 10 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Computation:

@@ -150,7 +150,7 @@ class _LoopCarry:
         """The value of one side of the comparison when the loop is entered."""
         if side.integer is not None:
             return side.integer
-        index = _element(side)
+        index = side.element
         initial = _follow(self.caller, self.caller.inputs(self.loop)[0])
         if index is None or initial.opcode != "tuple" or index >= len(initial.operands):
             return None
@@ -160,7 +160,7 @@ class _LoopCarry:
         """What a round adds to it: 0 for a constant or an element that the body hands on."""
         if side.integer is not None:
             return 0
-        index = _element(side)
+        index = side.element
         root = self.body.root
         if index is None or root.opcode != "tuple" or index >= len(root.operands):
             return None
@@ -171,7 +171,7 @@ class _LoopCarry:
         for _ in range(_FARTHEST):
             value = _follow(self.body, value)
             if value.opcode == "get-tuple-element":
-                return total if _element(value) == index else None
+                return total if value.element == index else None
             if value.opcode != "add":
                 added = _fused_add(self.module, value)
                 rest = self.body.inputs(value)
@@ -204,12 +204,6 @@ def _follow(computation: Computation, value: Instruction) -> Instruction:
             return value
         value = computation.inputs(value)[0]
     return value
-
-
-def _element(value: Instruction) -> int | None:
-    """Which element of the loop's state a value is."""
-    index = value.attribute("index") if value.opcode == "get-tuple-element" else None
-    return int(index) if index and index.isdecimal() and len(index) < 10 else None
 
 
 def loops(found: Mapping[str, Execution]) -> dict[str, tuple[Loop, int | None]]:

@@ -94,7 +94,7 @@ class _LoadRun:
         """One request, from its due time to its last token."""
         self.tally.sent(max(0.0, time.perf_counter() - due_s))
         self._show()
-        answer = Reply(due_s)
+        answer = Reply()
         answer.fail("time limit", f"open after {self.target.time_limit_s:g} s of the run")
         try:
             answer = await ask(
@@ -148,7 +148,7 @@ async def _served(session: aiohttp.ClientSession, url: str) -> str:
 
 async def ask(session: aiohttp.ClientSession, url: str, body: bytes, *, timeout_s: float) -> Reply:
     """Posts a body that asks for a stream and reads it to the end; errors are in the answer."""
-    answer = Reply(time.perf_counter())
+    answer = Reply()
     headers = {"Content-Type": "application/json"}
     try:
         async with (

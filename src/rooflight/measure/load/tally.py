@@ -24,7 +24,6 @@ _BLOCK = 1 << 12
 class Reply:
     """What came of a request so far."""
 
-    sent_s: float
     first_s: float = 0.0
     last_s: float = 0.0
     finish_s: float = 0.0  # when it was told why the text ends

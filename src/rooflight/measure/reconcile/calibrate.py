@@ -24,7 +24,7 @@ from rooflight.measure.published.fit import fit_values
 from rooflight.measure.published.hierarchy import COVERS
 from rooflight.measure.reconcile.run import Reconciled
 from rooflight.plan.training.forecast.basis import blocks_of
-from rooflight.plan.training.forecast.calibrated import PartTable, Values, part_table
+from rooflight.plan.training.forecast.calibrated import Floats, PartTable, Values, part_table
 from rooflight.plan.training.time.parts import training_parts
 
 _FEWEST = 3  # so that each is predicted by two others
@@ -54,22 +54,30 @@ def calibrate_runs(runs: Sequence[Reconciled], *, made: str) -> RunCalibration:
     table = part_table([training_parts(run.training_run) for run in runs])
     measured = np.array([run.gap.measured_s for run in runs])
     prior = seen_values(runs)
-    said = np.array([_predicted(table, measured, prior, out) for out in range(len(runs))])
-    errors, logs = np.abs(said / measured - 1), np.abs(np.log(said / measured))
-    one = Calibration(
-        chips[0],
-        OWN,
-        kinds[0],
-        fit_values(table, measured, prior, _TRUST),
-        len(runs),
-        ("runs of one's own",),
-        made,
-        float(np.median(errors)),
-        float(errors.mean()),
-        float(np.quantile(logs, COVERS)),
-    )
+    values, said, off = fit_and_hold_out(table, measured, prior, _TRUST)
+    source = ("runs of one's own",)
+    one = Calibration(chips[0], OWN, kinds[0], values, len(runs), source, made, *off)
     folders = tuple(run.folder for run in runs)
     return RunCalibration(one, folders, tuple(measured.tolist()), tuple(said.tolist()))
+
+
+def fit_and_hold_out(
+    table: PartTable, measured_s: Floats, prior: Values, trust: float
+) -> tuple[dict[str, float], Floats, tuple[float, float, float]]:
+    """Constants fitted to all runs, and the seconds of each by a fit that did not see it.
+
+    The errors of these seconds are the median, the mean and the spread of a `Calibration`.
+    """
+
+    def predicted(out: int) -> float:
+        others = np.arange(len(measured_s)) != out
+        values = fit_values(table.take(others), measured_s[others], prior, trust)
+        return float(table.take(~others).seconds(values).total[0])
+
+    said = np.array([predicted(out) for out in range(len(measured_s))])
+    errors, logs = np.abs(said / measured_s - 1), np.abs(np.log(said / measured_s))
+    off = float(np.median(errors)), float(errors.mean()), float(np.quantile(logs, COVERS))
+    return fit_values(table, measured_s, prior, trust), said, off
 
 
 def calibration_file(fitted: RunCalibration) -> tuple[str, str]:
@@ -107,9 +115,3 @@ def _over(part: float | None, whole: float) -> float | None:
 def _median(runs: Sequence[Reconciled], of: Callable[[Reconciled], float | None]) -> float | None:
     found = [value for run in runs if (value := of(run)) is not None]
     return statistics.median(found) if found else None
-
-
-def _predicted(table: PartTable, measured: "np.ndarray", prior: Values, out: int) -> float:
-    others = np.arange(len(measured)) != out
-    values = fit_values(table.take(others), measured[others], prior, _TRUST)
-    return float(table.take(~others).seconds(values).total[0])

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rooflight.hardware.calibration import DENSE, Calibration, typical_values
+from rooflight.hardware.calibration import DENSE, OWN, Calibration, typical_values
 from rooflight.hardware.mesh import parse_mesh
 from rooflight.hardware.slice import Slice
 from rooflight.measure.microbench.child import measure
 from rooflight.measure.microbench.host_chip import Host, chip_file
 from rooflight.measure.microbench.small_model import BATCH, DEVICES, DTYPE, LAYOUTS, MODEL, SEQ
-from rooflight.measure.published.fit import fit_values
-from rooflight.measure.published.hierarchy import COVERS
+from rooflight.measure.reconcile.calibrate import fit_and_hold_out
 from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
-from rooflight.plan.training.forecast.calibrated import Floats, PartTable, Values, part_table
+from rooflight.plan.training.forecast.calibrated import part_table
 from rooflight.plan.training.time.parts import TrainingRun, training_parts
 
 _ROUNDS = 7
@@ -28,7 +27,6 @@ _ROUNDS = 7
 # device take another's, and all wait forever. Devices that exist and do nothing lend theirs.
 _THREADS = 4
 _TRUST = 2.0  # a program's shapes and copies are far from those of microbenchmarks
-_ENGINE = "rooflight"
 _ERRORS = ("rows", "median_error", "mean_error", "spread")
 # Devices take turns on the cores, so nothing hides behind anything; matmuls, passes and copies
 # between threads reach what the microbenchmarks did.
@@ -95,23 +93,12 @@ def calibrate_host(host: Host, seconds: Sequence[float], *, made: str) -> HostCa
     table, measured_s = part_table([training_parts(r) for r in host_runs(host)]), np.array(seconds)
     prior = typical_values() | _PRIOR
     bare_s = table.seconds(typical_values() | _OF_A_HOST).total
-    said = np.array([_predicted(table, measured_s, prior, out) for out in range(len(seconds))])
-    errors, logs = np.abs(said / measured_s - 1), np.abs(np.log(said / measured_s))
+    values, said, off = fit_and_hold_out(table, measured_s, prior, _TRUST)
+    name, source = host.chip.name, ("this machine",)
+    one = Calibration(name, OWN, DENSE, values, len(seconds), source, made, *off)
     layouts = tuple(
         HostLayout(*pair, *map(float, times))
         for pair, *times in zip(LAYOUTS, measured_s, said, bare_s, strict=True)
-    )
-    one = Calibration(
-        host.chip.name,
-        _ENGINE,
-        DENSE,
-        fit_values(table, measured_s, prior, _TRUST),
-        len(seconds),
-        ("this machine",),
-        made,
-        float(np.median(errors)),
-        float(errors.mean()),
-        float(np.quantile(logs, COVERS)),
     )
     return HostCalibration(layouts, one)
 
@@ -133,9 +120,3 @@ def host_runs(host: Host) -> list[TrainingRun]:
         )
         for text, axes in LAYOUTS
     ]
-
-
-def _predicted(table: PartTable, measured_s: Floats, prior: Values, out: int) -> float:
-    others = np.arange(len(measured_s)) != out
-    values = fit_values(table.take(others), measured_s[others], prior, _TRUST)
-    return float(table.take(~others).seconds(values).total[0])

@@ -21,7 +21,6 @@ def decoder(
     adds_one: bool = False,
     embedding_scale: float | None = None,
     softcap: float | None = None,
-    head_bias: bool = False,
 ) -> ModelSpec:
     return ModelSpec(
         name="",
@@ -33,7 +32,6 @@ def decoder(
         embedding_scale=embedding_scale,
         softcap=softcap,
         is_tied=config.flag("tie_word_embeddings", default=tied),
-        head_bias=head_bias,
         max_seq=config.maybe_whole("max_position_embeddings"),
         dtype=config.dtype(),
     )

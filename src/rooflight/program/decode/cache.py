@@ -8,8 +8,8 @@ blocks of a row may be spread, kv[L,N_XZ,S,2K_Y,H]: its positions are then split
 
 A sequence has a row of block ids, its table: position p is in block table[p // S], at p % S. The
 blocks are split over the axes of the batch and the kv heads over theirs, so a sequence must take
-its blocks from those of its own devices (`blocks_of_row`). An id outside 0..N-1 is no block: what
-is written to it is dropped.
+its blocks from those of its own devices: of N blocks and B rows split X ways, row b has the part
+b X // B. An id outside 0..N-1 is no block: what is written to it is dropped.
 """
 
 import math
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from rooflight.algebra.notation import Axes
@@ -26,7 +27,7 @@ from rooflight.models.layout.constraints import Constraints
 from rooflight.models.spec import Attention, Block
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import JAX_DTYPES
-from rooflight.program.quantized import FORMATS
+from rooflight.program.quantized import FORMATS, quantize
 
 # Arrays, or what stands for them, by [run][block of its pattern][name], as weights are.
 Layers = tuple[tuple[dict[str, Any], ...], ...]
@@ -69,16 +70,6 @@ def check_rows_only(constraints: Constraints) -> None:
             " cache are split by rows and heads",
             hint="use a layout of dp, fsdp, tp, ws or ep, such as dp=X,tp=Y",
         )
-
-
-def blocks_of_row(row: int, *, num_rows: int, num_blocks: int, ways: int) -> range:
-    """The blocks that a row of a batch may use, where rows and blocks are split `ways` ways.
-
-    >>> blocks_of_row(5, num_rows=8, num_blocks=64, ways=2)
-    range(32, 64)
-    """
-    size, part = num_blocks // ways, row * ways // num_rows
-    return range(part * size, (part + 1) * size)
 
 
 def entry_shapes(attention: Attention) -> dict[str, tuple[int, ...]]:
@@ -184,12 +175,22 @@ def init_cache(
     return jax.jit(lambda: jax.tree.map(empty, leaves))()
 
 
-def cache_bytes(cache: Layers) -> int:
-    """Bytes of a cache, scales included; what several devices have a copy of counts once."""
-    leaves: list[jax.Array] = jax.tree.leaves(cache)
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
-
-
 def axes_in(entry: str | tuple[str, ...] | None) -> Axes:
     """The axes that one entry of a partition spec names."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def local_ids(ids: jax.Array, num_blocks: int, rows: Axes) -> jax.Array:
+    """Ids of blocks as a device counts its own, `num_blocks` where the block is not its own."""
+    mine = ids - (lax.axis_index(rows) * num_blocks if rows else 0)
+    return jnp.where((mine >= 0) & (mine < num_blocks), mine, num_blocks)
+
+
+def stored_parts(pages: dict[str, jax.Array], name: str, values: jax.Array) -> dict[str, jax.Array]:
+    """Values as the pages store them: in their dtype, or quantized beside scales."""
+    stored = pages[name].dtype
+    if name + SCALE not in pages:
+        return {name: values.astype(stored)}
+    dtype = next(n for n, (kind, _) in FORMATS.items() if jnp.dtype(kind) == stored)
+    few = quantize(values, dtype)
+    return {name: few.values, name + SCALE: few.scale}

@@ -17,8 +17,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes
-from rooflight.program.decode.cache import Layers, axes_in
-from rooflight.program.decode.insert import local_ids
+from rooflight.program.decode.cache import Layers, axes_in, local_ids
 from rooflight.program.shardings import map_blocks
 
 Values = dict[str, jax.Array]

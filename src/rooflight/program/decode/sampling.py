@@ -28,12 +28,6 @@ class Draws(NamedTuple):
     min_p: jax.Array | None = None  # 0 takes all
 
 
-def greedy(batch: int) -> Draws:
-    """Every row takes its largest logit."""
-    whole = jnp.zeros(batch, jnp.int32)
-    return Draws(jnp.zeros(batch), whole, jnp.ones(batch), whole)
-
-
 def sample(logits: jax.Array, draws: Draws, positions: jax.Array) -> jax.Array:
     """tokens[B,T] from logits[B,T,V], each at its position [B,T].
 

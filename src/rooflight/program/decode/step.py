@@ -1,9 +1,8 @@
-"""Inference: a prompt at once, a prompt in chunks, one token per row, a few draft tokens per row.
+"""Inference: a prompt or a chunk of one, one token per row, a few draft tokens per row.
 
 In: weights, a paged cache, tokens and where they are. Out: logits[B,T,V] or those of each row's
-last token, and the cache. Functions to trace under the mesh of a program; `generate` compiles them.
+last token, and the cache. Functions to jit under the mesh of a program, their cache donated.
 
-    prefill   tokens[B,T] -> last logits[B,V], kept[L,B,T,...]   no cache is read
     extend    tokens[B,T], cache -> h[B,T,D], cache              T = 1, a chunk, draft tokens
 
 The cache is carried through the layers and written in place. Weights may be stacked, for a scan
@@ -11,7 +10,6 @@ over layers, or `Unrolled`.
 """
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,60 +17,17 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from rooflight.models.spec import Attention
-from rooflight.program.decode.cache import Layers, place_of
+from rooflight.program.decode.cache import Layers
 from rooflight.program.decode.form import Unrolled
 from rooflight.program.matmuls import Scope
-from rooflight.program.model.attention import Heads, mix
+from rooflight.program.model.attention import Heads
 from rooflight.program.model.forward import Program, embed, finish, forward_block, frame_scope
 from rooflight.program.model.layers import softcapped
 from rooflight.program.model.params import Tree
-from rooflight.program.paged.attend import attend_pages, kv_entry, latent_entries
+from rooflight.program.paged.attend import attend_pages
 from rooflight.program.paged.blocks import PagedBatch, Pages
 
 Weights = tuple[dict[str, jax.Array], ...]  # of a run: one dict a block of its pattern
-
-
-def prefill(
-    program: Program, params: Tree, tokens: jax.Array, lengths: jax.Array
-) -> tuple[jax.Array, Layers]:
-    """The logits [B,V] after each row's last token, and what `insert` writes to a cache.
-
-    Rows of tokens[B,T] have `lengths` [B] tokens and then padding, which no token of a row sees.
-    """
-    x = embed(program, params, tokens)
-    kept: list[tuple[Pages, ...]] = []
-    for run in range(len(program.model.layers)):
-        x, mine = _prefill_run(program, run, params.layers[run], x)
-        kept.append(mine)
-    return _last_logits(program, params, finish(program, params, x), lengths), tuple(kept)
-
-
-def _prefill_run(
-    program: Program, run: int, weights: Weights, x: jax.Array
-) -> tuple[jax.Array, tuple[Pages, ...]]:
-    blocks, specs = program.model.layers[run].blocks, program.specs.layers[run]
-
-    def pattern(x: jax.Array, weights: Weights) -> tuple[jax.Array, tuple[Pages, ...]]:
-        kept: list[Pages] = []
-        memory = partial(_keep, program, kept)
-        for block, described, mine in zip(blocks, specs, weights, strict=True):
-            x = forward_block(program, block, described, mine, x, memory=memory)
-        return x, tuple(kept)
-
-    return lax.scan(pattern, x, weights)
-
-
-def _keep(
-    program: Program, kept: list[Pages], scope: Scope, spec: Attention, heads: Heads
-) -> jax.Array:
-    """Attends as in training, and keeps what a cache would."""
-    if spec.latent:
-        assert scope.block is not None
-        latent, k_rope = latent_entries(heads, place_of(scope.constraints, scope.block))
-        kept.append({"latent": latent, "k_rope": k_rope})
-    else:
-        kept.append({"kv": kv_entry(scope, heads)})
-    return mix(scope, spec, heads, program.kernel)
 
 
 def extend(

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The generate step of a served model, ready to lower. Runs in a child process.
 
 In: the jax mesh of a target and a `ServedStep` as text. Out: the jitted step and its abstract
@@ -16,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rooflight.plan.serving.step.layout import parse_precision
 from rooflight.program.decode.cache import abstract_cache
-from rooflight.program.decode.generate import make_functions
+from rooflight.program.decode.step import generate
 from rooflight.program.from_plan.served_step import (
     ServedStep,
     read_step,
@@ -51,7 +48,8 @@ def build(mesh: Mesh, *, plan: str) -> tuple[Any, tuple[Any, ...]]:
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=by_row)
 
     tables = ids(step.rows), ids(step.rows), ids(step.rows, step.table)
-    return make_functions(program).generate, (_weights(program, step, mesh), cache, *tables)
+    jitted = jax.jit(partial(generate, program), donate_argnums=1)
+    return jitted, (_weights(program, step, mesh), cache, *tables)
 
 
 def make_program(step: ServedStep) -> Program:

@@ -1,6 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-# jax annotates its own functions only in part.
 """The training step of a plan, ready to lower. Runs in a child process.
 
 In: the jax mesh of a target and a plan file's text. Out: the jitted step and its abstract

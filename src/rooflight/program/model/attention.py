@@ -56,8 +56,8 @@ def attention(
 ) -> jax.Array:
     """From h[B,T,D] to attended[B,T,D]; `kernel` has the signature of `attend`.
 
-    A `memory` attends in its place, to more than these tokens, or keeps what they leave; tokens
-    are at `positions` [B,T], or else from 0 on.
+    A `memory` attends in its place, to more than these tokens; tokens are at `positions` [B,T],
+    or else from 0 on.
     """
     if spec.latent:
         heads = _latent(scope, spec, spec.latent, h, norm, positions)

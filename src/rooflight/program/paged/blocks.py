@@ -18,8 +18,7 @@ from jax.typing import DTypeLike
 from rooflight.algebra.notation import Axes
 from rooflight.program.attention.chunks import ABSENT, forward
 from rooflight.program.attention.tile import How, Keys, Queries, TileState, finish, merge_over
-from rooflight.program.decode.cache import SCALE
-from rooflight.program.decode.insert import local_ids, stored_parts
+from rooflight.program.decode.cache import SCALE, local_ids, stored_parts
 from rooflight.program.varying import align
 
 Pages = dict[str, jax.Array]  # of one block of a pattern, all its layers

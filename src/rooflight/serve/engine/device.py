@@ -156,13 +156,7 @@ class Device:
 
     def generate(self, rows: Sequence[int], starts: Sequence[int]) -> PendingResult:
         """One more token for each row, after the one it made last, which is at its start."""
-        config, num = self.config, len(rows)
-        count = smallest(config.row_counts, num)
-        padded = np.full(count, config.max_rows)
-        padded[:num] = rows
-        places, lengths = np.zeros((2, count), np.int32)
-        places[:num], lengths[:num] = starts, 1
-        return self._dispatch(self._gather(padded, places, lengths), 0)
+        return self._dispatch(self._of_rows(rows, starts, 1), 0)
 
     def score_draft(
         self, rows: Sequence[int], starts: Sequence[int], tokens: Sequence[Sequence[int]]
@@ -171,16 +165,10 @@ class Device:
 
         Found is [rows, draft tokens + 1, 2 + 2 K].
         """
-        config, num = self.config, len(rows)
-        count = smallest(config.row_counts, num)
-        padded = np.full(count, config.max_rows)
-        padded[:num] = rows
-        places, lengths = np.zeros((2, count), np.int32)
-        places[:num], lengths[:num] = starts, [len(some) for some in tokens]
-        given = np.zeros((count, config.num_draft + 1), np.int32)
+        lines = self._of_rows(rows, starts, [len(some) for some in tokens])
+        given = np.zeros((len(lines), self.config.num_draft + 1), np.int32)
         for i, some in enumerate(tokens):
             given[i, : len(some)] = some
-        lines = self._gather(padded, places, lengths)
         return self._dispatch(np.concatenate([lines, given], 1), _CHECKS)
 
     def draft(
@@ -190,15 +178,10 @@ class Device:
 
         Found is [rows, draft tokens + 1]; the last column is no draft.
         """
-        config, num = self.config, len(rows)
-        count = smallest(config.row_counts, num)
-        padded = np.full(count, config.max_rows)
-        padded[:num] = rows
-        places, lengths, given = np.zeros((3, count), np.int32)
-        places[:num], lengths[:num], given[:num] = starts, rooms, last
-        lengths[:num] += 1
-        lines = self._gather(padded, places, lengths)
-        return self._dispatch(np.concatenate([lines, given[:, None]], 1), _PROPOSALS)
+        lines = self._of_rows(rows, starts, [room + 1 for room in rooms])
+        given = np.zeros((len(lines), 1), np.int32)
+        given[: len(rows), 0] = last
+        return self._dispatch(np.concatenate([lines, given], 1), _PROPOSALS)
 
     def read(self, blocks: Sequence[int], group: KvGroup) -> Values:
         """What some layers have in some blocks."""
@@ -211,6 +194,16 @@ class Device:
     def start_row(self, row: int, token: int) -> None:
         """The last token of a row whose cache was inserted."""
         self._set(set_token, np.int32(row), np.int32(token))
+
+    def _of_rows(
+        self, rows: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | int
+    ) -> Ints:
+        """The lines of a call of some rows, and of nobody's up to a size that was compiled."""
+        num, count = len(rows), smallest(self.config.row_counts, len(rows))
+        padded = np.full(count, self.config.max_rows)
+        places, tokens = np.zeros((2, count), np.int32)
+        padded[:num], places[:num], tokens[:num] = rows, starts, lengths
+        return self._gather(padded, places, tokens)
 
     def _gather(self, rows: Any, starts: Ints, lengths: Ints) -> Ints:
         """The lines of some rows, with as much of their tables as the longest needs."""

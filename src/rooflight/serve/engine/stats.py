@@ -1,6 +1,6 @@
 """`EngineStats`: what an engine holds and has done, as one record."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rooflight.batching.scheduler import Scheduler
 
@@ -45,13 +45,9 @@ def stats_of(scheduler: Scheduler, counts: TokenCounts, compilations: int) -> En
         kv_usage=1 - room.pool.num_free / limits.num_blocks,
         block_tokens=limits.block_tokens,
         num_blocks=limits.num_blocks,
-        prompt_tokens=counts.prompt_tokens,
-        generated_tokens=counts.generated_tokens,
-        prefix_queries=counts.prefix_queries,
         prefix_hits=room.cached_tokens,
         preemptions=scheduler.num_preemptions,
-        draft_tokens=counts.draft_tokens,
-        accepted_tokens=counts.accepted_tokens,
         compilations_after_ready=compilations,
         restored_blocks=0 if room.tier is None else room.tier.num_restored,
+        **asdict(counts),
     )
