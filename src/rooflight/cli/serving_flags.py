@@ -29,6 +29,5 @@ def add_engine(parser: Parser) -> None:
         (ANY, ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
         what="engine",
         default=ANY,
-        help="whose calibration to plan with (default any: the one measured most on the chip;"
-        " none: the roofline bound)",
+        help="whose calibration to plan with (default any; none: the roofline bound)",
     )

@@ -12,12 +12,7 @@ from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.serving_calibration import serving_constants
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.fleet.cost import (
-    CalibratedCost,
-    calibrated_cost,
-    calibration_of,
-    fleet_cost,
-)
+from rooflight.plan.serving.fleet.cost import CalibratedCost, calibrated_cost, fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import disaggregate_or_not
 from rooflight.plan.serving.fleet.plan import (
@@ -248,15 +243,6 @@ def test_a_layout_that_nobody_measured_has_to_win_by_more() -> None:
         assert found.best and (found.best.way is new) == chosen
         assert found.untried is (None if chosen else new)
     assert all(w.unseen == () for w in ways(asked, on="h100:1", engine=None))
-
-
-def test_any_engine_is_the_one_measured_most_on_the_chip() -> None:
-    dense, h200 = load_model("llama3-70b"), load_chip("h200")
-    known = calibration_of(dense, h200, "any")
-    each = [calibration_of(dense, h200, engine) for engine in ("trtllm", "vllm", "sglang")]
-    assert known in each and known and known.rows == max(one.rows for one in each if one)
-    few = calibration_of(dense, load_chip("v5e"), "any")  # a dozen rows say too little
-    assert few and (few.chip, few.engine) == ("tpu", "any")
 
 
 def test_a_fleet_is_sized_by_the_forecast_or_as_surely_as_asked() -> None:

@@ -19,13 +19,9 @@ from functools import partial
 
 import numpy as np
 
-from rooflight.hardware.calibration import ANY, DENSE, EXPERTS, Calibration
+from rooflight.hardware.calibration import DENSE, EXPERTS, Calibration
 from rooflight.hardware.chip import Chip
-from rooflight.hardware.serving_calibration import (
-    load_first_token,
-    load_serving_calibration,
-    shipped_serving,
-)
+from rooflight.hardware.serving_calibration import load_first_token, load_serving_calibration
 from rooflight.models.spec import ModelSpec, Moe
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.step.calibrated import (
@@ -42,8 +38,6 @@ from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.model import StepModel
-
-_ENOUGH = 30  # rows of an engine on a chip, to plan with where none is named
 
 Find = Callable[[str, str, str, str], Calibration | None]
 
@@ -93,19 +87,8 @@ def blocks_of(model: ModelSpec) -> str:
 def calibration_of(
     model: ModelSpec, chip: Chip, engine: str, load: Find = load_serving_calibration
 ) -> Calibration | None:
-    """The nearest that is shipped for the chip, or its kind: of tokens, or of first ones.
-
-    `any` is the engine with most rows on the chip, if they are enough.
-    """
-    blocks = blocks_of(model)
-    named = _most_measured(chip.name, blocks) if engine == ANY else engine
-    return load(chip.name, chip.kind, named, blocks)
-
-
-def _most_measured(chip: str, blocks: str) -> str:
-    here = [c for c in shipped_serving().values() if (c.chip, c.blocks) == (chip, blocks)]
-    most = max(here, key=lambda c: c.rows, default=None)
-    return most.engine if most and most.rows >= _ENOUGH else ANY
+    """The nearest that is shipped for the chip, or its kind: of tokens, or of first ones."""
+    return load(chip.name, chip.kind, engine, blocks_of(model))
 
 
 def calibrated_cost(
