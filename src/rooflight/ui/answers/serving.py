@@ -116,9 +116,14 @@ def _first_token(fleet: Fleet) -> Iterator[str]:
     elif known:
         yield trust(known, "TTFT")
     if fleet.chances:
-        kept = ", ".join(f"{name} {chance:.0%}" for name, chance in fleet.chances.items())
+        kept = ", ".join(f"{name} {_chance(one)}" for name, one in fleet.chances.items())
         more = "; --confidence 90 plans for more" if demand.confidence < 90 else ""
         yield f"chance that {demand.percentile:g}% keep it, by held-out errors: {kept}{more}"
+
+
+def _chance(chance: float) -> str:
+    """Errors have longer tails than a normal curve, so nothing is certain."""
+    return "over 99%" if chance > 0.99 else f"{chance:.0%}"
 
 
 def _evidence(plan: FleetPlan, best: Fleet) -> Iterator[str]:
