@@ -29,6 +29,7 @@ from rooflight.measure.published.serving_replay import (
     ACCURACY_FILE,
     FIRST_TOKEN,
     PER_TOKEN,
+    Directions,
     ask_served,
     ask_silicon,
     shipped_serving_accuracy,
@@ -37,6 +38,7 @@ from rooflight.measure.published.validation import Accuracy, Replay, accuracy, v
 from rooflight.plan.serving.fleet.way import EVIDENCE_FILE
 
 from .first_tokens import first_token_cases
+from .serving_pairs import directions_of, read_settings
 
 
 def main() -> int:
@@ -47,13 +49,16 @@ def main() -> int:
     asked = joined(ask_silicon(options.csv), ask_served(read_rows(FOLDER / "serving_runs.json")))
     replays = validate_shipped(asked).replays
     first = first_token_cases(asked, np.array([r.predicted_s for r in replays]))
-    found = {
-        PER_TOKEN: grouped_accuracy(replays),
-        FIRST_TOKEN: grouped_accuracy(validate_shipped(first).replays),
+    firsts = validate_shipped(first).replays
+    found = {PER_TOKEN: grouped_accuracy(replays), FIRST_TOKEN: grouped_accuracy(firsts)}
+    settings = read_settings(options.csv)
+    ordered = {
+        PER_TOKEN: directions_of(settings, replays),
+        FIRST_TOKEN: directions_of(settings, firsts),
     }
     compare(found)
     if options.write:
-        ACCURACY_FILE.write_text(accuracy_text(found), encoding="utf-8")
+        ACCURACY_FILE.write_text(accuracy_text(found, ordered), encoding="utf-8")
         EVIDENCE_FILE.write_text(evidence_text(asked, replays), encoding="utf-8")
         # a dozen rows of one source on TPUs answer each other off by half: nothing to plan with
         on_gpus = first.take([case.chip_kind == "gpu" for case in first.cases])
@@ -102,12 +107,17 @@ def grouped_accuracy(replays: Sequence[Replay]) -> tuple[Accuracy, ...]:
     return tuple(accuracy(name, groups[name]) for name in sorted(groups))
 
 
-def accuracy_text(found: Mapping[str, Sequence[Accuracy]]) -> str:
+def accuracy_text(
+    found: Mapping[str, Sequence[Accuracy]], ordered: Mapping[str, Sequence[Directions]]
+) -> str:
     """One group a line."""
-    parts = [
+    return f'{{"schema": 3,\n{_parts(found)},\n"directions": {{\n{_parts(ordered)}}}}}\n'
+
+
+def _parts(found: Mapping[str, Sequence[Accuracy]] | Mapping[str, Sequence[Directions]]) -> str:
+    return ",\n".join(
         f"{json.dumps(what)}: [\n{_lines(map(asdict, every))}\n]" for what, every in found.items()
-    ]
-    return '{"schema": 2,\n' + ",\n".join(parts) + "}\n"
+    )
 
 
 def evidence_text(asked: CaseSet, replays: Sequence[Replay]) -> str:

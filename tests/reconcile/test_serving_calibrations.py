@@ -27,6 +27,7 @@ from rooflight.measure.published.serving_replay import (
     FIRST_TOKEN,
     PER_TOKEN,
     ask_served,
+    shipped_directions,
     shipped_serving_accuracy,
     validate_served,
 )
@@ -117,6 +118,28 @@ def test_errors_of_first_tokens_do_not_grow(group: str, median: float, mape: flo
     assert found.median <= median and found.mape <= mape
     assert 0.75 <= found.inside <= 0.85
     assert found.roof_mape > 2 * found.mape
+
+
+@pytest.mark.parametrize(
+    ("what", "group", "differ", "least"),
+    [
+        (PER_TOKEN, "dense, together", "clients", 0.99),
+        (PER_TOKEN, "dense, together", "TP", 0.98),
+        (PER_TOKEN, "experts, together", "clients", 0.99),
+        (PER_TOKEN, "experts, together", "TP", 0.95),
+        (PER_TOKEN, "experts, together", "TP, EP, DP", 0.98),
+        (FIRST_TOKEN, "dense, together", "clients", 0.94),
+        (FIRST_TOKEN, "dense, together", "TP", 0.89),
+        (FIRST_TOKEN, "experts, together", "clients", 0.96),
+        (FIRST_TOKEN, "experts, together", "TP", 0.84),
+    ],
+)
+def test_which_of_two_settings_is_faster_is_known(
+    what: str, group: str, differ: str, least: float
+) -> None:
+    found = {(d.group, d.differ): d for d in shipped_directions()[what]}[group, differ]
+    assert found.pairs >= 100 and found.right >= least * found.pairs
+    assert found.wrong_by < 1.5
 
 
 def test_first_tokens_have_three_constants_each_with_its_physics() -> None:

@@ -67,6 +67,7 @@ def plan_serving(
     rows: Count = _SIZES.max_rows,
     step_tokens: Count = _SIZES.max_step_tokens,
     percentile: Number = 95,
+    confidence: Number = 50,
     hit_rate: Number = 0,
     burstiness: Number = 1,
     requests: Count | None = None,
@@ -95,6 +96,7 @@ def plan_serving(
             parse_lengths(str(osl), what="--osl"),
             read_slo(ttft, tpot),
             percentile=positive("--percentile", percentile, example="95"),
+            confidence=positive("--confidence", confidence, example="90"),
             hit_rate=0.0
             if hit_rate in (0, "0")
             else positive("--hit-rate", hit_rate, example="0.5"),

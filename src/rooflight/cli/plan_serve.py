@@ -104,6 +104,12 @@ def add_traffic(parser: Parser) -> None:
         "--percentile", default="95", help="of requests that must get both (default 95)"
     )
     parser.add_argument(
+        "--confidence",
+        default="50",
+        help="%% chance that each SLO is kept, by held-out errors: 50 (default) is the forecast,"
+        " 90 the end of its interval",
+    )
+    parser.add_argument(
         "--hit-rate", default="0", help="of prompt tokens in the prefix cache: 0.5 (default 0)"
     )
     parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
@@ -227,6 +233,7 @@ def _demand(demand: Demand) -> dict[str, object]:
         "osl": str(demand.output),
         "hit_rate": demand.hit_rate,
         "percentile": demand.percentile,
+        "confidence": demand.confidence,
         **demand.slo.document,
     }
 
@@ -255,6 +262,7 @@ def _fleet(fleet: Fleet) -> dict[str, object]:
         "calibration": f"{calibration.engine} on {calibration.chip}" if calibration else None,
         "spread": calibration.spread if calibration else None,
         "ttft_spread": way.first_token.spread if way.first_token else None,
+        "chances": fleet.chances,
         "unseen": list(way.unseen),
         "simulated": {
             "replicas": found.replicas,

@@ -21,6 +21,8 @@ from rooflight.measure.published.replay import REPLAYED, RefusedRow, ask_rows
 from rooflight.measure.published.rows import read_rows
 from rooflight.measure.published.serving_replay import KIND as SERVE
 from rooflight.measure.published.serving_replay import (
+    Directions,
+    shipped_directions,
     shipped_serving_accuracy,
     validate_served,
     validate_silicon,
@@ -159,6 +161,8 @@ def validation_page(
     for what, every in served.items():
         groups = [group for group in every if by == "engine" or ":" not in group.group]
         blocks.append(f"serving, seconds {what}; these rows do not ship\n{_table(groups)}")
+    if served:
+        blocks += [_ordered(what, every) for what, every in shipped_directions().items()]
     if peaks.replays:
         cells = memory_cells(peaks.replays)
         blocks.append("peak memory, by feature\n" + table(_OF_MEMORY, cells, align="lrrrrrrr"))
@@ -233,6 +237,17 @@ def _row(g: Accuracy, has_more: bool) -> tuple[str, ...]:
         return cells
     more = (g.model_out_mape, g.source_out_mape)
     return (*cells, *("-" if v is None else f"{v:.1%}" for v in more))
+
+
+def _ordered(what: str, found: Sequence[Directions]) -> str:
+    """Of two settings of one model, chip and engine, whether the faster one is known."""
+    header = ("group", "differ in", "pairs", "in order", "wrong by, median")
+    rows = [
+        (d.group, d.differ, f"{d.pairs:,}", f"{d.right / d.pairs:.1%}", f"{d.wrong_by - 1:.0%}")
+        for d in found
+    ]
+    title = f"serving, seconds {what}: pairs of settings more than 3 % apart, held out"
+    return f"{title}\n{table(header, rows, align='llrrr')}"
 
 
 def _refused(refusals: Sequence[RefusedRow]) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from rooflight.errors import UsageError
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.serving_calibration import serving_constants
 from rooflight.hardware.slice import parse_slice
@@ -244,17 +245,33 @@ def test_a_layout_that_nobody_measured_has_to_win_by_more() -> None:
     assert all(w.unseen == () for w in ways(asked, on="h100:1", engine=None))
 
 
-def test_the_slo_of_first_tokens_is_held_at_the_end_of_their_interval() -> None:
+def test_a_fleet_is_sized_by_the_forecast_or_as_surely_as_asked() -> None:
     asked = demand()
     (way, *_) = ways(asked, on="h100:1")
-    first = way.first_token
-    assert first and first.spread > 0.1
-    held = way.held(asked.slo)
-    assert held.ttft_s == pytest.approx(asked.slo.ttft_s / math.exp(first.spread))
-    assert held.tpot_s == asked.slo.tpot_s
-    assert ways(asked, on="h100:1", engine=None)[0].held(asked.slo) == asked.slo
-    fleet = Trials(asked).fleet(way, 8, 0)
-    assert fleet is None or fleet.simulation.good_share >= asked.share
+    first, each = way.first_token, way.calibration
+    assert first and each and first.spread > 0.1
+    assert way.held(asked) == asked.slo
+    sure = way.held(replace(asked, confidence=90.0))
+    assert sure.ttft_s == pytest.approx(asked.slo.ttft_s / math.exp(first.spread))
+    assert sure.tpot_s == pytest.approx(asked.slo.tpot_s / math.exp(each.spread))
+    roofs = ways(asked, on="h100:1", engine=None)[0]
+    assert roofs.held(replace(asked, confidence=90.0)) == asked.slo
+    with pytest.raises(UsageError, match="confidence"):
+        replace(asked, confidence=40.0)
+
+
+def test_the_chance_of_an_slo_is_what_was_asked_for_where_it_just_holds() -> None:
+    """At the forecast even, at the end of the 80 % interval nine of ten, more with more room."""
+    (way, *_) = ways(demand(), on="h100:1")
+    fleet = Trials(demand()).fleet(way, 4, 0)
+    assert fleet and fleet.simulation.ttft and way.first_token
+    p95 = fleet.simulation.ttft.p95
+    for room, chance in ((1.0, 0.5), (math.exp(way.first_token.spread), 0.9)):
+        at = replace(fleet, demand=replace(fleet.demand, slo=Slo(p95 * room, 1.0)))
+        assert at.chances["TTFT"] == pytest.approx(chance)
+    roomy = replace(fleet, demand=replace(fleet.demand, slo=Slo(p95 * 9, 1.0)))
+    assert roomy.chances["TTFT"] > 0.9
+    assert not replace(fleet, demand=replace(fleet.demand, slo=Slo())).chances
 
 
 def test_first_tokens_wait_for_their_request_and_tokens_do_not() -> None:
@@ -308,7 +325,7 @@ def _typical() -> dict[str, float]:
 def test_a_simulation_that_cannot_keep_the_promise_may_end_early(seed: int) -> None:
     asked = random_demand(seed)
     for way in ways(asked, on="v5e:1x1,h100:1")[:3]:
-        slo, most = way.held(asked.slo), (1 - asked.share) * asked.requests(asked.rate)
+        slo, most = way.held(asked), (1 - asked.share) * asked.requests(asked.rate)
         run = partial(simulate, cost=way.cost, limits=way.limits, slo=slo)
         whole = run(asked.arrivals(asked.rate))
         ended = run(asked.arrivals(asked.rate), most_late=most)
@@ -321,7 +338,7 @@ def test_most_of_a_hopeless_simulation_is_left_out() -> None:
     asked = demand(rate=400.0, num_requests=4000)
     (way, *_) = [w for w in ways(asked, on="v5e:1x1") if w.policy == "continuous"]
     most = (1 - asked.share) * asked.requests(asked.rate)
-    slo = way.held(asked.slo)
+    slo = way.held(asked)
     ended = simulate(
         asked.arrivals(asked.rate), cost=way.cost, limits=way.limits, slo=slo, most_late=most
     )

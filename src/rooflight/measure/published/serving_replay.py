@@ -17,6 +17,7 @@ does not ship, so the errors of its held-out rows do, by group: `serving_accurac
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -126,10 +127,27 @@ def validate_served(rows: PublishedFile, *, watch: Watch | None = None) -> Valid
     return validate_rows(ask_served(rows, watch=watch), load_serving_calibration)
 
 
+@dataclass(frozen=True, slots=True)
+class Directions:
+    """Pairs of settings that differ in one thing, more than 3 % apart: how many are in order."""
+
+    group: str
+    differ: str  # clients, or how one replica is split
+    pairs: int
+    right: int
+    wrong_by: float  # how many times the slower takes, in the middle one of the wrong pairs
+
+
 def shipped_serving_accuracy() -> dict[str, tuple[Accuracy, ...]]:
     """The held-out errors of the rows that calibrations were fitted to, by what was measured."""
     document = json.loads(ACCURACY_FILE.read_text(encoding="utf-8"))
     return {what: tuple(Accuracy(**one) for one in document[what]) for what in MEASURED}
+
+
+def shipped_directions() -> dict[str, tuple[Directions, ...]]:
+    """Which of two settings is faster, by the same held-out predictions."""
+    document = json.loads(ACCURACY_FILE.read_text(encoding="utf-8"))["directions"]
+    return {what: tuple(Directions(**one) for one in document[what]) for what in MEASURED}
 
 
 def parts_of(question: ServingQuestion) -> ServingTable:

@@ -122,14 +122,21 @@ def _simulated(fleet: Fleet) -> str:
 
 
 def _first_token(fleet: Fleet) -> Iterator[str]:
-    """What times to the first token rest on, and what the SLO is held to for it."""
-    known, ttft_s = fleet.way.first_token, fleet.demand.slo.ttft_s
+    """What times to the first token rest on, and how surely each SLO is kept."""
+    known, demand = fleet.way.first_token, fleet.demand
     if fleet.way.calibration and not known:
         yield "TTFT: too few measured it on such chips; prompts are priced as they slow tokens"
     elif known:
-        held = format_seconds(fleet.way.held(fleet.demand.slo).ttft_s)
-        slo = f": {held} predicted keeps an SLO of {format_seconds(ttft_s)}"
-        yield trust(known, "TTFT") + (slo if ttft_s < math.inf else "")
+        yield trust(known, "TTFT")
+    if fleet.chances:
+        kept = ", ".join(f"{name} {_chance(one)}" for name, one in fleet.chances.items())
+        more = "; --confidence 90 plans for more" if demand.confidence < 90 else ""
+        yield f"chance that {demand.percentile:g}% keep it, by held-out errors: {kept}{more}"
+
+
+def _chance(chance: float) -> str:
+    """Errors have longer tails than a normal curve, so nothing is certain."""
+    return "over 99%" if chance > 0.99 else f"{chance:.0%}"
 
 
 def _evidence(plan: FleetPlan, best: Fleet) -> Iterator[str]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import NormalDist
 
 from rooflight.errors import UsageError
 from rooflight.plan.serving.fleet.bound import RequestWork, work_of
@@ -17,24 +18,35 @@ from rooflight.plan.serving.simulate.tally import Slo
 _LEAST_REQUESTS = 1000
 _MOST_REQUESTS = 10_000
 _LIVES = 20  # of a request as long as the SLO, that a stream lasts: less hides a growing queue
+NORMAL_80 = NormalDist().inv_cdf(0.9)  # deviations that hold 80 % of a normal spread
 _ALONE_S = 1e4  # between requests that never meet
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests per second of these lengths, of which `percentile` % must be served within `slo`."""
+    """Requests per second of these lengths, of which `percentile` % must be served within `slo`.
+
+    A forecast is as often too low as too high: a fleet sized by it keeps its SLO with even chances.
+    `confidence` asks for more: times are as much longer as held-out rows say.
+    """
 
     rate: float
     input: Lengths
     output: Lengths
     slo: Slo
     percentile: float = 95.0
+    confidence: float = 50.0  # %, that a latency keeps its SLO
     hit_rate: float = 0.0  # of prompt tokens, those that all requests share and the cache holds
     burstiness: float = 1.0
     seed: int = 0
     num_requests: int | None = None  # simulated at a time; None is as many as the SLO needs
 
     def __post_init__(self) -> None:
+        if not 50 <= self.confidence < 100:
+            raise UsageError(
+                f"a confidence of {self.confidence:g}: out of range",
+                hint="from 50, the forecast itself, to below 100",
+            )
         if not (0 < self.percentile < 100 and 0 <= self.hit_rate < 1):
             raise UsageError(
                 f"percentile {self.percentile:g}, hit rate {self.hit_rate:g}: out of range",
@@ -50,6 +62,13 @@ class Demand:
     def share(self) -> float:
         """The share of requests that must meet the SLO."""
         return self.percentile / 100
+
+    def slack(self, spread: float) -> float:
+        """How many times a predicted latency must fit into its SLO; 80 % of rows are in `spread`.
+
+        Logs of errors are taken to be normal; at 90 % it is the end of the interval.
+        """
+        return math.exp(spread * NormalDist().inv_cdf(self.confidence / 100) / NORMAL_80)
 
     def requests(self, rate: float) -> int:
         """How many a simulation at this rate takes."""

@@ -9,10 +9,11 @@ It equals trying everything where more replicas never serve worse.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
-from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.demand import NORMAL_80, Demand
 from rooflight.plan.serving.fleet.way import Way
 from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
 from rooflight.plan.serving.simulate.setup import Setup
@@ -78,6 +79,17 @@ class Fleet:
             ("E2E", floor.e2e_s, found.e2e),
         )
         return [(name, targets.get(name), least, q) for name, least, q in times if q]
+
+    @property
+    def chances(self) -> dict[str, float]:
+        """That so many requests keep each SLO: its room over the forecast, by held-out errors."""
+        known = {"TTFT": self.way.first_token, "TPOT": self.way.calibration}
+        percent = round(self.demand.percentile) - 1
+        return {
+            name: NormalDist().cdf(math.log(slo_s / q.curve[percent]) * NORMAL_80 / one.spread)
+            for name, slo_s, _, q in self.latencies
+            if slo_s and (one := known.get(name))
+        }
 
     @property
     def physics_replicas(self) -> float:
@@ -224,7 +236,7 @@ class Trials:
             cost=way.cost,
             limits=way.limits,
             replicas=fleet,
-            slo=way.held(demand.slo),
+            slo=way.held(demand),
             most_late=(1 - demand.share) * requests,
         )
 

@@ -12,7 +12,7 @@ by more.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -72,10 +72,13 @@ class Way:
         """What times to the first token rest on."""
         return self.cost.first_token if isinstance(self.cost, CalibratedCost) else None
 
-    def held(self, slo: Slo) -> Slo:
-        """The SLO that simulated times are held to: TTFT at the upper end of its interval."""
-        first = self.first_token
-        return replace(slo, ttft_s=slo.ttft_s / math.exp(first.spread)) if first else slo
+    def held(self, demand: Demand) -> Slo:
+        """The SLO that simulated times are held to, so that it is kept as surely as asked."""
+        slo, first, each = demand.slo, self.first_token, self.calibration
+        return Slo(
+            slo.ttft_s / (demand.slack(first.spread) if first else 1.0),
+            slo.tpot_s / (demand.slack(each.spread) if each else 1.0),
+        )
 
     @property
     def least(self) -> tuple[int, int]:
