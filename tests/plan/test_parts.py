@@ -15,6 +15,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.layout.rules import parse_layout
 from rooflight.models.presets import load_model
 from rooflight.plan.training.forecast.calibrated import ROOF, part_table
+from rooflight.plan.training.forecast.step import step_breakdown
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.time.parts import Parts, TrainingRun, training_parts
@@ -107,6 +108,24 @@ def test_what_is_sent_once_is_the_mean_over_routings() -> None:
     distinct = sum(len({a, b} - {0}) for a, b in pairs)
     copies = sum((a != 0) + (b != 0) for a, b in pairs)
     assert ratio == pytest.approx(distinct / copies)
+
+
+def test_a_plain_all_to_all_sends_every_copy_and_waits_where_nothing_hides_it() -> None:
+    mesh = parse_mesh("X=16", on="h100:8x2")
+    graph = model_graph(load_model("qwen3-30b-a3b"))
+    once = TrainingRun(graph, parse_layout("dp=X,ep=X"), mesh, 16, 4096)
+    plain = replace(once, sends_once=False)
+    sent = [
+        sum(t.count * t.bandwidth_s for t in training_parts(run).traffic if t.is_exchange)
+        for run in (once, plain)
+    ]
+    assert sent[1] == pytest.approx(sent[0] * 4 / (1 - 2**-8))  # 8 copies, half of them far
+    hidden = ROOF | {"overlap_experts": 1.0}
+    for run, is_shown in ((plain, False), (replace(plain, hides_exchanges=False), True)):
+        parts = training_parts(run)
+        one, many = step_breakdown(parts, hidden), part_table([parts]).seconds(hidden)
+        assert one.exposed_s == pytest.approx(float(many.exposed[0]))
+        assert (one.exposed_s > sent[1]) == is_shown
 
 
 def test_a_host_sums_gradients_whole_and_gathers_weights_on_top() -> None:

@@ -53,12 +53,37 @@ def test_held_out_they_are_answered_better_than_blind() -> None:
     assert {n: g.median for n, g in groups.items() if g.median > GROUPS[n][2]} == {}
 
 
-def test_steps_replayed_as_graphs_are_a_version_of_their_engine() -> None:
-    """What a launch and a step cost otherwise is not there."""
-    graphs = [ask(r, shipped_rows().models) for r in BY_ID.values() if r.table("flags")]
-    assert {q.engine for q in graphs if q.row.table("flags").get("cuda_graph")} == {
-        "megatron@graphs"
-    }
+def test_whole_layers_replayed_as_graphs_are_a_version_of_their_engine() -> None:
+    """What a launch and a step cost otherwise is not there; where parts are replayed, it is."""
+    asked = [ask(r, shipped_rows().models) for r in BY_ID.values() if r.table("flags")]
+    engines: dict[str, set[str]] = {}
+    for one in asked:
+        engines.setdefault(one.row.table("flags").get("cuda_graph", ""), set()).add(one.engine)
+    whole = engines.pop("layer") | engines.pop("full")
+    assert whole == {"megatron@graphs"}
+    assert {"none", "layer: moe_router, moe_preprocess"} <= engines.keys()
+    assert "megatron@graphs" not in set().union(*engines.values())
+
+
+def test_switches_of_the_dispatcher_are_what_the_row_says() -> None:
+    """Each alone makes the same run faster, in the forecast as measured."""
+    before = "mbskill-qwen3-30b-a3b-h100-16-"
+    order = [f"{before}{name}" for name in ("a2a-plain", "a2a-epoverlap", "hybridep-epoverlap")]
+    found = {r.id: r for r in REPLAYS}
+    measured = [found[name].measured_s for name in order]
+    assert measured == sorted(measured, reverse=True)
+    predicted = [found[name].predicted_s for name in order]
+    assert predicted == sorted(predicted, reverse=True)
+    assert max(abs(found[name].error) for name in order) < 0.2
+
+
+def test_what_a_row_does_not_say_of_its_dispatcher_is_listed() -> None:
+    rows = shipped_rows()
+    stated = ask(BY_ID["mbskill-qwen3-30b-a3b-h100-16-a2a-plain"], rows.models)
+    silent = ask(BY_ID["mbskill-moonlight-16b-h100-8-recompute-none"], rows.models)
+    said = "tokens sent once, beside other work"
+    assert said in silent.assumed and said not in stated.assumed
+    assert not stated.run.sends_once and not stated.run.hides_exchanges
 
 
 def test_state_space_layers_have_kernels_of_their_own() -> None:

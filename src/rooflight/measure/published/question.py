@@ -94,6 +94,9 @@ def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
         layout = layout.replace("sp=Y", "tp=Y")  # MaxText splits the stream along the model dim
     mesh = place_axes(axes, slice_of(row, found, chips, slices))
     batch, seq, micro = _batch(row, degrees, chips * found.devices, known, assumed)
+    flags = row.table("flags")
+    if model.is_moe and "dispatcher" not in flags:
+        assumed.append("tokens sent once, beside other work")
     run = TrainingRun(
         graph,
         parse_layout(layout),
@@ -105,17 +108,20 @@ def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
         _remat(row, graph, known, assumed),
         freezes_weights="lora" in (row.kind, row.fields.get("method")),
         updates_on_host=bool(row.table("layout").get("cpu_offload_optimizer")),
+        sends_once=flags.get("dispatcher") != "alltoall",
+        hides_exchanges=flags.get("ep_overlap") is not False,
     )
     engine = _engine(row, known, found.chip.kind)
     return ReplayQuestion(row, run, engine, row.chip, model.is_moe, tuple(assumed))
 
 
 def _engine(row: PublishedRun, known: Fields, kind: str) -> str:
-    """The software, and the release at which its kernels changed; CUDA graphs change them too."""
+    """The software, and the release at which its kernels changed; whole layers as CUDA graphs
+    change them too, parts of a layer leave most launches where they were."""
     engine = str(known.get(f"engine_on_{kind}") or known.get("engine", "unknown"))
     if own := read_facts("models").get(row.model, {}).get("kernels"):
         return f"{engine}-{own}"
-    if row.table("flags").get("cuda_graph"):
+    if row.table("flags").get("cuda_graph") in ("layer", "full"):
         return f"{engine}@graphs"
     release = str(row.fields.get("release") or "")
     versions = [v for v in known.get("versions", ()) if v <= release]

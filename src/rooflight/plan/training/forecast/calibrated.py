@@ -59,6 +59,7 @@ class PartTable:
     microbatches: Floats
     bubble: Floats
     steps: Floats  # 1 for a step, 0 for a kernel
+    hides: Floats  # 0 for a step whose exchanges of tokens are known to wait alone
 
     @property
     def constants(self) -> Mapping[str, Constant]:
@@ -87,6 +88,7 @@ class PartTable:
             self.microbatches[chosen],
             self.bubble[chosen],
             self.steps[chosen],
+            self.hides[chosen],
         )
 
     def seconds(self, values: Values) -> Breakdowns:
@@ -98,7 +100,7 @@ class PartTable:
         work = matmuls + memory
         waited = {wait: self._waits(wait, values) for wait in _WAITS}
         exposed = (1 - values["overlap_activations"]) * waited["activations"]
-        exposed += (1 - values["overlap_experts"]) * waited["experts"]
+        exposed += (1 - values["overlap_experts"] * self.hides) * waited["experts"]
         hidden = values["overlap_weights"]
         last = (work + exposed) / self.microbatches
         once = waited["once"] - hidden * np.minimum(waited["once"], last)
@@ -158,4 +160,5 @@ def part_table(parts: Sequence[Parts]) -> PartTable:
         np.array([float(one.microbatches) for one in parts]),
         np.array([one.bubble for one in parts]),
         np.array([1.0 if one.is_step else 0.0 for one in parts]),
+        np.array([float(one.hides_exchanges) for one in parts]),
     )

@@ -98,7 +98,7 @@ def step_breakdown(parts: Parts, values: Values) -> Breakdown:
     work = matmuls + memory
     waits = _waits(parts, values)
     exposed = (1 - values["overlap_activations"]) * waits["activations"]
-    exposed += (1 - values["overlap_experts"]) * waits["experts"]
+    exposed += (1 - values["overlap_experts"] * parts.hides_exchanges) * waits["experts"]
     hidden = values["overlap_weights"]
     last = (work + exposed) / parts.microbatches
     once = waits["once"] - hidden * min(waits["once"], last)

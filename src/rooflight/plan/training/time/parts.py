@@ -87,6 +87,7 @@ class Parts:
     peak_flops: float  # of the dtype that matmuls run in
     is_step: bool = True  # a whole step, with the host's work around it; else one kernel
     host_s: float = 0.0  # activations that wait in host memory, out and back
+    hides_exchanges: bool = True  # tokens may travel beside other work
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ class TrainingRun:
     updates_on_host: bool = False
     stored: Dtype = STORED
     in_step: bool = False  # stages of a pipeline run in lock step, as those of our own program do
+    sends_once: bool = True  # a unit gets a token once; a plain all-to-all sends k copies
+    hides_exchanges: bool = True  # False where tokens to experts are known to wait alone
 
 
 def training_parts(run: TrainingRun) -> Parts:
@@ -143,6 +146,7 @@ def training_parts(run: TrainingRun) -> Parts:
         host_s=host_seconds(
             chip, count * sum(n * layers.host_bytes(block) for block, n in held.items())
         ),
+        hides_exchanges=run.hides_exchanges,
     )
 
 
@@ -321,7 +325,7 @@ class _LayerParts:
     def _traffic(self, line: PricedStep, *, once: bool) -> Iterator[Traffic]:
         time = line.price.network
         is_critical = line.waits == "critical"
-        if time and time.kind == "all_to_all" and is_critical:
+        if time and time.kind == "all_to_all" and is_critical and self.run.sends_once:
             group = self.run.mesh.group(line.step.axes)
             time = sent_once(time, group, experts_per_token(self.run.graph))
         if time and self.run.mesh.slice.chip.kind == "cpu":
