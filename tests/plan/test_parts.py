@@ -120,7 +120,7 @@ def test_a_plain_all_to_all_sends_every_copy_and_waits_where_nothing_hides_it() 
         for run in (once, plain)
     ]
     assert sent[1] == pytest.approx(sent[0] * 4 / (1 - 2**-8))  # 8 copies, half of them far
-    hidden = ROOF | {"overlap_experts": 1.0}
+    hidden = {**ROOF, "overlap_experts": 1.0}
     for run, is_shown in ((plain, False), (replace(plain, hides_exchanges=False), True)):
         parts = training_parts(run)
         one, many = step_breakdown(parts, hidden), part_table([parts]).seconds(hidden)
