@@ -16,9 +16,10 @@ import pytest
 
 import rooflight
 import rooflight as rf
-from rooflight.cli import fit, plan_serve, simulate, why_not_page
-from rooflight.cli.plan_serve import FleetPage
-from rooflight.cli.why_not_page import candidate_document
+from rooflight.cli.planning import fit, why_not_page
+from rooflight.cli.planning.why_not_page import candidate_document
+from rooflight.cli.serving import plan_serve, simulate
+from rooflight.cli.serving.plan_serve import FleetPage
 from rooflight.measure.trace.read import EXAMPLE
 from rooflight.plan.file.record import from_json
 

@@ -5,7 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from rooflight.cli.verbs import TWO_WORDS, verb_names
+from rooflight.cli.verbs import verb_module, verb_names
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -61,7 +61,7 @@ def roots() -> set[str]:
     """Where users come in: the script, each verb, the package, the extension of notebooks."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     scripts = {target.partition(":")[0] for target in project["scripts"].values()}
-    verbs = {f"rooflight.cli.{TWO_WORDS.get(name, name)}" for name in verb_names()}
+    verbs = {verb_module(name) for name in verb_names()}
     return {*scripts, *verbs, "rooflight", "rooflight.__main__", "rooflight.notebook"}
 
 

@@ -94,4 +94,4 @@ def test_a_walk_is_the_files_on_the_stack() -> None:
     with recorded(Price.__init__) as (found,):
         outcome = run(MATMUL.split())
         assert outcome.code == 0, outcome.err
-    assert {walk[:2] for walk in found} == {("cli/main.py", "cli/matmul.py")}
+    assert {walk[:2] for walk in found} == {("cli/main.py", "cli/hardware/matmul.py")}

@@ -17,7 +17,7 @@ OLD_NAMES = "src/rooflight/cli/verbs.py", "src/rooflight/plan/file/record.py"
 BANNED: dict[str, tuple[str, ...]] = {  # pattern -> files, then those where it is allowed
     r"products(?! of (divisors|others|such))": EVERYWHERE,
     r"done again|does again|again_s|again_flops|remade|Again": EVERYWHERE,
-    r"in pieces": ("docs/plan*.md", "docs/guides/*.md", "src/rooflight/cli/plan*.py"),
+    r"in pieces": ("docs/plan*.md", "docs/guides/*.md", "src/rooflight/cli/planning/plan*.py"),
     r"kept": ("src/rooflight/plan/training/memory/*.py", "src/rooflight/plan/training/time/*.py"),
     r"roofs (of the catalog )?allow": EVERYWHERE,
     r"judge[ds]?|judge_program": ("src/*.py", "docs/verify.md", "docs/plan.md"),
@@ -26,7 +26,7 @@ BANNED: dict[str, tuple[str, ...]] = {  # pattern -> files, then those where it 
     r"texts": ("src/rooflight/serve/engine/*.py", "src/rooflight/serve/disaggregated/*.py"),
     r"HostTier|host tier|few bits|in_few_bits": EVERYWHERE,
     r"[Pp]atience|patience_s": EVERYWHERE,
-    r"[Pp]romise[ds]?": ("src/rooflight/cli/*.py", "src/rooflight/plan/*.py", "docs/fleet.md"),
+    r"[Pp]romise[ds]?": ("src/rooflight/cli/**/*.py", "src/rooflight/plan/*.py", "docs/fleet.md"),
     r"foreign functions?": EVERYWHERE,
     r"Pins|(generate_|serving_)?pins(_of)?|Wanted|parse_wanted|pattern_of": EVERYWHERE,
     r"[Gg]roundwork|known_layers|[Bb]orrower|[Ll]ender|bent|Standing": EVERYWHERE,

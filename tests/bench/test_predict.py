@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli.chip_facts import chip_toml
+from rooflight.cli.hardware.chip_facts import chip_toml
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.slice import parse_slice
 from rooflight.measure.load.predict import predict

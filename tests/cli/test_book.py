@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.book.entry import Entry, entries
-from rooflight.cli import book
+from rooflight.cli.learning import book
 
 from .command import run
 

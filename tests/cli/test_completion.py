@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli.completion import candidates
+from rooflight.cli.learning.completion import candidates
 from rooflight.cli.verbs import VERBS
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.catalog import chip_names

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli import plan_report
-from rooflight.cli.plan_report import report_page, write_report
+from rooflight.cli.planning import plan_report
+from rooflight.cli.planning.plan_report import report_page, write_report
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import parse_mesh

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rooflight.api.serving import plan_serving
-from rooflight.cli.completion import candidates
+from rooflight.cli.learning.completion import candidates
 from rooflight.cli.verbs import load_verb, verb_parser
 from rooflight.errors import UsageError
 from rooflight.hardware.catalog import load_chip

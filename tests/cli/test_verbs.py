@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.cli.chip_facts import all_facts, chip_toml
-from rooflight.cli.chips import built_in_facts
+from rooflight.cli.hardware.chip_facts import all_facts, chip_toml
+from rooflight.cli.hardware.chips import built_in_facts
 from rooflight.costs.network import KINDS, collective_time
 from rooflight.hardware.catalog import chip_names, load_chip, read_chip
 from rooflight.hardware.mesh import axes_of, parse_mesh

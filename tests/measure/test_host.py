@@ -8,7 +8,7 @@ import pytest
 
 from rooflight.algebra.contract import strategies
 from rooflight.algebra.notation import parse_contraction
-from rooflight.cli.measure import layouts_text
+from rooflight.cli.measuring.measure import layouts_text
 from rooflight.costs.choose import choose
 from rooflight.dtypes import DTYPES
 from rooflight.errors import UsageError

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rooflight.cli.validate import accuracy_cells
+from rooflight.cli.measuring.validate import accuracy_cells
 from rooflight.hardware.calibration import DENSE, EXPERTS
 from rooflight.measure.published.hierarchy import cross_validate
 from rooflight.measure.published.replay import CaseSet, ask_rows

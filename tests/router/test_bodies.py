@@ -6,9 +6,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from rooflight.serve.http.keys import make_key
-from rooflight.serve.http.logs import Log
 from rooflight.serve.router import front
+from rooflight.serve.server.keys import make_key
+from rooflight.serve.server.logs import Log
 
 MOST = 1 << 20
 KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("loud", "quiet")}

@@ -8,7 +8,7 @@ import pytest
 CHURN = """
 import random, sys
 from pathlib import Path
-from rooflight.serve.http.allocator import return_large_blocks
+from rooflight.serve.server.allocator import return_large_blocks
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from rooflight.serve.engine.request import Sampling
 from rooflight.serve.http.asked import read_chat, read_completion
-from rooflight.serve.http.body import parse_json
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.fields import Fields
-from rooflight.serve.http.problem import ApiError
 from rooflight.serve.http.protocol import HARMLESS, make_protocol
 from rooflight.serve.http.routes import openapi
+from rooflight.serve.server.body import parse_json
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.fields import Fields
+from rooflight.serve.server.problem import ApiError
 
 BOUNDS = Bounds(vocab=8, max_model_tokens=6)
 PROTOCOL = make_protocol(BOUNDS, model="tiny")

@@ -13,8 +13,8 @@ pytest.importorskip("llguidance")
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rooflight.serve.http.bounded import CPU_S, Bounded, TooMuch
-from rooflight.serve.http.grammar_trial import make_matcher, make_vocabulary
+from rooflight.serve.chat.bounded import CPU_S, Bounded, TooMuch
+from rooflight.serve.chat.grammar_trial import make_matcher, make_vocabulary
 
 BOMB = json.dumps({"type": "integer", "multipleOf": 9999991})
 GOOD = json.dumps({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 7}}})
@@ -34,7 +34,7 @@ def told() -> tuple[str, int, list[int]]:
 
 @pytest.fixture(scope="module")
 def trial(told: tuple[str, int, list[int]]) -> Iterator[Bounded]:
-    found = Bounded("rooflight.serve.http.grammar_trial", told)
+    found = Bounded("rooflight.serve.chat.grammar_trial", told)
     yield found
     found.stop()
 

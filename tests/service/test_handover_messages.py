@@ -19,8 +19,8 @@ from rooflight.serve.disaggregated.messages import (
 )
 from rooflight.serve.disaggregated.transfer import Parcel
 from rooflight.serve.engine.request import Delta, EngineRequest, Sampling, TokenLogprobs
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.problem import ApiError
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.problem import ApiError
 
 BOUNDS = Bounds(vocab=100, max_model_tokens=64, max_logprobs=5)
 TOKENS, CHANCES = st.integers(0, 99), st.floats(-1e4, 0)

@@ -13,10 +13,10 @@ from rooflight.cli.main import main
 from rooflight.errors import UsageError
 from rooflight.models.huggingface.read import read_hf_config
 from rooflight.program.checkpoint.files import open_checkpoint
-from rooflight.serve.http.bounded import CPU_S
-from rooflight.serve.http.chat_template import ChatTemplate, load_template
-from rooflight.serve.http.problem import ApiError
-from rooflight.serve.http.tokens import load_tokenizer
+from rooflight.serve.chat.bounded import CPU_S
+from rooflight.serve.chat.chat_template import ChatTemplate, load_template
+from rooflight.serve.chat.tokens import load_tokenizer
+from rooflight.serve.server.problem import ApiError
 
 from .tiny_model import make_folder
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.errors import RooflightError
-from rooflight.serve.http.fairness import FairQueue
-from rooflight.serve.http.keys import Allowance, Bucket, Key, find_key, make_key, read_keys
-from rooflight.serve.http.problem import ApiError
+from rooflight.serve.server.fairness import FairQueue
+from rooflight.serve.server.keys import Allowance, Bucket, Key, find_key, make_key, read_keys
+from rooflight.serve.server.problem import ApiError
 
 SECRET = "sk-0123456789abcdef"
 ALICE = make_key("alice", SECRET)

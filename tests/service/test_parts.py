@@ -12,14 +12,14 @@ import pytest
 
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
+from rooflight.serve.chat.chat_template import load_template
 from rooflight.serve.engine.request import Delta
-from rooflight.serve.http.address import check_address
-from rooflight.serve.http.chat_template import load_template
-from rooflight.serve.http.exchange import Exchange, Inbox
-from rooflight.serve.http.logs import Log
 from rooflight.serve.http.middleware import request_span
-from rooflight.serve.http.problem import ApiError
-from rooflight.serve.http.waiting_limit import waiting_limit
+from rooflight.serve.server.address import check_address
+from rooflight.serve.server.exchange import Exchange, Inbox
+from rooflight.serve.server.logs import Log
+from rooflight.serve.server.problem import ApiError
+from rooflight.serve.server.waiting_limit import waiting_limit
 
 from .tiny_model import make_folder
 

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
 from rooflight.errors import UsageError
-from rooflight.serve.http.text import Decoder, TextStream
-from rooflight.serve.http.tokens import Tokenizer, load_tokenizer
+from rooflight.serve.chat.text import Decoder, TextStream
+from rooflight.serve.chat.tokens import Tokenizer, load_tokenizer
 
 from .tiny_model import VOCAB, make_tokenizer
 
@@ -20,7 +20,7 @@ WORDS = ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581the", "\u2581cat
 
 
 def byte_level() -> Tokenizer:
-    from rooflight.serve.http.tokens import _bytes_of  # pyright: ignore[reportPrivateUsage]
+    from rooflight.serve.chat.tokens import _bytes_of  # pyright: ignore[reportPrivateUsage]
 
     special = frozenset({0, 1, 2})
     return Tokenizer(BYTE_LEVEL, Path(), frozenset({1}), special, _bytes_of(BYTE_LEVEL))

@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.serve.http.asked import read_chat
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.chat_template import load_template
-from rooflight.serve.http.problem import ApiError
-from rooflight.serve.http.protocol import make_protocol
-from rooflight.serve.http.tools import (
+from rooflight.serve.chat.chat_template import load_template
+from rooflight.serve.chat.tools import (
     FORCED,
     HERMES,
     LLAMA,
@@ -24,6 +20,10 @@ from rooflight.serve.http.tools import (
     ReplyParser,
     call_form,
 )
+from rooflight.serve.http.asked import read_chat
+from rooflight.serve.http.protocol import make_protocol
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.problem import ApiError
 
 from .server_process import Server, start_server
 from .tiny_model import BOS, EOS, make_folder

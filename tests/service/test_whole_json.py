@@ -9,7 +9,7 @@ from typing import Any  # JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.serve.http.writer import whole_json
+from rooflight.serve.server.writer import whole_json
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rooflight.serve.http.workers import WorkerThreads
+from rooflight.serve.chat.workers import WorkerThreads
 
 
 def test_whoever_comes_late_is_not_behind_the_flood_of_another_key() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from rooflight.cli.main import main
-from rooflight.cli.train_page import event_text
+from rooflight.cli.running.train_page import event_text
 from rooflight.errors import UsageError
 from rooflight.train.events import losses, validation_losses
 from rooflight.train.facts import facts_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from plans import EXAMPLE, small_plan
 
-from rooflight.cli import plan as plan_verb
 from rooflight.cli.main import main
+from rooflight.cli.planning import plan as plan_verb
 from rooflight.compile.aot.flags import SETS, Sweep, Tried
 from rooflight.compile.aot.request import CompileRequest, CompilerOption
 from rooflight.compile.aot.run import compile_all

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.cli import verify
 from rooflight.cli.main import main
+from rooflight.cli.program import verify
 from rooflight.compile.aot.program import ProgramVerdict, parse_build, verify_program
 from rooflight.compile.findings.baseline import compare
 from rooflight.compile.findings.document import known_of, verdict_document

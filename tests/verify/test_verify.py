@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from plans import EXAMPLE, small_plan
 
-from rooflight.cli import verify
 from rooflight.cli.main import main
+from rooflight.cli.program import verify
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.expected.train import expected_weights
 from rooflight.compile.findings.document import known_of, verdict_document

@@ -59,7 +59,7 @@ def _dispatch(argv: list[str]) -> int:
         print(f"rooflight {__version__}")
         return 0
     if argv[0] == "--complete-words":
-        from rooflight.cli.completion import candidates
+        from rooflight.cli.learning.completion import candidates
 
         print("\n".join(candidates(argv[1:])))
         return 0

@@ -1,4 +1,4 @@
-"""The verbs: one module of this folder each, with `HELP`, `configure(parser)`, `run(args) -> int`.
+"""The verbs: a module of a folder here each, with `HELP`, `configure(parser)`, `run(args) -> int`.
 
 A module is imported only when its verb is used, because `rooflight --help` must start about as
 fast as the interpreter itself; so what the overview says of each stands here.
@@ -42,7 +42,8 @@ OVERVIEW = {
         "doctor, completion": "what this machine can do; for bash, zsh, fish",
     },
 }
-VERBS = [v.split()[0] for rows in OVERVIEW.values() for row in rows for v in row.split(", ")]
+_GROUPS = {v.split()[0]: g for g, rows in OVERVIEW.items() for r in rows for v in r.split(", ")}
+VERBS = [*_GROUPS]
 TWO_WORDS = {
     "plan train": "plan",
     "plan serve": "plan_serve",
@@ -52,6 +53,8 @@ TWO_WORDS = {
     "explain serve": "explain_serve",
 }
 KINDS = ("train", "serve")  # the second words
+_FOLDERS = {"plan": "planning", "run": "running", "measure": "measuring", "learn": "learning"}
+_SERVING = {"plan_serve", "fit_serve", "explain_serve", "frontier", "simulate"}
 
 
 def verb_names() -> list[str]:
@@ -131,7 +134,6 @@ def respelt(words: list[str]) -> tuple[list[str], str]:
 
 def load_verb(name: str) -> Verb:
     """Imports a verb's module; unknown names get a did-you-mean."""
-    module = TWO_WORDS.get(name, name)
     if name not in TWO_WORDS and name not in VERBS:
         raise UnknownNameError("verb", name, VERBS)
     if has_kinds(name):
@@ -139,7 +141,18 @@ def load_verb(name: str) -> Verb:
             f"train or serve comes right after {name}",
             hint=f"`rooflight {name} train --help`, or `rooflight {name} serve --help`",
         )
-    return cast(Verb, import_module(f"rooflight.cli.{module}"))
+    return cast(Verb, import_module(verb_module(name)))
+
+
+def verb_module(name: str) -> str:
+    """The module of a command: in the folder of its group, those of serving by themselves.
+
+    >>> verb_module("plan train"), verb_module("plan serve"), verb_module("hlo")
+    ('rooflight.cli.planning.plan', 'rooflight.cli.serving.plan_serve', 'rooflight.cli.program.hlo')
+    """
+    module, group = TWO_WORDS.get(name, name), _GROUPS[name.split()[0]]
+    folder = "serving" if module in _SERVING else _FOLDERS.get(group, group)
+    return f"rooflight.cli.{folder}.{module}"
 
 
 def has_kinds(name: str) -> bool:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from rooflight.serve.disaggregated.transfer import Parcel
 from rooflight.serve.engine.request import Delta, EngineRequest, Sampling, TokenLogprobs
-from rooflight.serve.http.body import parse_json
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.fields import Fields, Integer, Items, Real, Text
-from rooflight.serve.http.problem import invalid
+from rooflight.serve.server.body import parse_json
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.fields import Fields, Integer, Items, Real, Text
+from rooflight.serve.server.problem import invalid
 
 MOST_LEASE_S = 120.0
 _MOST_GROUPS, _MOST_PARTS, _MOST_BYTES = 4096, 16, 1 << 40

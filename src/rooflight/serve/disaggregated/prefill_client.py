@@ -24,9 +24,9 @@ from rooflight.serve.disaggregated.messages import (
 from rooflight.serve.disaggregated.transfer import Carrier, Parcel
 from rooflight.serve.engine.request import EngineRequest
 from rooflight.serve.engine.runner import Runner
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.engine_calls import call
-from rooflight.serve.http.logs import Log
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.engine_calls import call
+from rooflight.serve.server.logs import Log
 
 _POLL_S = 0.001
 _END = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]

@@ -24,10 +24,10 @@ from rooflight.serve.disaggregated.messages import (
 from rooflight.serve.disaggregated.transfer import Carrier, Parcel
 from rooflight.serve.engine.request import Delta
 from rooflight.serve.engine.runner import Runner
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.engine_calls import call
-from rooflight.serve.http.exchange import Exchange, Inbox
-from rooflight.serve.http.problem import ApiError, invalid, overloaded
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.engine_calls import call
+from rooflight.serve.server.exchange import Exchange, Inbox
+from rooflight.serve.server.problem import ApiError, invalid, overloaded
 
 Charge = Callable[[int], AbstractContextManager[None]]  # of prompt tokens, or an `ApiError`
 _ORDER_S = 10.0  # to say what is wanted, once connected

@@ -9,9 +9,9 @@ from rooflight.serve.disaggregated.route import PrefillServer
 from rooflight.serve.disaggregated.transfer import BytesCarrier, Carrier, JaxCarrier
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.exchange import Exchange
-from rooflight.serve.http.logs import Log
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.exchange import Exchange
+from rooflight.serve.server.logs import Log
 
 
 @dataclass(frozen=True, slots=True)

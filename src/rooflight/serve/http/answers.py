@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rooflight.serve.chat.tokens import Tokenizer
+from rooflight.serve.chat.tools import ToolCall
 from rooflight.serve.engine.request import TokenLogprobs
 from rooflight.serve.http.asked import Endpoint
-from rooflight.serve.http.tokens import Tokenizer
-from rooflight.serve.http.tools import ToolCall
 
 Body = dict[str, Any]
 _LEAST_LOGPROB = -9999.0  # JSON has no minus infinity

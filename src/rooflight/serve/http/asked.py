@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import cast
 
 from rooflight.serve.engine.request import Sampling
-from rooflight.serve.http.fields import Json
-from rooflight.serve.http.problem import invalid
 from rooflight.serve.http.protocol import Protocol
+from rooflight.serve.server.fields import Json
+from rooflight.serve.server.problem import invalid
 
 Prompt = str | tuple[int, ...]
 Message = Mapping[str, Json]

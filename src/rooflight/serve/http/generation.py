@@ -11,15 +11,15 @@ from typing import NamedTuple, Protocol
 
 from rooflight.batching.request import Admission
 from rooflight.errors import UsageError
+from rooflight.serve.chat.text import TextStream
+from rooflight.serve.chat.tools import ParsedReply, ReplyParser
 from rooflight.serve.engine.request import Delta, EngineRequest, Finish
 from rooflight.serve.engine.runner import Runner
 from rooflight.serve.http.answers import ChoiceDelta, Usage
-from rooflight.serve.http.exchange import Exchange, Inbox
-from rooflight.serve.http.fairness import FairQueue
 from rooflight.serve.http.metrics import ServerMetrics
-from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavailable
-from rooflight.serve.http.text import TextStream
-from rooflight.serve.http.tools import ParsedReply, ReplyParser
+from rooflight.serve.server.exchange import Exchange, Inbox
+from rooflight.serve.server.fairness import FairQueue
+from rooflight.serve.server.problem import ApiError, invalid, overloaded, unavailable
 
 
 class Intake(Protocol):

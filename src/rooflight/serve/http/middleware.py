@@ -10,11 +10,11 @@ from uuid import uuid4
 
 from aiohttp import hdrs, web
 
-from rooflight.serve.http.address import check_name
-from rooflight.serve.http.keys import NOBODY, Key, find_key
-from rooflight.serve.http.logs import Value
-from rooflight.serve.http.problem import ApiError, problem_of
 from rooflight.serve.http.service import Service
+from rooflight.serve.server.address import check_name
+from rooflight.serve.server.keys import NOBODY, Key, find_key
+from rooflight.serve.server.logs import Value
+from rooflight.serve.server.problem import ApiError, problem_of
 
 # Spans of OpenTelemetry, where its API is installed: one a request, child of the caller's.
 

@@ -6,8 +6,8 @@ a setting is never ignored in silence.
 
 from dataclasses import dataclass
 
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.fields import (
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.fields import (
     AnyOf,
     Enumeration,
     Fields,
@@ -22,7 +22,7 @@ from rooflight.serve.http.fields import (
     TokenNumbers,
     Unserved,
 )
-from rooflight.serve.http.problem import ApiError, invalid
+from rooflight.serve.server.problem import ApiError, invalid
 
 _MAX_SEED = 2**31 - 1
 _NULL = Enumeration((None,))

@@ -13,15 +13,15 @@ from aiohttp import web
 from rooflight import __version__
 from rooflight.serve.http.answers import ChoiceDelta, ResponseBuilder
 from rooflight.serve.http.asked import GenerationRequest, read_chat, read_completion
-from rooflight.serve.http.body import parse_json, read_body
-from rooflight.serve.http.fields import Fields, Json
 from rooflight.serve.http.generation import Generation, merge
-from rooflight.serve.http.keys import Key
 from rooflight.serve.http.middleware import COUNTS, ID, KEY, SERVICE, guard
-from rooflight.serve.http.problem import ApiError, invalid, problem_of
 from rooflight.serve.http.protocol import Protocol
 from rooflight.serve.http.service import Service
-from rooflight.serve.http.writer import Writer, whole_json, write_whole
+from rooflight.serve.server.body import parse_json, read_body
+from rooflight.serve.server.fields import Fields, Json
+from rooflight.serve.server.keys import Key
+from rooflight.serve.server.problem import ApiError, invalid, problem_of
+from rooflight.serve.server.writer import Writer, whole_json, write_whole
 
 T = TypeVar("T")
 _SMALL_BYTES = 1 << 14  # of a body that takes milliseconds to look through

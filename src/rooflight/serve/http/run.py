@@ -19,12 +19,12 @@ from rooflight.serve.disaggregated.sides import PeerConfig
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
 from rooflight.serve.engine.run import Engine
-from rooflight.serve.http.allocator import return_large_blocks
-from rooflight.serve.http.front import open_front, until_signal
-from rooflight.serve.http.logs import Log
 from rooflight.serve.http.routes import make_app
 from rooflight.serve.http.service import ServerSettings, Service
-from rooflight.serve.http.waiting_limit import WaitingLimit
+from rooflight.serve.server.allocator import return_large_blocks
+from rooflight.serve.server.front import open_front, until_signal
+from rooflight.serve.server.logs import Log
+from rooflight.serve.server.waiting_limit import WaitingLimit
 
 _HANGS = 1  # as where requests had to be cut off
 

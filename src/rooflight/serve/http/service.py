@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from rooflight.models.huggingface.read import read_hf_config
+from rooflight.serve.chat.chat_template import load_template
+from rooflight.serve.chat.grammar import Grammars
+from rooflight.serve.chat.text import TextStream
+from rooflight.serve.chat.tokens import load_tokenizer
+from rooflight.serve.chat.tools import FORCED, ReplyParser
+from rooflight.serve.chat.workers import WorkerThreads
 from rooflight.serve.disaggregated.prefill_client import PrefillClient
 from rooflight.serve.disaggregated.route import PrefillServer
 from rooflight.serve.disaggregated.sides import PeerConfig, make_side
@@ -23,24 +29,18 @@ from rooflight.serve.engine.request import Allowed, EngineRequest
 from rooflight.serve.engine.run import Engine
 from rooflight.serve.engine.runner import Runner
 from rooflight.serve.http.asked import Endpoint, GenerationRequest
-from rooflight.serve.http.body import Bodies
-from rooflight.serve.http.bounds import Bounds
-from rooflight.serve.http.chat_template import load_template
-from rooflight.serve.http.exchange import Exchange
-from rooflight.serve.http.fairness import FairQueue, Shares
-from rooflight.serve.http.front import until_ended
 from rooflight.serve.http.generation import GeneratedChoice, Generation, Port
-from rooflight.serve.http.grammar import Grammars
-from rooflight.serve.http.keys import NOBODY, Allowance, Key
-from rooflight.serve.http.logs import Log
 from rooflight.serve.http.metrics import ServerMetrics
-from rooflight.serve.http.problem import ApiError, invalid, overloaded, unavailable
 from rooflight.serve.http.protocol import make_protocol
-from rooflight.serve.http.text import TextStream
-from rooflight.serve.http.tokens import load_tokenizer
-from rooflight.serve.http.tools import FORCED, ReplyParser
-from rooflight.serve.http.waiting_limit import WaitingLimit
-from rooflight.serve.http.workers import WorkerThreads
+from rooflight.serve.server.body import Bodies
+from rooflight.serve.server.bounds import Bounds
+from rooflight.serve.server.exchange import Exchange
+from rooflight.serve.server.fairness import FairQueue, Shares
+from rooflight.serve.server.front import until_ended
+from rooflight.serve.server.keys import NOBODY, Allowance, Key
+from rooflight.serve.server.logs import Log
+from rooflight.serve.server.problem import ApiError, invalid, overloaded, unavailable
+from rooflight.serve.server.waiting_limit import WaitingLimit
 
 # Liveness means progress, readiness means warm.
 

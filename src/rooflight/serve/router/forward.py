@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, cast  # Any: JSON of a client
 import aiohttp
 from aiohttp import hdrs, web
 
-from rooflight.serve.http.problem import ApiError
-from rooflight.serve.http.writer import write_part, write_whole
 from rooflight.serve.router.counts import Counters
 from rooflight.serve.router.fleet import Replicas, ReplicaState
+from rooflight.serve.server.problem import ApiError
+from rooflight.serve.server.writer import write_part, write_whole
 
 # What requests share: a key from the beginning of a prompt or of a conversation.
 

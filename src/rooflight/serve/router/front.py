@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import hdrs, web
 
-from rooflight.serve.http.address import check_name
-from rooflight.serve.http.body import Bodies
-from rooflight.serve.http.fairness import Shares
-from rooflight.serve.http.keys import NOBODY, Key, find_key
-from rooflight.serve.http.logs import Log
-from rooflight.serve.http.problem import ApiError
 from rooflight.serve.router.counts import Counters
 from rooflight.serve.router.fleet import Replicas, ReplicaState
 from rooflight.serve.router.forward import ClientGone, Forwarder
+from rooflight.serve.server.address import check_name
+from rooflight.serve.server.body import Bodies
+from rooflight.serve.server.fairness import Shares
+from rooflight.serve.server.keys import NOBODY, Key, find_key
+from rooflight.serve.server.logs import Log
+from rooflight.serve.server.problem import ApiError
 
 _POSTED = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
 _ASKED = ("/v1/models", "/v1/models/{id}")

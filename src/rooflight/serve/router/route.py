@@ -11,11 +11,11 @@ from contextlib import suppress
 import aiohttp
 
 from rooflight.files import raise_file_limit
-from rooflight.serve.http.address import bind, check_address
-from rooflight.serve.http.allocator import return_large_blocks
-from rooflight.serve.http.front import open_front, until_ended, until_signal
-from rooflight.serve.http.logs import Log
 from rooflight.serve.router.front import Front, RouterSettings
+from rooflight.serve.server.address import bind, check_address
+from rooflight.serve.server.allocator import return_large_blocks
+from rooflight.serve.server.front import open_front, until_ended, until_signal
+from rooflight.serve.server.logs import Log
 
 _PORT = 8080
 _CONNECT_S = 2.0

@@ -1,0 +1,1 @@
+"""Verbs of chips, slices, matmuls and collectives."""

@@ -1,0 +1,1 @@
+"""Verbs of what happened: load, traces, runs, published rows."""

@@ -1,0 +1,1 @@
+"""Verbs of models and training plans."""

@@ -1,0 +1,1 @@
+"""Verbs of programs: compiled, read, exported, imported."""

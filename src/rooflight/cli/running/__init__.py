@@ -1,0 +1,1 @@
+"""Verbs that run: training, checkpoints, servers."""

@@ -1,0 +1,1 @@
+"""Verbs of serving plans."""

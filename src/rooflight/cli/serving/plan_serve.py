@@ -1,0 +1,384 @@
+"""`rooflight plan serve`: the cheapest fleet that serves a model's traffic within its SLO."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rooflight.api.serving import plan_serving
+from rooflight.cli.flags import add_choice, keywords
+from rooflight.cli.output import picked, print_json, show, suggest
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.planning.model import warn_of_gaps
+from rooflight.cli.progress import progress
+from rooflight.cli.serving.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
+from rooflight.models.presets import load_model
+from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
+from rooflight.plan.serving.fleet.plan import Doubled, Fleet, Hour, WhyNotFleet, saving
+from rooflight.plan.serving.fleet.search import FleetPlan
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES
+from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.simulate.tally import Quantiles
+from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
+from rooflight.ui.answers.serving import fleet_answer, searched
+from rooflight.ui.text.answer import answer_text
+from rooflight.ui.text.table import table
+from rooflight.units import format_seconds, format_si, positive
+
+_TRACES = (".csv", ".jsonl", ".json")
+
+HELP = "the cheapest fleet that serves a model's traffic within its SLO, and what a token costs"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPage:
+    """The answer, and what it was asked of."""
+
+    model: str  # as it was named
+    plan: FleetPlan
+    verdict: PolicyComparison | None
+    doubled: tuple[Doubled, ...]
+    hours: tuple[Hour, ...]
+    why_not: WhyNotFleet | None
+
+
+def configure(parser: Parser) -> None:
+    add_traffic(parser)
+    add_hardware(parser)
+    add_serving_questions(parser)
+    parser.set_examples(
+        "rooflight plan serve llama3-8b --rate 20 --isl 1024 --osl 256 --ttft 1s --tpot 30ms"
+        " --on v5e --dtypes int8",
+        "rooflight plan serve llama3-70b --rate 20 --isl 1024~0.5 --osl 256 --ttft 1s --tpot 30ms"
+        " --on v5e:2x4,h100:4 --dtypes int8 --price h100=3 --sensitivity",
+    )
+
+
+def run(args: Namespace) -> int:
+    model = load_model(args.model)
+    warn_of_gaps(model)
+    with progress("ways to serve", "simulations") as watch:
+        asked = keywords(plan_serving, args, but=["prices", "watch"])
+        prices = prices_of(args.price or [])
+        plan = plan_serving(model, **asked, prices=prices, watch=watch)
+        page = FleetPage(
+            args.model,
+            plan,
+            plan.verdict,
+            plan.doubled(watch) if args.sensitivity and plan.best else (),
+            plan.hourly(rates_of(args.hourly)) if args.hourly else (),
+            plan.why_not(args.why_not, watch) if args.why_not else None,
+        )
+    if args.json:
+        print_json("plan", document(page))
+    else:
+        show(text(page))
+        if plan.best:
+            suggest(_next(args, plan.best))
+    return 0 if plan.best else 1
+
+
+def _next(args: Namespace, best: Fleet) -> str:
+    """What the chosen slice does at other batches."""
+    setup = best.way.setup
+    words = ["--on", str(setup.on), "--layout", str(setup.layout), "--dtypes", args.dtypes]
+    context = f"--context {best.demand.work().longest}"
+    return " ".join(["rooflight frontier", shlex.quote(args.model), *words, context])
+
+
+def add_traffic(parser: Parser) -> None:
+    """What comes, and its SLO."""
+    parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
+    parser.add_argument("--rate", required=True, help="requests per second")
+    parser.add_argument(
+        "--isl",
+        required=True,
+        help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024",
+    )
+    parser.add_argument("--osl", required=True, help="new tokens, in the same words")
+    parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
+    parser.add_argument("--tpot", metavar="TIME", help="SLO of the time per output token: 30ms")
+    parser.add_argument(
+        "--percentile", default="95", help="of requests that must get both (default 95)"
+    )
+    parser.add_argument(
+        "--confidence",
+        default="50",
+        help="%% chance that each SLO is kept, by held-out errors: 50 (default) is the forecast,"
+        " 90 the end of its interval",
+    )
+    parser.add_argument(
+        "--hit-rate", default="0", help="of prompt tokens in the prefix cache: 0.5 (default 0)"
+    )
+    parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
+    parser.add_argument("--requests", help="simulated at a time (default: as the SLO needs)")
+    parser.add_argument("--seed", default="0", help="of the random traffic (default 0)")
+
+
+def add_hardware(parser: Parser) -> None:
+    """What it may run on, how, and at what price."""
+    parser.add_argument(
+        "--on",
+        metavar="HARDWARE",
+        help="chips, each in several sizes, or slices, joined by commas: v5e,h100 or v5e:2x4"
+        " (default: every chip with a price)",
+    )
+    parser.add_argument("--layout", help=f"this layout only: {SERVING_LAYOUT}")
+    add_dtypes(parser)
+    parser.add_argument(
+        "--price",
+        action="append",
+        metavar="PRICE",
+        help="of a chip-hour: h100=2.50, again for another chip; or what a cloud asks by the"
+        " catalog: gcp, aws/spot; or the middle one of the clouds: on-demand (default), spot",
+    )
+    parser.add_argument(
+        "--spare", default="1", help="slices that may be broken meanwhile (default 1)"
+    )
+    add_choice(
+        parser,
+        "--policy",
+        FLEET_POLICIES,
+        help="replicas that do everything (continuous), or prefill or generate (disaggregated);"
+        " whichever is cheaper if left out",
+    )
+    add_engine(parser)
+    sizes = SchedulerLimits()
+    parser.add_argument(
+        "--rows",
+        default=str(sizes.max_rows),
+        help=f"sequences that run at once (default {sizes.max_rows})",
+    )
+    parser.add_argument(
+        "--step-tokens",
+        default=str(sizes.max_step_tokens),
+        help=f"tokens of a step, decode and prefill (default {sizes.max_step_tokens})",
+    )
+
+
+def add_serving_questions(parser: Parser) -> None:
+    """What else is asked."""
+    parser.add_argument(
+        "--sensitivity", action="store_true", help="also with the rate or lengths doubled"
+    )
+    parser.add_argument("--why-not", metavar="LAYOUT", help="what this layout would cost: tp=4")
+    parser.add_argument(
+        "--hourly",
+        metavar="RATES",
+        help="requests per second by hour, joined by commas, or a recorded trace (.csv, .jsonl) to"
+        " count them in: replicas by hour and the saving",
+    )
+
+
+def prices_of(words: Sequence[str]) -> dict[str, str]:
+    """Dollars of a chip-hour by chip; without a chip, whose prices the others have."""
+    split = (word.rpartition("=") for word in words)
+    return {name: dollars for name, _, dollars in split}
+
+
+def rates_of(words: str) -> list[float]:
+    """Requests per second, hour by hour; a file is a trace."""
+    if words.endswith(_TRACES):
+        return hourly_rates(RequestTrace(Path(words)))
+    return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]
+
+
+def document(page: FleetPage) -> dict[str, object]:
+    """The fleet, the best of every chip, and the answers to what else was asked."""
+    fields: dict[str, object] = {
+        "question": "serve",
+        "model": page.model,
+        **_demand(page.plan.question.demand),
+        "fleet": _fleet(page.plan.best) if page.plan.best else None,
+        "chips": {
+            chip: _fleet(search.best) if search.best else None
+            for chip, search in page.plan.found.items()
+        },
+        "verdicts": {
+            chip: verdict(search.best, page.plan.best) for chip, search in page.plan.found.items()
+        },
+        "ways": sum(search.num_ways for search in page.plan.found.values()),
+        "simulations": sum(search.num_simulations for search in page.plan.found.values()),
+    }
+    if page.verdict:
+        fields["disaggregate"] = {"is_faster": page.verdict.is_faster, **asdict(page.verdict)}
+    if page.doubled:
+        fields["doubled"] = {d.what: _fleet(d.fleet) if d.fleet else None for d in page.doubled}
+    if page.why_not:
+        asked = page.why_not
+        fields["why_not"] = {
+            "layout": str(asked.layout),
+            "because": asked.because,
+            "fleet": _fleet(asked.fleet) if asked.fleet else None,
+        }
+    if page.hours:
+        fields["hours"] = [
+            {
+                "rate": hour.rate,
+                "replicas": hour.fleet.replicas,
+                "dollars_per_hour": hour.fleet.dollars_per_hour,
+            }
+            for hour in page.hours
+        ]
+        fields["saving"] = saving(page.hours)
+    return fields
+
+
+def _demand(demand: Demand) -> dict[str, object]:
+    return {
+        "rate": demand.rate,
+        "isl": str(demand.input),
+        "osl": str(demand.output),
+        "hit_rate": demand.hit_rate,
+        "percentile": demand.percentile,
+        "confidence": demand.confidence,
+        **demand.slo.document,
+    }
+
+
+def _fleet(fleet: Fleet) -> dict[str, object]:
+    way, found = fleet.way, fleet.simulation
+    setup, calibration, limits = way.setup, way.calibration, way.limits
+    return {
+        "on": str(setup.on),
+        "layout": str(setup.layout),
+        "dtypes": str(setup.precision),
+        "policy": way.policy,
+        **picked(fleet, "replicas prefill_replicas spare"),
+        "chips": fleet.num_chips,
+        **picked(limits, "max_rows max_step_tokens block_tokens pool_tokens"),
+        "longest_request": fleet.demand.work().longest,
+        "dollars_per_hour": fleet.dollars_per_hour,
+        "dollars_per_million": fleet.dollars_per_million,
+        "dollars_per_million_in": fleet.dollars_per_million_in,
+        "dollars_per_million_cached": fleet.dollars_per_million_cached,
+        "dollars_per_million_out": fleet.dollars_per_million_out,
+        "least_replicas": way.least_replicas,
+        "bound": asdict(way.bound),
+        "physics_replicas": fleet.physics_replicas,
+        "paid": fleet.paid,
+        "calibration": f"{calibration.engine} on {calibration.chip}" if calibration else None,
+        "spread": calibration.spread if calibration else None,
+        "ttft_spread": way.first_token.spread if way.first_token else None,
+        "chances": fleet.chances,
+        "unseen": list(way.unseen),
+        "simulated": {
+            "replicas": found.replicas,
+            "rate": fleet.simulated_rate,
+            "requests": found.num_requests,
+            **picked(found, "good_share busy_share mean_rows"),
+            "floor": asdict(found.floor),
+            "ttft": _quantiles(found.ttft),
+            "tpot": _quantiles(found.tpot),
+            "e2e": _quantiles(found.e2e),
+        },
+    }
+
+
+def _quantiles(times: Quantiles | None) -> dict[str, float] | None:
+    if times is None:
+        return None
+    return {"mean_s": times.mean, "p50_s": times.p50, "p95_s": times.p95, "p99_s": times.p99}
+
+
+def text(page: FleetPage) -> str:
+    """The fleet in a line, then why it can be believed, then the others."""
+    best = page.plan.best
+    if best is None:
+        none = answer_text(fleet_answer(page.model, page.plan))
+        return f"{none}\n{searched(page.plan)}"
+    parts = [answer_text(fleet_answer(page.model, page.plan))]
+    if len(page.plan.found) > 1:
+        parts.append(_chips(page))
+    if page.verdict:
+        parts.append(_verdict(page.verdict))
+    if page.doubled:
+        parts.append(_doubled(page.doubled, best))
+    if page.why_not:
+        parts.append(_why_not(page.why_not, best))
+    if page.hours:
+        parts.append(_hours(page.hours))
+    return "\n\n".join([*parts, searched(page.plan)])
+
+
+def _chips(page: FleetPage) -> str:
+    """The best of each chip; steps that are off by the bar of a calibration move its dollars."""
+    header = ("chip", "fleet", "chips", "$/h", "$/M in", "$/M out", "TTFT p95", "TPOT p95", "")
+    rows = [
+        [chip, *_cells(search.best), verdict(search.best, page.plan.best)]
+        for chip, search in page.plan.found.items()
+    ]
+    return table(header, rows, align="llrrrrrrl", keep=("fleet", "chip", "$/h", ""))
+
+
+def verdict(fleet: Fleet | None, best: Fleet | None) -> str:
+    """Cheapest, tied with it by its bar, or dearer; two without a bar cannot be told to tie."""
+    if fleet is None or best is None:
+        return "-"
+    if fleet is best:
+        return "cheapest"
+    known = (fleet.way.calibration, best.way.calibration)
+    bar = sum(one.spread for one in known if one)
+    return "tied" if fleet.dollars_per_hour <= best.dollars_per_hour * math.exp(bar) else "dearer"
+
+
+def _cells(fleet: Fleet | None) -> list[str]:
+    if fleet is None:
+        return ["none meets the SLO", *["-"] * 6]
+    found = fleet.simulation
+    return [
+        str(fleet),
+        f"{fleet.num_chips:,}",
+        f"{fleet.dollars_per_hour:,.2f}",
+        f"{fleet.dollars_per_million_in:.3f}",
+        f"{fleet.dollars_per_million_out:.3f}",
+        *(format_seconds(q.p95) if q else "-" for q in (found.ttft, found.tpot)),
+    ]
+
+
+def _verdict(verdict: PolicyComparison) -> str:
+    better = "disaggregate prefill" if verdict.is_faster else "do not disaggregate prefill"
+    isl, rate = verdict.input_flip, verdict.bandwidth_flip
+    prompts = "at no prompt length in sight" if isl is None else f"at {isl:,.0f} prompt tokens"
+    speed = "at no bandwidth in sight" if rate is None else f"at {format_si(rate, 'B/s')}"
+    return (
+        f"{better}: in smooth traffic a replica serves {verdict.gain:.2f}x the requests"
+        f" ({verdict.together:.3g}/s together, {verdict.disaggregated:.3g}/s disaggregated)\n"
+        f"it flips {prompts}, {speed} between replicas"
+    )
+
+
+def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
+    words = {"rate": "rate", "input": "prompts", "output": "answers"}
+    lines: list[str] = []
+    for one in doubled:
+        fleet = one.fleet
+        if fleet is None:
+            lines.append(f"{words[one.what]} x2: no fleet meets the SLO")
+            continue
+        more = fleet.dollars_per_hour / best.dollars_per_hour - 1
+        lines.append(f"{words[one.what]} x2: {fleet}, {more:+.0%} dollars")
+    return "\n".join(lines)
+
+
+def _why_not(asked: WhyNotFleet, best: Fleet) -> str:
+    fleet = asked.fleet
+    if fleet is None:
+        return f"why not {asked.layout}: {asked.because}"
+    more = fleet.dollars_per_hour / best.dollars_per_hour - 1
+    return f"why not {asked.layout}: {fleet}, {more:+.0%} dollars; {asked.because}"
+
+
+def _hours(hours: tuple[Hour, ...]) -> str:
+    rows = [
+        [str(i), f"{h.rate:g}", str(h.fleet.replicas), f"{h.fleet.dollars_per_hour:,.2f}"]
+        for i, h in enumerate(hours)
+    ]
+    listed = table(("hour", "requests/s", "replicas", "$/h"), rows)
+    total = sum(hour.fleet.dollars_per_hour for hour in hours)
+    return (
+        f"{listed}\nfollowing the rate: ${total:,.2f} in {len(hours)} hours, {saving(hours):.0%}"
+        " less than the peak's fleet all the time"
+    )

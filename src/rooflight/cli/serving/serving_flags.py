@@ -1,0 +1,85 @@
+"""The flags that verbs about serving share: the layout in ways, dtypes, and whose calibration."""
+
+from rooflight.api.serving import read_setup
+from rooflight.api.traffic import TrafficLoad, read_traffic
+from rooflight.cli.flags import add_choice, keywords
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.planning.model import warn_of_gaps
+from rooflight.hardware.calibration import ANY, ROOFS
+from rooflight.hardware.serving_calibration import shipped_serving
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+
+SERVING_LAYOUT = (
+    "ways, such as tp=16,kv=batch: tp tensor (kv heads, then query heads), pp stages, dp sequences"
+    " in attention, ep experts, ws the model dim of weights, cp positions of a prompt; kv=heads,"
+    " batch or sequence splits the cache where tp is more than the kv heads"
+)
+
+
+def add_dtypes(parser: Parser) -> None:
+    parser.add_argument(
+        "--dtypes",
+        default="bf16",
+        metavar="W[/KV[/COMPUTE]]",
+        help="of weights, cache and matmuls: bf16 (default), int8, int8/bf16/bf16; the cache of"
+        " 4-bit floats is fp8 unless said",
+    )
+
+
+def add_engine(parser: Parser) -> None:
+    add_choice(
+        parser,
+        "--engine",
+        (ANY, ROOFS, *sorted({engine for _, engine, _ in shipped_serving()} - {ANY})),
+        default=ANY,
+        help="whose calibration to plan with (default any; none: the roofline bound)",
+    )
+
+
+def add_replica(parser: Parser) -> None:
+    """How a slice serves the model; `--on` and `model` are the verb's own."""
+    parser.add_argument("--layout", help=f"tp over all chips if left out; {SERVING_LAYOUT}")
+    add_dtypes(parser)
+    parser.add_argument("--replicas", default="1", help="slices that serve (default 1)")
+    default = SchedulerLimits()
+    for flag, value, what in (
+        ("--rows", default.max_rows, "sequences that run at once"),
+        ("--step-tokens", default.max_step_tokens, "tokens of a step, decode and prefill"),
+        ("--block-tokens", default.block_tokens, "tokens of a KV block"),
+        ("--max-waiting", default.max_waiting, "requests that may wait for a replica"),
+    ):
+        parser.add_argument(flag, default=str(value), help=f"{what} (default {value})")
+
+
+def setup_of(args: Namespace) -> Setup:
+    """The replica that `--on` and the flags above describe; gaps of the model are named."""
+    setup = read_setup(args.model, **keywords(read_setup, args))
+    warn_of_gaps(setup.model)
+    return setup
+
+
+def add_traffic(parser: Parser, *, requests: int) -> None:
+    """What comes, and its SLO; so many `requests` unless said."""
+    parser.add_argument("--rate", help="requests per second; inf: all at once")
+    parser.add_argument(
+        "--isl", help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024"
+    )
+    parser.add_argument("--osl", help="new tokens, in the same words")
+    parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
+    parser.add_argument(
+        "--prefix-tokens", metavar="N", help="of each longer prompt that others share (default 0)"
+    )
+    parser.add_argument(
+        "--prefixes", default="1", metavar="N", help="different shared beginnings (default 1)"
+    )
+    parser.add_argument("--trace", metavar="FILE", help="recorded requests, .csv or .jsonl")
+    parser.add_argument("--requests", help=f"how many (default {requests}, or the whole trace)")
+    parser.add_argument("--seed", default="0", help="of the random traffic (default 0)")
+    parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
+    parser.add_argument("--tpot", metavar="TIME", help="SLO of the time per output token: 30ms")
+
+
+def load_of(args: Namespace, *, default: int, most: int) -> TrafficLoad:
+    """The traffic; `default` requests unless said, never above `most`."""
+    asked = keywords(read_traffic, args, but=["default", "most"])
+    return read_traffic(**asked, default=default, most=most)
