@@ -50,6 +50,9 @@ def test_two_processes_are_reconciled(tmp_path: Path, tokens: Path, chip: Path) 
     assert "<svg" in html and "unattributed" in html and "speed of links" in html
     text = rooflight(["reconcile", str(run), "--on", ON], chips=chip)
     assert f"planned {format_seconds(found['planned_s'])}" in text
+    given = json.loads(rooflight(["contribute", str(run), "--json"], chips=chip))
+    assert given["row"]["measured"]["step_s"] == pytest.approx(found["measured_s"], rel=0.2)
+    assert given["row"]["engine"] == "rooflight"
 
 
 @pytest.mark.full

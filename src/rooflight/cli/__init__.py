@@ -1,1 +1,1 @@
-"""The command line: a module for each verb, in the folder of its group; parse, call the library, render."""
+"""The command line: a module for each verb, in the folder of its group of `--help`."""

@@ -20,10 +20,10 @@ def keywords(function: FunctionType, args: Namespace, *, but: Sequence[str] = ()
     return {name: getattr(args, name) for name in names if name not in but}
 
 
-def add_on(parser: Parser) -> None:
+def add_on(parser: Parser, *, is_needed: bool = True) -> None:
     parser.add_argument(
         "--on",
-        required=True,
+        required=is_needed,
         metavar="HARDWARE",
         help="chip or slice: v5e, v5p:4x4x8, 2*v5e:16x16; or so many chips: h100:2048, v5p:512",
     )

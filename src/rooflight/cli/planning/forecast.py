@@ -85,7 +85,7 @@ def run(args: Namespace) -> int:
 
 def _asked(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """Degrees, and what the command line says beside them."""
-    missing = [n for n in ("model", "layout", "batch", "seq") if getattr(args, n) is None]
+    missing = [n for n in ("model", "on", "layout", "batch", "seq") if getattr(args, n) is None]
     if missing:
         name = "a model" if missing[0] == "model" else f"--{missing[0]}"
         raise UsageError(
@@ -97,10 +97,20 @@ def _asked(args: Namespace) -> tuple[PlanCommand, WhyNot]:
 
 def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """A run as its own files describe it, its ranks where they put them."""
+    training, mine = imported_run(args)
+    asked = PlanCommand(args, training)
+    wanted = LayoutConstraint(Path(getattr(args, "from")[0]).name, {})
+    return asked, verdict_on(training.question, wanted, asked.planned().candidates[0], mine)
+
+
+def imported_run(args: Namespace) -> tuple[TrainingQuestion, Candidate]:
+    """What a launch script or configuration runs, and its own layout, priced."""
     given = [n for n in ("layout", "batch", "seq", "framework") if getattr(args, n) is not None]
     given += ["dtype"] if args.dtype != "bf16" else []
     if given:
         raise UsageError(f"--{given[0]} is in the file already", hint=f"leave --{given[0]} out")
+    if args.on is None:
+        raise UsageError("a file does not say the chips", hint="add --on, such as h100:8x16")
     model = load_model(args.model) if args.model else None
     read = import_config(getattr(args, "from"), on=parse_slice(args.on), model=model)
     question = train_question(
@@ -111,17 +121,14 @@ def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:
         rank=args.rank,
         hbm_margin=parse_part(args.hbm_margin or "0", what="--hbm-margin"),
     )
-    asked = PlanCommand(args, TrainingQuestion(read.model, question, _lost(read.losses)))
-    schedule = read.schedule or "1f1b"
     mine = price_one(
         question,
         parse_layout(read.layout),
         read.mesh,
-        Microbatching(read.microbatches, schedule, read.virtual),
+        Microbatching(read.microbatches, read.schedule or "1f1b", read.virtual),
         parse_remat(read.remat, question.graph),
     )
-    wanted = LayoutConstraint(Path(getattr(args, "from")[0]).name, {})
-    return asked, verdict_on(question, wanted, asked.planned().candidates[0], mine)
+    return TrainingQuestion(read.model, question, _lost(read.losses)), mine
 
 
 def _lost(losses: Sequence[Loss]) -> tuple[Decision, ...]:

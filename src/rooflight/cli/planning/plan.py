@@ -56,7 +56,7 @@ def add_question(parser: Parser, *, is_whole: bool = True) -> None:
         nargs=None if is_whole else "?",
         help="a preset such as llama3-70b, or a config.json",
     )
-    add_on(parser)
+    add_on(parser, is_needed=is_whole)
     parser.add_argument("--batch", required=is_whole, metavar="TOKENS", help="tokens per step: 4Mi")
     parser.add_argument(
         "--seq", required=is_whole, metavar="TOKENS", help="tokens per sequence: 4k"

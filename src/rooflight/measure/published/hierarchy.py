@@ -139,7 +139,10 @@ def _moved(table: PricedTable, base: Values, start: Values, end: Values) -> dict
 
 
 def predict(asked: CaseSet, fits: Fits) -> Floats:
-    """Seconds of every case under the nearest fit that exists, else at typical values."""
+    """Seconds of every case under the nearest fit, of these rows or known before, else at typical
+    values."""
+    known = {p: values for c in asked.cases for p in places(c) if (values := _given(p, asked))}
+    fits = {**known, **fits}
     seconds = np.zeros(len(asked.cases))
     for place, members in _answering(asked.cases, fits).items():
         values = fits[place] if place else typical_of(asked.table)
@@ -215,7 +218,7 @@ def spread_of(
         if len(near) >= _ENOUGH:
             return _quantile(near)
     every = [abs(float(r)) for r, out in zip(residuals, skip, strict=True) if not out]
-    return _quantile(every)
+    return _quantile(every or np.abs(residuals).tolist())  # one run alone: its own
 
 
 def _quantile(sizes: Sequence[float]) -> float:

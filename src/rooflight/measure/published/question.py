@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from rooflight.dtypes import DTYPES, Dtype
 from rooflight.errors import UsageError
+from rooflight.hardware.mesh import parse_mesh
+from rooflight.hardware.slice import parse_slice
 from rooflight.measure.published.degrees import (
     Degrees,
     measured_chip,
@@ -74,7 +76,7 @@ class ReplayQuestion:
 
 def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
     """Turns a row into a question."""
-    known = read_facts("sources").get(row.source, {})
+    known = {**read_facts("sources").get(row.source, {}), **_stated_engine(row)}
     assumed: list[str] = [] if known else [f"{row.source} runs an engine that nobody named"]
     chips = _whole(row, "chips")
     slices = int(row.fields.get("slices") or 1)
@@ -89,10 +91,14 @@ def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
     assumed += model.assumed
     graph = model_graph(model.spec)
     experts = [b.mlp.num_experts for b in model.spec.blocks if isinstance(b.mlp, Moe)]
-    axes, layout = mesh_axes(degrees, max(experts, default=0))
-    if found.chip.torus:
-        layout = layout.replace("sp=Y", "tp=Y")  # MaxText splits the stream along the model dim
-    mesh = place_axes(axes, slice_of(row, found, chips, slices))
+    if placed := row.table("placed"):  # by one who knows: a run of one's own
+        on = replace(parse_slice(str(placed["on"])), chip=found.chip)
+        mesh, layout = parse_mesh(str(placed["mesh"]), on=on), str(placed["layout"])
+    else:
+        axes, layout = mesh_axes(degrees, max(experts, default=0))
+        if found.chip.torus:
+            layout = layout.replace("sp=Y", "tp=Y")  # MaxText splits the stream by the model dim
+        mesh = place_axes(axes, slice_of(row, found, chips, slices))
     batch, seq, micro = _batch(row, degrees, chips * found.devices, known, assumed)
     flags = row.table("flags")
     if model.is_moe and "dispatcher" not in flags:
@@ -110,6 +116,7 @@ def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
         updates_on_host=bool(row.table("layout").get("cpu_offload_optimizer")),
         sends_once=flags.get("dispatcher") != "alltoall",
         hides_exchanges=flags.get("ep_overlap") is not False,
+        in_step=known.get("engine") == "rooflight",
     )
     engine = _engine(row, known, found.chip.kind)
     return ReplayQuestion(row, run, engine, row.chip, model.is_moe, tuple(assumed))
@@ -126,6 +133,11 @@ def _engine(row: PublishedRun, known: Fields, kind: str) -> str:
     release = str(row.fields.get("release") or "")
     versions = [v for v in known.get("versions", ()) if v <= release]
     return f"{engine}@{max(versions)}" if versions else engine
+
+
+def _stated_engine(row: PublishedRun) -> Fields:
+    """Rows of one's own name their software themselves."""
+    return {"engine": row.fields["engine"]} if "engine" in row.fields else {}
 
 
 def _whole(row: PublishedRun, name: str) -> int:

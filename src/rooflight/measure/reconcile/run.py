@@ -73,7 +73,7 @@ def read_run_folder(folder: Path) -> RunFolder:
             hint="give the folder that `rooflight train` or `rooflight launch` got as --out",
         )
     run = read_run(folder / FILE)
-    quiet, profiled = _steps(folder, run)
+    quiet, profiled = step_seconds(folder, run)
     traces = tuple(sorted((folder / _TRACES).glob("process-*")))
     if not traces or not profiled:
         raise UsageError(
@@ -91,7 +91,8 @@ def read_run_folder(folder: Path) -> RunFolder:
     return RunFolder(run, quiet, profiled, traces, known, goodput(folder))
 
 
-def _steps(folder: Path, run: Run) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def step_seconds(folder: Path, run: Run) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds of the steps of a run that nobody recorded, and of those that were profiled."""
     quiet: dict[int, float] = {}
     profiled: dict[int, float] = {}
     begun: set[object] = set()

@@ -1,0 +1,136 @@
+"""`rooflight contribute`: a run of your own as a row of measurements, and what it moves."""
+
+import datetime
+from dataclasses import asdict
+from pathlib import Path
+
+from rooflight.api.training import training_question
+from rooflight.cli.flags import keywords
+from rooflight.cli.output import print_json, show, suggest, write_file
+from rooflight.cli.parser import Namespace, Parser
+from rooflight.cli.planning.forecast import imported_run
+from rooflight.cli.planning.plan import add_question
+from rooflight.errors import UsageError
+from rooflight.measure.published.contribute import (
+    Contribution,
+    Moved,
+    contribution,
+    moved_by,
+    with_row,
+)
+from rooflight.measure.published.logs import read_log, steady
+from rooflight.measure.reconcile.run import step_seconds, training_run
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.training.search.candidate import run_of
+from rooflight.plan.training.time.parts import TrainingRun
+from rooflight.train.run import FILE, read_run
+from rooflight.ui.text.table import table
+from rooflight.units import format_seconds
+
+HELP = "a run of your own, from its log, as a row of measurements; what it moves"
+
+
+def configure(parser: Parser) -> None:
+    parser.add_argument(
+        "log",
+        help="the log of a run of Megatron-LM, NeMo, MaxText, torchtitan or MLPerf; or the folder"
+        " of one of rooflight, which says all that the flags say",
+    )
+    add_question(parser, is_whole=False)
+    parser.add_argument(
+        "--from", nargs="+", metavar="FILE", help="the launch script or configuration that ran"
+    )
+    parser.add_argument("--layout", metavar="DEGREES", help="else its layout: tp=8@node,pp=16")
+    parser.add_argument("--name", help="what to call the run (default: the name of its log)")
+    parser.add_argument(
+        "--write", metavar="FILE.json", help="add the row to a file of rows, or begin one"
+    )
+    parser.set_examples(
+        "rooflight contribute train.log llama3-8b --on h100:8x2 --layout fsdp=16 --batch 1Mi"
+        " --seq 8k --framework torchtitan --write mine.json",
+    )
+
+
+def run(args: Namespace) -> int:
+    given = _given(args)
+    moved = moved_by(given)
+    if args.write:
+        write_file(args.write, with_row(Path(args.write), given), flag="--write")
+    if args.json:
+        document = {
+            "row": given.row,
+            "source": given.source,
+            "forecast": asdict(moved.said),
+            "after_s": moved.after_s,
+            "constants": {name: {"before": old, "after": new} for name, old, new in moved.moves},
+        }
+        print_json("contribute", document)
+        return 0
+    show(_text(given, moved))
+    if args.write:
+        suggest(f"rooflight calibrate {args.write} --write FOLDER")
+    return 0
+
+
+def _given(args: Namespace) -> Contribution:
+    path = Path(args.log)
+    today = str(datetime.date.today())
+    name = args.name or path.stem
+    if (path / FILE).is_file():
+        ran = read_run(path / FILE)
+        plan = ran.plan
+        quiet, _ = step_seconds(path, ran)
+        steps = steady("rooflight", quiet, plan.batch, "")
+        run = training_run(plan, plan.placed())
+        return contribution(run, plan.model, plan.framework, steps, name=name, date=today)
+    if not path.is_file():
+        raise UsageError(f"{path} is no log and no folder of a run", hint="give the log of a run")
+    model, engine, run = _ran(args)
+    chips = run.mesh.slice.num_chips
+    steps = read_log(path, tokens=run.batch * run.seq, chips=chips)
+    return contribution(run, model, engine, steps, name=name, date=today)
+
+
+def _ran(args: Namespace) -> tuple[ModelSpec, str, TrainingRun]:
+    """What ran, by its own files or by flags."""
+    if getattr(args, "from"):
+        asked, mine = imported_run(args)
+    else:
+        missing = [n for n in ("model", "on", "layout", "batch", "seq") if getattr(args, n) is None]
+        if missing:
+            name = "a model" if missing[0] == "model" else f"--{missing[0]}"
+            raise UsageError(f"what ran? {name} is missing", hint="or --from the script that ran")
+        question = training_question(args.model, **keywords(training_question, args))
+        asked = question.within(args.layout)
+        mine = asked.search(count=1).candidates[0]
+    question = asked.question
+    run = run_of(question, mine.layout, mine.mesh, mine.micro, mine.remat)
+    return asked.model, question.framework.name, run
+
+
+def _text(given: Contribution, moved: Moved) -> str:
+    said, row, measured = moved.said, given.row, given.row["measured"]
+    lines = [
+        f"{row['id']}: {row['model']} on {row['placed']['on']}, {row['placed']['layout']} over"
+        f" {row['placed']['mesh']}",
+        f"measured: {format_seconds(said.measured_s)} per step, 80 % of {measured['n']} steps"
+        f" within {measured['spread']:.1%} ({row['note']})",
+        f"forecast: {format_seconds(said.predicted_s)} ({_off(said.predicted_s, moved)}),"
+        f" {'inside' if said.is_inside else 'outside'} its 80 % interval",
+        f"with this run in the fit: {format_seconds(moved.after_s)} ({_off(moved.after_s, moved)})",
+        *([f"assumed: {', '.join(said.assumed)}"] if said.assumed else []),
+        "",
+    ]
+    moves = [(name, old, new, new / old - 1 if old else 1.0) for name, old, new in moved.moves]
+    rows = [
+        (name, f"{old:.3g}", f"{new:.3g}", f"{by:+.1%}")
+        for name, old, new, by in sorted(moves, key=lambda move: -abs(move[3]))
+    ]
+    if not rows:
+        return "\n".join((*lines, f"it moves no constant of {moved.place}"))
+    moved_table = table(("constant", "ships", "with it", "change"), rows, align="lrrr")
+    return "\n".join((*lines, f"what it moves of {moved.place}", moved_table))
+
+
+def _off(seconds: float, moved: Moved) -> str:
+    return f"{seconds / moved.said.measured_s - 1:+.1%}"
