@@ -183,10 +183,10 @@ def test_of_near_ties_the_one_with_the_most_data_parallelism_is_the_answer() -> 
     first, *others = search_training(
         replace(question, framework=FRAMEWORKS["megatron"]), count=12
     ).candidates
-    near = [c for c in others if c.step_s < first.step_s * 1.0001 and not c.unseen]
-    assert near
+    near = [c for c in others if c.step_s < first.step_s * 1.02 and not c.unseen]
+    assert len(near) >= 2
     assert all(degree_of_data(c) <= degree_of_data(first) for c in near)
-    assert (degree_of_data(first), first.num_stages) == (4, 16)
+    assert (degree_of_data(first), first.num_stages) == (8, 16)
 
 
 def test_a_pod_with_odd_axes_gives_them_to_data_or_stages() -> None:
