@@ -14,7 +14,7 @@ from plans import EXAMPLE
 
 from rooflight.compile.aot.request import CompileRequest
 from rooflight.compile.aot.run import compile_all, read_compilation
-from rooflight.compile.findings.verify import BUILD
+from rooflight.compile.findings.subject import BUILD
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import compiled_time
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Repeat

@@ -18,7 +18,7 @@ from plans import EXAMPLE
 from rooflight.compile.aot.request import CompileRequest
 from rooflight.compile.aot.run import compile_all, read_compilation
 from rooflight.compile.aot.state import program_job
-from rooflight.compile.findings.verify import BUILD
+from rooflight.compile.findings.subject import BUILD
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import MemoryUse, Plan, to_json
 from rooflight.plan.training.memory.count import memory

@@ -13,7 +13,7 @@ from rooflight.cli.planning import plan as plan_verb
 from rooflight.compile.aot.flags import SETS, Sweep, Tried
 from rooflight.compile.aot.request import CompileRequest, CompilerOption
 from rooflight.compile.aot.run import compile_all
-from rooflight.compile.findings.verify import BUILD
+from rooflight.compile.findings.subject import BUILD
 from rooflight.plan.file.record import to_json
 
 needs_compiler = pytest.mark.skipif(

@@ -15,7 +15,8 @@ from rooflight.cli.program import verify
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.expected.train import expected_weights
 from rooflight.compile.findings.document import known_of, verdict_document
-from rooflight.compile.findings.verify import Verdict, expected_of
+from rooflight.compile.findings.subject import subject_of
+from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.errors import ShardingError, UsageError
 from rooflight.plan.file.record import Plan, to_json
@@ -70,7 +71,7 @@ def test_a_sound_program_has_the_collectives_of_its_derivation(
     verdict = verdicts[name]
     assert verdict.findings == ()
     assert verdict.matching and verdict.matching.matched_share > 0.998
-    runs = sum(e.count for e in expected_of(verdict.plan))
+    runs = sum(e.count for e in subject_of(verdict.plan).expected)
     assert verdict.matching.matched_count == runs > 0
     assert len(verdict.matching.named) <= 3
 

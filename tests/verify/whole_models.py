@@ -12,7 +12,7 @@ from rewrites import FORMS, REWRITES, Rewriting, explain_rewrites
 from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest
 from rooflight.compile.aot.run import compile_all, read_compilation
 from rooflight.compile.aot.target import make_target
-from rooflight.compile.findings.verify import BUILD
+from rooflight.compile.findings.subject import BUILD
 from rooflight.compile.hlo.groups import MeshAxes
 from rooflight.models.presets import load_model
 from rooflight.plan.file.record import Plan, to_json

@@ -11,7 +11,8 @@ from rooflight.cli.program.compile_progress import compile_progress
 from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.findings.baseline import compare, read_baseline
 from rooflight.compile.findings.document import comparison_document, known_of, verdict_document
-from rooflight.compile.findings.verify import STAGES, Verdict, expected_of
+from rooflight.compile.findings.subject import subject_of
+from rooflight.compile.findings.verify import STAGES, Verdict
 from rooflight.errors import UsageError
 from rooflight.plan.file.record import Plan, from_json, read_text
 from rooflight.program.from_plan.served_step import ServedStep, is_fleet, step_of_fleet
@@ -133,7 +134,7 @@ def _of_program(args: Namespace) -> ProgramVerdict:
 def _run_expectation(args: Namespace) -> int:
     _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
     plan = _read(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
-    expected = expected_of(plan)
+    expected = subject_of(plan).expected
     if args.json:
         fields = [asdict(one) for one in expected]
         print_json("verify", {"slice": plan.slice, "expected": fields})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest, CompilerOption
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
-from rooflight.compile.findings.verify import BUILD
+from rooflight.compile.findings.subject import BUILD
 from rooflight.compile.time.step import compiled_time
 from rooflight.plan.file.record import Plan, to_json
 

@@ -12,7 +12,8 @@ from rooflight.compile.aot.target import usable_bytes
 from rooflight.compile.expected.match import Surplus
 from rooflight.compile.findings.baseline import Comparison
 from rooflight.compile.findings.finding import collective_seconds
-from rooflight.compile.findings.verify import Verdict, terms_of
+from rooflight.compile.findings.subject import subject_of
+from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.time.step import time_document
 from rooflight.hardware.mesh import Mesh
@@ -68,7 +69,7 @@ def _of_plan(verdict: Verdict) -> Document:
             "planned_bytes": plan.memory.total_bytes,
             "compiler_bytes": memory.total_bytes if memory else None,
             "compiler": dict(memory.by_category) if memory else None,
-            "terms": [asdict(t) for t in terms_of(plan)],
+            "terms": [asdict(t) for t in subject_of(plan).terms],
         },
     }
 

@@ -10,9 +10,8 @@ compiled to a schedule, fits, and has no finding; how long its step takes is not
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -20,38 +19,32 @@ from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import device_bytes
 from rooflight.compile.aot.request import CompileRequest, plain_collectives
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
-from rooflight.compile.aot.state import StateTerm, expected_state, terms
 from rooflight.compile.aot.target import CORE_AXIS
 from rooflight.compile.expected.match import Matching, Small, match
-from rooflight.compile.expected.serve import expected_serving, expected_stored, serving_terms
-from rooflight.compile.expected.train import Expected, expected_collectives
+from rooflight.compile.expected.train import Expected
 from rooflight.compile.findings.finding import Finding, located, warning_finding
 from rooflight.compile.findings.of_plan import (
     absent_finding,
     compile_findings,
     exposed_findings,
     matching_findings,
-    remat_findings,
     stored_finding,
 )
+from rooflight.compile.findings.subject import subject_of
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.memory import HloMemory
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import CompiledTime, compiled_time
 from rooflight.dtypes import DTYPES
-from rooflight.errors import MissingExtraError, UsageError, install
+from rooflight.errors import MissingExtraError, UsageError
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.build import model_graph
-from rooflight.plan.file.record import Plan, plan_hash, to_json
+from rooflight.plan.file.record import Plan
 from rooflight.plan.serving.step.terms import StepSpec
 from rooflight.program.from_plan.served_step import (
     ServedStep,
-    hash_step,
-    serving_dims,
-    serving_setting,
-    write_step,
 )
-from rooflight.program.from_plan.setting import ProgramSetting, setting_of
+from rooflight.program.from_plan.setting import ProgramSetting
 from rooflight.units import format_si
 
 Word = Literal["passes", "findings", "not asked", "does not fit", "not compiled"]
@@ -60,10 +53,7 @@ WORDS: tuple[Word, ...] = ("passes", "findings", "not asked", "does not fit", "n
 
 Until = Literal["partitioned", "scheduled", "executable"]
 STAGES: tuple[Until, ...] = ("partitioned", "scheduled", "executable")
-_DTYPES = ("bf16", "f32", "f16")
 _SCALE = ".scale']"  # of quantized pages
-BUILD = "rooflight.program.from_plan.train:build"
-BUILD_SERVE = "rooflight.program.from_plan.serve:build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +99,15 @@ class Verdict:
             *(matching_findings(self.matching, self.mesh) if self.matching else ()),
             *(stored_finding(r.name, r.nbytes, r.expected_bytes) for r in self.replicated),
             *map(absent_finding, self.unseen),
-            *self._findings_of_policy(),
+            *subject_of(self.plan).of_policy(self.recompute_flops),
             *(exposed_findings(self.plan.time, self.time, self.scheduled) if self.time else ()),
             *map(warning_finding, self.warnings),
         )
 
-    def _findings_of_policy(self) -> Iterator[Finding]:
-        if isinstance(self.plan, Plan):
-            yield from remat_findings(self.plan.remat, self.recompute_flops)
-
     @property
     def hash(self) -> str:
         """Of what decides the program."""
-        return plan_hash(self.plan) if isinstance(self.plan, Plan) else hash_step(self.plan)
+        return subject_of(self.plan).hash
 
 
 def verify(
@@ -139,13 +125,11 @@ def verify(
     default it is the program that Rooflight makes. One of your own names its state as that does
     (`expected_state`): a weight that is not found cannot be verified, which is a finding.
     """
-    if isinstance(plan, Plan):
-        _check(plan)
-    expected = expected_of(plan)  # first: a plan that does not divide is not compiled
-    build = build or (BUILD if isinstance(plan, Plan) else BUILD_SERVE)
-    requests = [_request(plan, build, folder, "partitioned")]
-    if until != "partitioned":
-        requests.append(_request(plan, build, folder, until))
+    subject = subject_of(plan)
+    subject.check()
+    expected = subject.expected  # first: a plan that does not divide is not compiled
+    stages = dict.fromkeys(("partitioned", until))
+    requests = [_request(plan, build or subject.build, folder, stage) for stage in stages]
     done = compile_all(requests, cache=cache, watch=watch)
     step = read_compilation(done[0]) if done[0].is_good else None
     replicated, unseen = _stored(plan, step) if step else ((), ())
@@ -165,33 +149,11 @@ def verify(
     )
 
 
-def expected_of(plan: Plan | ServedStep) -> list[Expected]:
-    """Every collective of a step of either kind."""
-    return expected_collectives(plan) if isinstance(plan, Plan) else expected_serving(plan)
-
-
-def terms_of(plan: Plan | ServedStep) -> tuple[StateTerm, ...]:
-    """Every component of memory, as planned and as the program is written."""
-    return terms(plan) if isinstance(plan, Plan) else serving_terms(plan)
-
-
-def _check(plan: Plan) -> None:
-    if plan.dtype not in _DTYPES:
-        raise UsageError(
-            f"the program has no matmuls in {plan.dtype}",
-            hint=f"plan with --dtype {' or --dtype '.join(_DTYPES)}",
-        )
-    if find_spec("optax") is None:
-        raise MissingExtraError(
-            "the program of a plan needs optax, which is not installed", hint=install("tpu,program")
-        )
-
-
 def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> CompileRequest:
     return CompileRequest(
         build,
         plan.placed(),
-        {"plan": to_json(plan) if isinstance(plan, Plan) else write_step(plan)},
+        {"plan": subject_of(plan).text},
         until,
         plain_collectives(plan.placed()) if until == "partitioned" else {},
         folder,
@@ -202,11 +164,7 @@ def _matching(
     plan: Plan | ServedStep, expected: Sequence[Expected], step: CompiledStep
 ) -> Matching:
     ops = [op.name for op in model_graph(plan.model).ops]
-    if isinstance(plan, Plan):
-        setting = setting_of(plan)
-        return match(expected, step.collectives, ops, _small(setting, setting.dims))
-    setting = serving_setting(plan)
-    return match(expected, step.collectives, ops, _small(setting, serving_dims(plan, setting)))
+    return match(expected, step.collectives, ops, _small(*subject_of(plan).setting))
 
 
 def _small(setting: ProgramSetting | StepSpec, dims: Mapping[str, int]) -> Small:
@@ -227,7 +185,7 @@ def _stored(
     plan: Plan | ServedStep, step: CompiledStep
 ) -> tuple[tuple[Replicated, ...], tuple[str, ...]]:
     """What is larger in the entry than the layout says, and what is not there to be held to it."""
-    expected = expected_state(plan) if isinstance(plan, Plan) else expected_stored(plan)
+    expected = subject_of(plan).stored
     there: Counter[str] = Counter()
     for instruction in step.module.computations[step.module.entry].instructions:
         if instruction.opcode == "parameter":
