@@ -11,21 +11,15 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.forecast import imported_run
 from rooflight.cli.planning.plan import add_question
 from rooflight.errors import UsageError
-from rooflight.measure.published.contribute import (
-    Contribution,
-    Moved,
-    contribution,
-    moved_by,
-    with_row,
-)
+from rooflight.measure.published.contribute import Contribution, contribution, moved_by, with_row
 from rooflight.measure.published.logs import read_log, steady
 from rooflight.measure.reconcile.run import step_seconds, training_run
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.search.candidate import run_of
 from rooflight.plan.training.time.parts import TrainingRun
 from rooflight.train.run import FILE, read_run
-from rooflight.ui.text.table import table
-from rooflight.units import format_seconds
+from rooflight.ui.answers.gap import contribution_answer
+from rooflight.ui.text.answer import answer_text
 
 HELP = "a run of your own, from its log, as a row of measurements; what it moves"
 
@@ -66,7 +60,7 @@ def run(args: Namespace) -> int:
         }
         print_json("contribute", document)
         return 0
-    show(_text(given, moved))
+    show(answer_text(contribution_answer(given, moved)))
     if args.write:
         suggest(f"rooflight calibrate {args.write} --write FOLDER")
     return 0
@@ -106,31 +100,3 @@ def _ran(args: Namespace) -> tuple[ModelSpec, str, TrainingRun]:
     question = asked.question
     run = run_of(question, mine.layout, mine.mesh, mine.micro, mine.remat)
     return asked.model, question.framework.name, run
-
-
-def _text(given: Contribution, moved: Moved) -> str:
-    said, row, measured = moved.said, given.row, given.row["measured"]
-    lines = [
-        f"{row['id']}: {row['model']} on {row['placed']['on']}, {row['placed']['layout']} over"
-        f" {row['placed']['mesh']}",
-        f"measured: {format_seconds(said.measured_s)} per step, 80 % of {measured['n']} steps"
-        f" within {measured['spread']:.1%} ({row['note']})",
-        f"forecast: {format_seconds(said.predicted_s)} ({_off(said.predicted_s, moved)}),"
-        f" {'inside' if said.is_inside else 'outside'} its 80 % interval",
-        f"with this run in the fit: {format_seconds(moved.after_s)} ({_off(moved.after_s, moved)})",
-        *([f"assumed: {', '.join(said.assumed)}"] if said.assumed else []),
-        "",
-    ]
-    moves = [(name, old, new, new / old - 1 if old else 1.0) for name, old, new in moved.moves]
-    rows = [
-        (name, f"{old:.3g}", f"{new:.3g}", f"{by:+.1%}")
-        for name, old, new, by in sorted(moves, key=lambda move: -abs(move[3]))
-    ]
-    if not rows:
-        return "\n".join((*lines, f"it moves no constant of {moved.place}"))
-    moved_table = table(("constant", "ships", "with it", "change"), rows, align="lrrr")
-    return "\n".join((*lines, f"what it moves of {moved.place}", moved_table))
-
-
-def _off(seconds: float, moved: Moved) -> str:
-    return f"{seconds / moved.said.measured_s - 1:+.1%}"

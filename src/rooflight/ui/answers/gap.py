@@ -7,6 +7,8 @@ page, explorer and notebook show of it.
 import shlex
 from collections.abc import Iterator
 
+from rooflight.measure.published.contribute import Contribution, Moved
+from rooflight.measure.published.validation import Replay
 from rooflight.measure.reconcile.calibrate import RunCalibration
 from rooflight.measure.reconcile.gap import Cause, Gap, Witness
 from rooflight.measure.reconcile.run import Reconciled
@@ -54,6 +56,40 @@ def gap_answer(gap: Gap, title: str = "") -> Answer:
         tables=(_terms(gap), _causes(gap)),
         pictures=(_picture(gap, f"{title}: a step" if title else "A step"),),
     )
+
+
+def contribution_answer(given: Contribution, moved: Moved) -> Answer:
+    """A run of one's own as a row: measured, forecast, and the constants that it moves."""
+    said, row, measured = moved.said, given.row, given.row["measured"]
+    placed = row["placed"]
+    columns = (
+        Column("constant", "constant"),
+        Column("ships", "ships", lambda x: f"{x:.3g}"),
+        Column("with_it", "with it", lambda x: f"{x:.3g}"),
+        Column("change", "change", lambda x: f"{x:+.1%}"),
+    )
+    moves = [(name, old, new, new / old - 1 if old else 1.0) for name, old, new in moved.moves]
+    moves.sort(key=lambda move: -abs(move[3]))
+    caption = f"What it moves of {moved.place}"
+    return Answer(
+        sentences=(
+            f"{row['id']}: {row['model']} on {placed['on']}, {placed['layout']} over"
+            f" {placed['mesh']}",
+            f"measured: {format_seconds(said.measured_s)} per step, 80 % of {measured['n']} steps"
+            f" within {measured['spread']:.1%} ({row['note']})",
+            f"forecast: {format_seconds(said.predicted_s)} ({_off(said.predicted_s, said)}),"
+            f" {'inside' if said.is_inside else 'outside'} its 80 % interval",
+            f"with this run in the fit of {moved.place}: {format_seconds(moved.after_s)}"
+            f" ({_off(moved.after_s, said)})",
+            *([f"assumed: {', '.join(said.assumed)}"] if said.assumed else []),
+            *([] if moves else ["it moves no constant"]),
+        ),
+        tables=(Table("moves", caption, columns, tuple(moves)),) if moves else (),
+    )
+
+
+def _off(seconds: float, said: Replay) -> str:
+    return f"{seconds / said.measured_s - 1:+.1%}"
 
 
 def _basis(found: Reconciled) -> Iterator[str]:
