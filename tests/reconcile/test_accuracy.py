@@ -70,6 +70,12 @@ def test_at_least_97_percent_of_the_rows_are_answered_and_the_rest_say_why(asked
     assert all(len(refusal.because) > 10 for refusal in asked.refusals)
 
 
+def test_the_shipped_answers_list_what_each_row_assumes(asked: CaseSet) -> None:
+    said = {replay.id: replay.assumed for replay in shipped_validation().replays}
+    assert said == {case.id: case.assumed for case in asked.cases}
+    assert sum(map(bool, said.values())) > len(said) / 4
+
+
 @pytest.mark.parametrize(
     ("blocks", "median", "mape"), (("dense", 0.04, 0.061), ("experts", 0.07, 0.13))
 )
@@ -144,7 +150,7 @@ def _rounded(fields: dict[str, object]) -> dict[str, object]:
     return {
         k: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v
         for k, v in fields.items()
-        if k != "assumed"
+        if k != "assumed" or v
     }
 
 

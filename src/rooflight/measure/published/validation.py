@@ -202,6 +202,9 @@ def shipped_validation(path: Path = HELD_OUT_FILE) -> Validation:
     """The held-out errors of the shipped rows, as they were when the file was written."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return Validation(
-        tuple(Replay(**fields) for fields in document["replays"]),
+        tuple(
+            Replay(**fields | {"assumed": tuple(fields.get("assumed", ()))})
+            for fields in document["replays"]
+        ),
         tuple(RefusedRow(**fields) for fields in document["refusals"]),
     )
