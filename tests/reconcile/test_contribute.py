@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rooflight.api.training import training_question
 from rooflight.errors import ParseError, UsageError
-from rooflight.measure.published.contribute import Contribution, contribution, moved_by
-from rooflight.measure.published.logs import logged_steps, read_log, steady
+from rooflight.measure.reconcile.contribute import Contribution, contribution, moved_by
+from rooflight.measure.reconcile.logs import logged_steps, read_log, steady
 from rooflight.models.spec import Attention, Block, Mlp, ModelSpec, Moe, repeats
 from rooflight.plan.training.search.candidate import run_of
 

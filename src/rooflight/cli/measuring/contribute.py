@@ -11,8 +11,8 @@ from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.forecast import imported_run
 from rooflight.cli.planning.plan import add_question
 from rooflight.errors import UsageError
-from rooflight.measure.published.contribute import Contribution, contribution, moved_by, with_row
-from rooflight.measure.published.logs import read_log, steady
+from rooflight.measure.reconcile.contribute import Contribution, contribution, moved_by, with_row
+from rooflight.measure.reconcile.logs import read_log, steady
 from rooflight.measure.reconcile.run import step_seconds, training_run
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.training.search.candidate import run_of

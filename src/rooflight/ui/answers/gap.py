@@ -7,9 +7,9 @@ page, explorer and notebook show of it.
 import shlex
 from collections.abc import Iterator
 
-from rooflight.measure.published.contribute import Contribution, Moved
 from rooflight.measure.published.validation import Replay
 from rooflight.measure.reconcile.calibrate import RunCalibration
+from rooflight.measure.reconcile.contribute import Contribution, Moved
 from rooflight.measure.reconcile.gap import Cause, Gap, Witness
 from rooflight.measure.reconcile.run import Reconciled
 from rooflight.ui.answer import Answer, Column, Picture, Table, show_seconds

@@ -12,11 +12,11 @@ from typing import Any  # fields of a row
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import load_calibration, measured_names, shipped_calibrations
 from rooflight.measure.published.hierarchy import fit_hierarchy, places, predict
-from rooflight.measure.published.logs import LoggedSteps
 from rooflight.measure.published.model_sizes import sized_model
 from rooflight.measure.published.replay import CaseSet, ask_rows
 from rooflight.measure.published.rows import Fields, PublishedFile, PublishedRun, read_rows
 from rooflight.measure.published.validation import Replay, validate_rows
+from rooflight.measure.reconcile.logs import LoggedSteps
 from rooflight.models.presets import find_preset
 from rooflight.models.spec import ModelSpec, Moe
 from rooflight.plan.training.forecast.evidence import degrees_of
