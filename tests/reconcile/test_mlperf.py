@@ -1,6 +1,8 @@
 """MLPerf, ablations of Megatron-Bridge, marin: blind before they were fitted, held out now."""
 
+import math
 import re
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -89,6 +91,19 @@ def test_runs_that_people_know_one_by_one() -> None:
     write_figure("accuracy.md", "large", "\n".join(lines))
     on_tpus = {id for id in missed if "tpu" in id}
     assert missed - on_tpus == FAR and len(on_tpus) <= 2
+
+
+def test_no_wait_grows_with_the_number_of_hosts() -> None:
+    """Why stragglers have no constant: errors do not drift with the size of a run."""
+    rows = {row.id: row.fields.get("chips") or 0 for row in shipped_rows().runs}
+    for blocks in ("dense", "experts"):
+        found = [
+            (math.log2(rows[r.id]), math.log(r.predicted_s / r.measured_s))
+            for r in shipped_validation().of("train")
+            if r.blocks == blocks and rows[r.id] >= 8 and "tpu" not in r.chip
+        ]
+        slope, _ = statistics.linear_regression(*zip(*found, strict=True))
+        assert abs(slope) < 0.01 and len(found) > 150, blocks
 
 
 def test_whole_layers_replayed_as_graphs_are_a_version_of_their_engine() -> None:
