@@ -28,7 +28,7 @@ from .command import run
 
 EXAMPLES = settings().max_examples  # of the profile: everyday, or ten times as many
 PER_VERB, PER_PARSER = 4 * EXAMPLES, 10 * EXAMPLES
-SLOW = {"plan serve": 5}  # a line that stands is simulated
+SLOW = {"plan serve": 5, "contribute": 4, "tune": 4}  # a line that stands is searched or simulated
 
 FLAGS = (
     *("--on", "--mesh", "--dims", "--dtype", "--bytes", "--plot", "--axes", "--matmul", "--memory"),
@@ -72,6 +72,7 @@ _word = st.one_of(
     st.sampled_from(FLAGS), st.sampled_from(VALUES), st.sampled_from(VALUES), _mutated
 )
 TRACE = str(Path(__file__).parent / "traces" / "three.csv")  # short, whatever is spoilt
+LOG = str(Path(__file__).parent / "logs" / "maxtext.log")
 PLAN = str(files("rooflight.compile") / "example_plan.json")
 DUMP = str(Path(__file__).parents[1] / "verify" / "dumps" / "psum")
 # Near enough to right that the verbs really run, then spoilt with a word or two.
@@ -162,6 +163,14 @@ PLAUSIBLE = {
     "intensity": ["rooflight.measure.microbench.example:build", "--on", "v5e"],
     "validate": ["--by", "chip"],
     "calibrate": ["shipped", "--chip", "tpu_v4"],
+    "contribute": [
+        *(LOG, "llama3-8b", "--on", "v5e:16x16", "--layout", "fsdp=256", "--batch", "4Mi"),
+        *("--seq", "4k", "--framework", "maxtext", "--name", "night"),
+    ],
+    "tune": [
+        *("llama3-8b", "--on", "v5e:2x4", "--rate", "4", "--isl", "64", "--osl", "8"),
+        *("--command", "serve {port} {rows}", "--rows", "8,64", "--requests", "20", "--tries", "1"),
+    ],
     "doctor": [],
     "explore": ["train", "--port", "0", "--no-open", "--open", PLAN, "--dry-run"],
     "book": ["3.2"],
@@ -222,6 +231,10 @@ def _no_answers(args: object, load: TrafficLoad, *words: object) -> tuple[Measur
     )
 
 
+def _no_server(*words: object, **asked: object) -> Measured:
+    return LoadTally(Slo()).result(20)
+
+
 def _asked(rows: PublishedFile) -> CaseSet:
     return CaseSet((), (), part_table([]))
 
@@ -256,6 +269,8 @@ def test_no_command_line_of_a_verb_raises(
         monkeypatch.setattr(load_verb(verb), "_route", _not_started)
     if verb == "bench":
         monkeypatch.setattr(load_verb(verb), "_drive", _no_answers)
+    if verb == "tune":  # what a line says is not run: real servers are started in tests/bench
+        monkeypatch.setattr(load_verb(verb), "_measured", _no_server)
     if verb in MEASURED:  # the words are tried here; real processes measure in tests/measure
 
         def measured(*words: object, **arguments: object) -> object:

@@ -174,7 +174,7 @@ def test_the_overview_names_each_verb_once_in_groups_on_one_screen() -> None:
         re.sub(r"[^a-z]", "", word) for line in lines[2:-2] for word in line[10:32].split(", ")
     ]
     assert sorted(word.removesuffix("trainserve") for word in named) == sorted(VERBS)
-    modules = Path(frame.__file__).parent.glob("*.py")
+    modules = Path(frame.__file__).parent.rglob("*.py")
     verbs = [path.stem for path in modules if "\ndef configure(" in path.read_text()]
     assert sorted(verb.split()[0] for verb in verb_names()) == sorted(
         stem.removesuffix("_serve") for stem in verbs

@@ -33,7 +33,7 @@ def test_every_kind_of_plan_is_among_them() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_expected_now_was_matched_then(case: Case) -> None:
     """A change of the derivation shows here without a compiler."""
-    expected, one = subject_of(case.plan).expected, read_store().found[case.name]
+    expected, one = subject_of(case.plan).expected(), read_store().found[case.name]
     assert sum(e.count for e in expected) == one.matched
     total = sum(e.count * e.nbytes for e in expected)
     assert total == pytest.approx(one.matched_bytes, rel=0.01)

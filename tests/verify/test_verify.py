@@ -71,7 +71,7 @@ def test_a_sound_program_has_the_collectives_of_its_derivation(
     verdict = verdicts[name]
     assert verdict.findings == ()
     assert verdict.matching and verdict.matching.matched_share > 0.998
-    runs = sum(e.count for e in subject_of(verdict.plan).expected)
+    runs = sum(e.count for e in subject_of(verdict.plan).expected())
     assert verdict.matching.matched_count == runs > 0
     assert len(verdict.matching.named) <= 3
 

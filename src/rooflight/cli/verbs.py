@@ -36,7 +36,7 @@ OVERVIEW = {
         "bench, profile": "load on a server; a trace: where time went",
         "reconcile, measure": "a run beside its plan; this machine as a chip",
         "validate, calibrate": "published runs; constants fitted to them",
-        "contribute": "a run of your own as a row; what it moves",
+        "contribute, tune": "your own run as a row; a server's best settings",
     },
     "learn": {
         "explore, book": "answers in a browser; the book's problems",

@@ -113,10 +113,7 @@ def _drive(
     slo: Slo,
     watch: Callable[[int, int, int], None],
 ) -> tuple[Measured, Dialect]:
-    if find_spec("aiohttp") is None:
-        raise MissingExtraError(
-            "driving a server needs aiohttp, which is not installed", hint=install("bench")
-        )
+    require_client()
     from rooflight.measure.load.drive import drive
 
     count = load.num_requests
@@ -129,6 +126,14 @@ def _drive(
         watch=lambda sent, finished: watch(sent, count, finished),
     )
     return driven.measured, driven.dialect
+
+
+def require_client() -> None:
+    """Raises where what drives a server is not installed."""
+    if find_spec("aiohttp") is None:
+        raise MissingExtraError(
+            "driving a server needs aiohttp, which is not installed", hint=install("bench")
+        )
 
 
 def _predicted(args: Namespace, load: TrafficLoad, slo: Slo) -> Predicted | None:

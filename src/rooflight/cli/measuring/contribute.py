@@ -24,11 +24,21 @@ from rooflight.ui.text.answer import answer_text
 HELP = "a run of your own, from its log, as a row of measurements; what it moves"
 
 
+_FORM = """\
+rooflight contribute LOG --from SCRIPT --on HARDWARE     by the launch script that ran
+rooflight contribute LOG MODEL --on HARDWARE --layout DEGREES --batch TOKENS --seq TOKENS
+rooflight contribute RUN                                 the folder of a run of rooflight
+... --write FILE.json                                    the row into a file of rows
+LOG is of Megatron-LM, NeMo, MaxText, torchtitan or MLPerf.
+"""
+
+
 def configure(parser: Parser) -> None:
     parser.add_argument(
         "log",
+        nargs="?",
         help="the log of a run of Megatron-LM, NeMo, MaxText, torchtitan or MLPerf; or the folder"
-        " of one of rooflight, which says all that the flags say",
+        " of one of rooflight, which says all that the flags say; none: what there is",
     )
     add_question(parser, is_whole=False)
     parser.add_argument(
@@ -39,13 +49,16 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--write", metavar="FILE.json", help="add the row to a file of rows, or begin one"
     )
-    parser.set_examples(
-        "rooflight contribute train.log llama3-8b --on h100:8x2 --layout fsdp=16 --batch 1Mi"
-        " --seq 8k --framework torchtitan --write mine.json",
-    )
+    parser.set_examples("rooflight contribute", "rooflight contribute --json")
 
 
 def run(args: Namespace) -> int:
+    if args.log is None:
+        if args.json:
+            print_json("contribute", {"form": _FORM})
+        else:
+            print(_FORM, end="")
+        return 0
     given = _given(args)
     moved = moved_by(given)
     if args.write:

@@ -134,7 +134,7 @@ def _of_program(args: Namespace) -> ProgramVerdict:
 def _run_expectation(args: Namespace) -> int:
     _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
     plan = _read(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
-    expected = subject_of(plan).expected
+    expected = subject_of(plan).expected()
     if args.json:
         fields = [asdict(one) for one in expected]
         print_json("verify", {"slice": plan.slice, "expected": fields})

@@ -69,7 +69,7 @@ def _of_plan(verdict: Verdict) -> Document:
             "planned_bytes": plan.memory.total_bytes,
             "compiler_bytes": memory.total_bytes if memory else None,
             "compiler": dict(memory.by_category) if memory else None,
-            "terms": [asdict(t) for t in subject_of(plan).terms],
+            "terms": [asdict(t) for t in subject_of(plan).terms()],
         },
     }
 

@@ -107,7 +107,7 @@ class Verdict:
     @property
     def hash(self) -> str:
         """Of what decides the program."""
-        return subject_of(self.plan).hash
+        return subject_of(self.plan).hash()
 
 
 def verify(
@@ -127,7 +127,7 @@ def verify(
     """
     subject = subject_of(plan)
     subject.check()
-    expected = subject.expected  # first: a plan that does not divide is not compiled
+    expected = subject.expected()  # first: a plan that does not divide is not compiled
     stages = dict.fromkeys(("partitioned", until))
     requests = [_request(plan, build or subject.build, folder, stage) for stage in stages]
     done = compile_all(requests, cache=cache, watch=watch)
@@ -153,7 +153,7 @@ def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> 
     return CompileRequest(
         build,
         plan.placed(),
-        {"plan": subject_of(plan).text},
+        {"plan": subject_of(plan).text()},
         until,
         plain_collectives(plan.placed()) if until == "partitioned" else {},
         folder,
@@ -164,7 +164,7 @@ def _matching(
     plan: Plan | ServedStep, expected: Sequence[Expected], step: CompiledStep
 ) -> Matching:
     ops = [op.name for op in model_graph(plan.model).ops]
-    return match(expected, step.collectives, ops, _small(*subject_of(plan).setting))
+    return match(expected, step.collectives, ops, _small(*subject_of(plan).placed()))
 
 
 def _small(setting: ProgramSetting | StepSpec, dims: Mapping[str, int]) -> Small:
@@ -185,7 +185,7 @@ def _stored(
     plan: Plan | ServedStep, step: CompiledStep
 ) -> tuple[tuple[Replicated, ...], tuple[str, ...]]:
     """What is larger in the entry than the layout says, and what is not there to be held to it."""
-    expected = subject_of(plan).stored
+    expected = subject_of(plan).stored()
     there: Counter[str] = Counter()
     for instruction in step.module.computations[step.module.entry].instructions:
         if instruction.opcode == "parameter":

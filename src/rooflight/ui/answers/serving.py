@@ -4,9 +4,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rooflight.hardware.calibration import Calibration
+from rooflight.measure.load.tally import Measured
+from rooflight.measure.load.tune import Trial, Tuned
 from rooflight.plan.serving.fleet.frontier import Bound, Curve, Point
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.search import FleetPlan
+from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.ui.answer import (
     Answer,
     Column,
@@ -17,6 +20,7 @@ from rooflight.ui.answer import (
     show_count,
     show_dollars,
     show_seconds,
+    show_share,
 )
 from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
 from rooflight.units import format_seconds, format_si
@@ -318,3 +322,46 @@ def split_table(
     columns = (first, *(Column(f"{n}_s", n, show_seconds) for n in rows[0][1]))
     cells = tuple((size, *parts.values()) for size, parts in rows)
     return Table(key, caption, columns, cells, is_folded=True)
+
+
+def tuned_answer(found: Tuned, traffic: str, slo: str) -> Answer:
+    """Settings of a server: predicted, measured, predicted again."""
+    first = found.trials[0].name
+    lines = [f"best by prediction: {first}; {traffic}" + (f", within {slo}" if slo else "")]
+    if found.tried:
+        off = f"its steps take x{found.pace:.2f} as planned and {format_seconds(found.step_s)} more"
+        best, after = found.best.name, found.next_best.name
+        lines = [
+            f"best of {many(len(found.tried), 'setting')} measured: {best}; {traffic}"
+            + (f", within {slo}" if slo else ""),
+            f"first by prediction: {first}" if first != best else "the first by prediction, too",
+            f"refitted: {off}; the first of all {len(found.trials)} is then {after}"
+            + (", which was not started" if found.next_best not in found.tried else ""),
+        ]
+    shown = ("predicted", *(("measured", "refitted") if found.tried else ()))
+    columns = [Column("setting", "setting")]
+    for said in shown:
+        columns += [
+            Column(f"{said}_ttft_s", f"{said} TTFT", show_seconds),
+            Column(f"{said}_tpot_s", "TPOT", show_seconds),
+            Column(f"{said}_good", "good", show_share),
+        ]
+    rows = tuple(
+        (one.name, *(v for n in shown for v in _means(_of_trial(one, n)))) for one in found.trials
+    )
+    lines += [f"{one.name}: {one.failure}" for one in found.trials if one.failure]
+    lines += [f"left out: {words}" for words in found.refused]
+    marked = found.trials.index(found.best) if found.tried else 0
+    return Answer(tuple(lines), tables=(Table("trials", "Settings", tuple(columns), rows, marked),))
+
+
+def _of_trial(one: Trial, name: str) -> Simulation | Measured | None:
+    return one.predicted.simulation if name == "predicted" else getattr(one, name)
+
+
+def _means(found: Simulation | Measured | None) -> tuple[Value, ...]:
+    """Mean times to the first token and per token, and the share within the SLO."""
+    if found is None:
+        return (None, None, None)
+    times = (found.ttft, found.tpot)
+    return (*(one.mean if one else None for one in times), found.good_share)
