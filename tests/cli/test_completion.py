@@ -68,7 +68,7 @@ def test_candidates_follow_the_parsers_and_the_catalog(
 
 
 def test_the_frame_answers_the_script_one_candidate_a_line() -> None:
-    assert run(["--complete-words", "co"]).out == "collective\ncompletion\n"
+    assert run(["--complete-words", "co"]).out == "collective\ncontribute\ncompletion\n"
 
 
 def _press_tab(shell: list[str], env: dict[str, str], setup: str, typed: str) -> str:

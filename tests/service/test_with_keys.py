@@ -121,7 +121,7 @@ def test_a_flood_that_would_fill_the_queue_leaves_room_for_others(guarded: Serve
     reply = alice.complete(**fields)
     while reply.status == 200:
         socks.append(alice.open_stream(**fields))
-        reply = alice.complete(**fields, max_tokens=1)
+        reply = alice.complete(**fields | {"max_tokens": 1})
     assert reply.status == 429 and reply.code == "overloaded"
     assert dave.complete(prompt=[7] * 200, max_tokens=1).status == 200
     for sock in socks:

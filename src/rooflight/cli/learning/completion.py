@@ -41,8 +41,8 @@ def run(args: Namespace) -> int:
 def candidates(words: Sequence[str]) -> list[str]:
     """What the last, unfinished word may become.
 
-    >>> candidates(["co"])
-    ['collective', 'completion']
+    >>> candidates(["com"])
+    ['completion']
     >>> candidates(["roofline", "--memory", "v"]), candidates(["fit", "s"])
     (['vmem'], ['serve'])
     """
