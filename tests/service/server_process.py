@@ -52,8 +52,9 @@ class Server:
         return Client(self.said["host"], self.said["port"])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Of its log."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        """Of its log; one that is half written comes later."""
+        whole = self.log.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
     def end(self) -> int:
         """Asks it to stop; the exit code."""
