@@ -1,6 +1,8 @@
 """`rooflight contribute`: a run of your own as a row of measurements, and what it moves."""
 
 import datetime
+import hashlib
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from rooflight.api.training import training_question
 from rooflight.cli.flags import keywords
 from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.cli.planning.forecast import imported_run
+from rooflight.cli.planning.forecast import imported_run, require_words
 from rooflight.cli.planning.plan import add_question
 from rooflight.errors import UsageError
 from rooflight.measure.reconcile.contribute import Contribution, contribution, moved_by, with_row
@@ -44,7 +46,11 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--from", nargs="+", metavar="FILE", help="the launch script or configuration that ran"
     )
-    parser.add_argument("--layout", metavar="DEGREES", help="else its layout: tp=8@node,pp=16")
+    parser.add_argument(
+        "--layout",
+        metavar="DEGREES",
+        help="else its layout, remat= and microbatches= too: what is left out is chosen, and told",
+    )
     parser.add_argument("--name", help="what to call the run (default: the name of its log)")
     parser.add_argument(
         "--write", metavar="FILE.json", help="add the row to a file of rows, or begin one"
@@ -87,29 +93,32 @@ def _given(args: Namespace) -> Contribution:
         ran = read_run(path / FILE)
         plan = ran.plan
         quiet, _ = step_seconds(path, ran)
-        steps = steady("rooflight", quiet, plan.batch, "")
+        digest = hashlib.sha256((path / FILE).read_bytes()).hexdigest()
+        steps = steady("rooflight", quiet, plan.batch, digest)
         run = training_run(plan, plan.placed())
         return contribution(run, plan.model, plan.framework, steps, name=name, date=today)
     if not path.is_file():
         raise UsageError(f"{path} is no log and no folder of a run", hint="give the log of a run")
-    model, engine, run = _ran(args)
+    model, engine, run, assumed = _ran(args)
     chips = run.mesh.slice.num_chips
     steps = read_log(path, tokens=run.batch * run.seq, chips=chips)
-    return contribution(run, model, engine, steps, name=name, date=today)
+    return contribution(run, model, engine, steps, name=name, date=today, assumed=assumed)
 
 
-def _ran(args: Namespace) -> tuple[ModelSpec, str, TrainingRun]:
-    """What ran, by its own files or by flags."""
+def _ran(args: Namespace) -> tuple[ModelSpec, str, TrainingRun, list[str]]:
+    """What ran, by its own files or by flags; and what the planner chose as nobody said it."""
     if getattr(args, "from"):
         asked, mine = imported_run(args)
     else:
-        missing = [n for n in ("model", "on", "layout", "batch", "seq") if getattr(args, n) is None]
-        if missing:
-            name = "a model" if missing[0] == "model" else f"--{missing[0]}"
-            raise UsageError(f"what ran? {name} is missing", hint="or --from the script that ran")
+        require_words(args)
         question = training_question(args.model, **keywords(training_question, args))
         asked = question.within(args.layout)
         mine = asked.search(count=1).candidates[0]
-    question = asked.question
-    run = run_of(question, mine.layout, mine.mesh, mine.micro, mine.remat)
-    return asked.model, question.framework.name, run
+    question, micro = asked.question, mine.micro
+    run = run_of(question, mine.layout, mine.mesh, micro, mine.remat)
+    chosen = {"remat": mine.remat.name, "microbatches": micro.count, "schedule": micro.schedule}
+    if mine.num_stages == 1:
+        del chosen["schedule"]
+    said = re.findall(r"(\w+)=", args.layout) if args.layout else chosen
+    assumed = [f"{name}={value}" for name, value in chosen.items() if name not in said]
+    return asked.model, question.framework.name, run, assumed

@@ -85,14 +85,19 @@ def run(args: Namespace) -> int:
 
 def _asked(args: Namespace) -> tuple[PlanCommand, WhyNot]:
     """Degrees, and what the command line says beside them."""
+    require_words(args)
+    asked = read_question(args)
+    return asked, asked.training.why_not(args.layout, asked.planned().candidates[0])
+
+
+def require_words(args: Namespace) -> None:
+    """Raises where flags, and no file, leave out a part of what runs."""
     missing = [n for n in ("model", "on", "layout", "batch", "seq") if getattr(args, n) is None]
     if missing:
         name = "a model" if missing[0] == "model" else f"--{missing[0]}"
         raise UsageError(
             f"a forecast needs {name}", hint="or a launch script that says it all: --from train.sh"
         )
-    asked = read_question(args)
-    return asked, asked.training.why_not(args.layout, asked.planned().candidates[0])
 
 
 def _imported(args: Namespace) -> tuple[PlanCommand, WhyNot]:

@@ -157,10 +157,10 @@ def tune(
 
     A setting with which the server does not come up is told; raises where none does.
     """
-    every = [_tried(t, measure) for t in trials[:tries]] + [*trials[tries:]]
-    failures = [t.failure for t in every if t.failure]
-    if tries and not any(t.measured for t in every):
-        raise UsageError(failures[0], hint="try the command by hand, or a longer --start-timeout")
+    failed: list[UsageError] = []
+    every = [_tried(t, measure, failed) for t in trials[:tries]] + [*trials[tries:]]
+    if failed and not any(t.measured for t in every):
+        raise failed[0]
     pairs = [(t, _cost(t.setup, load)) for t in every]
     pace, step_s = _fitted(pairs, load)
     again = [_simulated(t.setup, PacedCost(c, pace, step_s), load) for t, c in pairs]
@@ -168,10 +168,11 @@ def tune(
     return Tuned(tuple(refitted), pace, step_s)
 
 
-def _tried(trial: Trial, measure: Callable[[Trial], Measured]) -> Trial:
+def _tried(trial: Trial, measure: Callable[[Trial], Measured], failed: list[UsageError]) -> Trial:
     try:
         return replace(trial, measured=measure(trial))
     except UsageError as error:
+        failed.append(error)
         return replace(trial, failure=str(error))
 
 
@@ -234,7 +235,12 @@ def started(command: str, setup: Setup, log: Path, *, within_s: float) -> Genera
     words = filled(command, setup, port)
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=file, start_new_session=True)
+        try:
+            process = subprocess.Popen(words, stdout=file, stderr=file, start_new_session=True)
+        except OSError as error:
+            raise UsageError(
+                f"the server cannot be started: {error}", hint="install it, or give its path"
+            ) from error
         try:
             _wait(process, url, log, within_s)
             yield url

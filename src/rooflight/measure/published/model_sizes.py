@@ -11,6 +11,7 @@ from rooflight.errors import UsageError
 from rooflight.measure.published.rows import Fields, PublishedRun, read_facts
 from rooflight.models.presets import find_preset
 from rooflight.models.spec import Attention, Block, Latent, Mlp, ModelSpec, Moe, Repeat, repeats
+from rooflight.plan.file.codec import decode
 
 _SIZES = ("layers", "d_model")
 _NO_WIDTH = 8  # stands for no feed-forward layer; divides over tensor ways
@@ -32,8 +33,10 @@ class SizedModel:
 def sized_model(row: PublishedRun, models: Mapping[str, Fields]) -> SizedModel:
     """The model that a row ran: its own sizes, else the file's, else ours, else a preset's.
 
-    Raises `UsageError` where nobody states its sizes.
+    A run of one's own has its model whole. Raises `UsageError` where nobody states the sizes.
     """
+    if "spec" in models.get(row.model, {}):
+        return SizedModel(decode(ModelSpec, models[row.model]["spec"]), ())
     sizes: dict[str, object] = {**models.get(row.model, {}), **row.table("dims")}
     known = read_facts("models").get(row.model, {})
     assumed = [f"sizes of {row.model} from {known['source']}"] if "d_model" in known else []

@@ -76,8 +76,10 @@ class ReplayQuestion:
 
 def ask(row: PublishedRun, models: Mapping[str, Fields]) -> ReplayQuestion:
     """Turns a row into a question."""
-    known = {**read_facts("sources").get(row.source, {}), **_stated_engine(row)}
-    assumed: list[str] = [] if known else [f"{row.source} runs an engine that nobody named"]
+    own = {"engine": row.fields["engine"]} if "engine" in row.fields else {}
+    known = {**read_facts("sources").get(row.source, {}), **own}
+    assumed = [] if known else [f"{row.source} runs an engine that nobody named"]
+    assumed += map(str, row.fields.get("assumed") or ())
     chips = _whole(row, "chips")
     slices = int(row.fields.get("slices") or 1)
     found = measured_chip(row.chip)
@@ -133,11 +135,6 @@ def _engine(row: PublishedRun, known: Fields, kind: str) -> str:
     release = str(row.fields.get("release") or "")
     versions = [v for v in known.get("versions", ()) if v <= release]
     return f"{engine}@{max(versions)}" if versions else engine
-
-
-def _stated_engine(row: PublishedRun) -> Fields:
-    """Rows of one's own name their software themselves."""
-    return {"engine": row.fields["engine"]} if "engine" in row.fields else {}
 
 
 def _whole(row: PublishedRun, name: str) -> int:

@@ -60,6 +60,7 @@ class PublishedRun:
     def configuration(self) -> str:
         """What was run: rows that differ only in when they were measured share it."""
         left_out = ("id", "measured", "release", "flops", "file", "note", "maxtext", "section")
+        left_out += ("assumed",)
         kept = {k: v for k, v in self.fields.items() if k not in left_out}
         return json.dumps(kept, sort_keys=True)
 

@@ -5,6 +5,7 @@ and `Moved`: what was forecast, and the constants before and after a fit that sa
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # fields of a row
@@ -12,13 +13,13 @@ from typing import Any  # fields of a row
 from rooflight.errors import UsageError
 from rooflight.hardware.calibration import load_calibration, measured_names, shipped_calibrations
 from rooflight.measure.published.hierarchy import fit_hierarchy, places, predict
-from rooflight.measure.published.model_sizes import sized_model
 from rooflight.measure.published.replay import CaseSet, ask_rows
 from rooflight.measure.published.rows import Fields, PublishedFile, PublishedRun, read_rows
 from rooflight.measure.published.validation import Replay, validate_rows
 from rooflight.measure.reconcile.logs import LoggedSteps
 from rooflight.models.presets import find_preset
-from rooflight.models.spec import ModelSpec, Moe
+from rooflight.models.spec import ModelSpec
+from rooflight.plan.file.codec import encode
 from rooflight.plan.training.forecast.evidence import degrees_of
 from rooflight.plan.training.time.parts import TrainingRun
 
@@ -27,7 +28,7 @@ _LEAST = 0.005  # that a constant moves by, to be told
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A row, the sizes of its model where no preset has them, and where it comes from."""
+    """A row, its model where no preset is the same, and where it comes from."""
 
     row: Fields
     model: Fields | None
@@ -52,11 +53,18 @@ class Moved:
 
 
 def contribution(
-    run: TrainingRun, model: ModelSpec, engine: str, steps: LoggedSteps, *, name: str, date: str
+    run: TrainingRun,
+    model: ModelSpec,
+    engine: str,
+    steps: LoggedSteps,
+    *,
+    name: str,
+    date: str,
+    assumed: Sequence[str] = (),
 ) -> Contribution:
-    """A run as a row.
+    """A run as a row; `assumed` is what nobody said of it.
 
-    Raises `UsageError` where the log is of another batch, or where a row cannot say the model.
+    Raises `UsageError` where the log is of another batch.
     """
     if steps.batch not in (None, run.batch):
         raise UsageError(
@@ -64,7 +72,7 @@ def contribution(
             hint="give the batch that ran",
         )
     on = run.mesh.slice
-    row = {
+    row: dict[str, Any] = {
         "id": name,
         "kind": "train",
         "source": "own",
@@ -89,8 +97,11 @@ def contribution(
         "note": f"median of the steps in the log of {steps.program}, the first"
         f" {steps.left_out} left out",
     }
+    if assumed:
+        row["assumed"] = list(assumed)
     source = {"program": steps.program, "sha256": steps.sha256, "date": date}
-    return Contribution(row, _sizes(model), source)
+    spec = None if find_preset(model.name) == model else {"spec": encode(model)}
+    return Contribution(row, spec, source)
 
 
 def _layout(run: TrainingRun) -> dict[str, int]:
@@ -98,55 +109,6 @@ def _layout(run: TrainingRun) -> dict[str, int]:
     degrees = degrees_of(run.layout, run.mesh)
     data = degrees.get("dp", 1) * degrees.get("fsdp", 1)
     return degrees | {"dp": data, "vp": run.micro.virtual}
-
-
-def _sizes(model: ModelSpec) -> Fields | None:
-    """Sizes as `models:` has them; nothing for a preset."""
-    known = find_preset(model.name)
-    if known is not None and known.layers == model.layers:
-        return None
-    last, attention = model.layer_blocks[-1], model.layer_blocks[-1].attention
-    found = dict[str, Any](
-        layers=model.num_layers, d_model=model.d_model, vocab=model.vocab, tied=model.is_tied
-    )
-    found |= dict[str, Any](
-        heads=attention.num_heads, kv_heads=attention.num_kv_heads, head_dim=attention.head_dim
-    )
-    if latent := attention.latent:
-        found |= {"q_lora": latent.query_rank or 0, "kv_lora": latent.kv_rank}
-        found |= {"qk_rope": latent.rope_dim, "v_head": latent.value_dim}
-        found |= {"qk_nope": attention.head_dim}
-    mlp = last.mlp
-    if isinstance(mlp, Moe):
-        dense = [b.mlp for b in model.layer_blocks if not isinstance(b.mlp, Moe)]
-        width, shared = mlp.expert.width, mlp.shared.width if mlp.shared else 0
-        found |= dict[str, Any](experts=mlp.num_experts, topk=mlp.experts_per_token)
-        found |= {"moe_d_ff": width, "shared_d_ff": shared, "gated_mlp": mlp.expert.is_gated}
-        found |= {"dense_layers": len(dense), "d_ff": dense[0].width if dense else width}
-    else:
-        found |= {"d_ff": mlp.width, "gated_mlp": mlp.is_gated}
-    read = sized_model(PublishedRun({"model": model.name}), {model.name: found}).spec
-    if _shape(read) != _shape(model):
-        raise UsageError(
-            f"a row cannot say the layers of {model.name}", hint="give a preset, `rooflight model`"
-        )
-    return found
-
-
-def _shape(model: ModelSpec) -> list[object]:
-    """What a row says of every layer."""
-    return [
-        (a.num_heads, a.num_kv_heads, a.head_dim, a.window, a.latent, _widths(b.mlp))
-        for b in model.layer_blocks
-        for a in (b.attention,)
-    ]
-
-
-def _widths(mlp: Any) -> tuple[object, ...]:
-    if not isinstance(mlp, Moe):
-        return mlp.width, mlp.is_gated
-    shared = mlp.shared.width if mlp.shared else 0
-    return (mlp.num_experts, mlp.experts_per_token, *_widths(mlp.expert), shared)
 
 
 def moved_by(given: Contribution) -> Moved:
@@ -174,10 +136,13 @@ def moved_by(given: Contribution) -> Moved:
 
 
 def with_row(path: Path, given: Contribution) -> str:
-    """The text of a file of rows with one more; a row of the same name is replaced."""
+    """The text of a file of rows with one more; the same log again replaces its row."""
     old = read_rows(path) if path.is_file() else PublishedFile({}, {}, ())
-    runs = [one.fields for one in old.runs if one.id != given.row["id"]]
     source, name = str(given.row["source"]), str(given.row["id"])
+    known = old.sources.get(source, {}).get(name, {}).get("sha256")
+    if name in (one.id for one in old.runs) and known != given.source["sha256"]:
+        raise UsageError(f"{path} has another run called {name}", hint="add --name NAME")
+    runs = [one.fields for one in old.runs if one.id != name]
     sources = {**old.sources, source: {**old.sources.get(source, {}), name: given.source}}
     models = {**old.models, **given.file.models}
     document = {"schema": 1, "sources": sources, "models": models, "runs": [*runs, given.row]}

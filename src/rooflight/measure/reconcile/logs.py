@@ -18,7 +18,7 @@ from rooflight.errors import ParseError, UsageError
 
 FEWEST = 5  # steps of which a median says something
 _BEGINS = 0.1  # of the steps: compilation, warm caches, clocks
-_NUMBER = r"([\d,]+(?:\.\d+)?)"
+_NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _MLPERF = re.compile(r":::MLLOG (\{.*\})")
 _LINES = {  # program: a line that tells of a step, by its number and seconds, or tokens per second
@@ -103,16 +103,23 @@ def logged_steps(
         for name, pattern in _LINES.items():
             if match := pattern.search(plain):
                 number, value = int(match[1]), float(match[2].replace(",", ""))
+                if not value:  # nothing was measured
+                    break
                 seconds = tokens / value / chips if name == "torchtitan" else value
                 found[name][number] = seconds * _UNITS.get(name, 1.0)
                 if name == "Megatron-LM" and match[3]:
                     batch = int(match[3])
                 break
     name = max(found, key=lambda one: len(found[one]))
-    if found[name]:  # a log of MLPerf that has these too tells more by them
-        return name, list(found[name].values()), batch or _batch(events)
-    if events:
-        return "MLPerf", list(_blocks(events)), _batch(events)
+    try:
+        if found[name]:  # a log of MLPerf that has these too tells more by them
+            return name, list(found[name].values()), batch or _batch(events)
+        if events:
+            return "MLPerf", [s for s in _blocks(events) if s > 0], _batch(events)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ParseError(
+            f"an event of MLPerf lacks what it should have: {error}", hint="check the log"
+        ) from error
     raise ParseError(
         "no line of the log tells how long a step took",
         hint=f"logs of {', '.join(_LINES)} and MLPerf are read, and folders of rooflight's runs",
@@ -133,7 +140,7 @@ def _batch(events: Iterable[Mapping[str, Any]]) -> int | None:
 
 def _blocks(events: list[Mapping[str, Any]]) -> Iterator[float]:
     """Steps as MLPerf tells them: each by itself, else the mean of a block between evaluations."""
-    told = [e["value"] for e in events if e.get("key") == "tracked_stats"]
+    told = [e.get("value") or {} for e in events if e.get("key") == "tracked_stats"]
     timed = [v["train_step_time"] for v in told if "train_step_time" in v]
     if timed:
         yield from map(float, timed)

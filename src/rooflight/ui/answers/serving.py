@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
-from rooflight.measure.load.tune import Trial, Tuned
+from rooflight.measure.load.tune import Tuned, merit
 from rooflight.plan.serving.fleet.frontier import Bound, Curve, Point
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.search import FleetPlan
@@ -326,17 +326,19 @@ def split_table(
 
 def tuned_answer(found: Tuned, traffic: str, slo: str) -> Answer:
     """Settings of a server: predicted, measured, predicted again."""
-    first = found.trials[0].name
-    lines = [f"best by prediction: {first}; {traffic}" + (f", within {slo}" if slo else "")]
+    first, within = found.trials[0].name, f", within {slo}" if slo else ""
+    merits = [merit(t.predicted.simulation) for t in found.trials]
+    ties = merits.count(merits[0])
+    planned = first if ties == 1 else f"{ties} settings tie, such as {first}"
+    lines = [f"best by prediction: {planned}; {traffic}{within}"]
     if found.tried:
-        off = f"its steps take x{found.pace:.2f} as planned and {format_seconds(found.step_s)} more"
-        best, after = found.best.name, found.next_best.name
+        best, after, more = found.best.name, found.next_best, format_seconds(found.step_s)
+        unseen = "" if after in found.tried else ", which was not started"
         lines = [
-            f"best of {many(len(found.tried), 'setting')} measured: {best}; {traffic}"
-            + (f", within {slo}" if slo else ""),
-            f"first by prediction: {first}" if first != best else "the first by prediction, too",
-            f"refitted: {off}; the first of all {len(found.trials)} is then {after}"
-            + (", which was not started" if found.next_best not in found.tried else ""),
+            f"best of {many(len(found.tried), 'setting')} measured: {best}; {traffic}{within}",
+            f"first by prediction: {planned}" if first != best else "the first by prediction, too",
+            f"refitted: its steps take {found.pace:.3g} times as long as planned, and {more};"
+            f" the first of all {len(found.trials)} is then {after.name}{unseen}",
         ]
     shown = ("predicted", *(("measured", "refitted") if found.tried else ()))
     columns = [Column("setting", "setting")]
@@ -346,17 +348,17 @@ def tuned_answer(found: Tuned, traffic: str, slo: str) -> Answer:
             Column(f"{said}_tpot_s", "TPOT", show_seconds),
             Column(f"{said}_good", "good", show_share),
         ]
-    rows = tuple(
-        (one.name, *(v for n in shown for v in _means(_of_trial(one, n)))) for one in found.trials
-    )
+    every = [(one.predicted.simulation, one.measured, one.refitted) for one in found.trials]
+    cells = [[v for times in one[: len(shown)] for v in _means(times)] for one in every]
+    rows = tuple((one.name, *said) for one, said in zip(found.trials, cells, strict=True))
     lines += [f"{one.name}: {one.failure}" for one in found.trials if one.failure]
     lines += [f"left out: {words}" for words in found.refused]
     marked = found.trials.index(found.best) if found.tried else 0
-    return Answer(tuple(lines), tables=(Table("trials", "Settings", tuple(columns), rows, marked),))
-
-
-def _of_trial(one: Trial, name: str) -> Simulation | Measured | None:
-    return one.predicted.simulation if name == "predicted" else getattr(one, name)
+    return Answer(
+        tuple(lines),
+        notes=("times are means; good is the share of requests within the SLO",),
+        tables=(Table("trials", "Settings", tuple(columns), rows, marked),),
+    )
 
 
 def _means(found: Simulation | Measured | None) -> tuple[Value, ...]:
