@@ -1,11 +1,12 @@
 """Texts that are drawn, with the drafts of a model and without: the same chances.
 
-Run as a process of its own: `python engine_chances_worker.py`. Two engines draw the same prompt
-under many seeds: the same seeds must give the same texts, and other seeds the same frequencies of
-what is drawn. Prints one JSON object.
+Run as a process of its own: `python engine_chances_worker.py SEEDS`. Two engines draw the same
+prompt under many seeds: the same seeds must give the same texts, and other seeds the same
+frequencies of what is drawn. Prints one JSON object.
 """
 
 import json
+import sys
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ import engine_base_worker as cases  # before jax: it sets up the devices
 from rooflight.serve.engine.request import EngineRequest, Sampling
 from rooflight.serve.engine.run import Engine
 
-SEEDS, LENGTH, FEWEST = 500, 4, 16
+SEEDS, LENGTH, FEWEST = int(sys.argv[1]), 3, 16
 
 
 def texts(engine: Engine, first: int) -> list[tuple[int, ...]]:

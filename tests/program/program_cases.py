@@ -115,19 +115,19 @@ def _divides(case: Case) -> bool:
         return False
 
 
-def covering(every: list[Case]) -> list[Case]:
-    """A few of the cases in which all pairs of schemes that stand together anywhere still do."""
-    rest = set[frozenset[str]]().union(*(_pairs(c) for c in every))
+def covering(every: list[Case], together: int = 2) -> list[Case]:
+    """A few of the cases: so many schemes that stand together anywhere still do in one of them."""
+    rest = set[frozenset[str]]().union(*(_sets(c, together) for c in every))
     chosen: list[Case] = []
     while rest:
-        best = max(every, key=lambda c: len(_pairs(c) & rest))
+        best = max(every, key=lambda c: len(_sets(c, together) & rest))
         chosen.append(best)
-        rest -= _pairs(best)
+        rest -= _sets(best, together)
     return chosen
 
 
-def _pairs(case: Case) -> set[frozenset[str]]:
-    """Schemes two by two; expert axes are told apart by whom they share devices with."""
+def _sets(case: Case, together: int) -> set[frozenset[str]]:
+    """Schemes one by one and two by two; expert axes differ by whom they share devices with."""
     parts = [p.split("=") for p in case.layout.text.split(",")]
     names = [f"{n}={a}" if n == "ep" else n for n, a in parts]
-    return {frozenset(pair) for pair in combinations(names, 2)} | {frozenset([n]) for n in names}
+    return {frozenset(s) for n in range(1, together + 1) for s in combinations(names, n)}

@@ -39,11 +39,21 @@ def check(model: str, devices: int, which: str) -> int:
     return len(found["layouts"])
 
 
-@pytest.mark.parametrize(("model", "devices"), [("dense", 8), ("moe", 16), ("one_kv_head", 8)])
-def test_layouts_that_cover_all_pairs_of_schemes_train_as_one_device_does(
-    model: str, devices: int
+@pytest.mark.parametrize(
+    ("model", "devices", "together"),
+    [
+        ("dense", 8, 2),
+        ("moe", 16, 1),
+        ("one_kv_head", 8, 1),
+        pytest.param("moe", 16, 2, marks=pytest.mark.full),
+        pytest.param("one_kv_head", 8, 2, marks=pytest.mark.full),
+    ],
+)
+def test_layouts_that_cover_schemes_and_their_pairs_train_as_one_device_does(
+    model: str, devices: int, together: int
 ) -> None:
-    assert check(model, devices, "covering") == len(covering(list(cases(model, devices))))
+    chosen = covering(list(cases(model, devices)), together)
+    assert check(model, devices, str(together)) == len(chosen)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -125,8 +125,8 @@ def compare(run: Run, plain: Run) -> dict[str, Any]:
 
 def chosen(model: str, devices: int, which: str) -> list[Case]:
     every = list(cases(model, devices))
-    if which == "covering":
-        return covering(every)
+    if which.isdigit():
+        return covering(every, int(which))
     return [c for c in every if which == "all" or bool(c.layout.stages) == (which == "staged")]
 
 

@@ -11,9 +11,9 @@ from rooflight.plan.file.record import Plan, from_json, to_json
 from rooflight.train.tokens import write_tokens
 
 BATCH, SEQ, VOCAB = 16, 32, 300
-STEPS, SAVE_EVERY = 60, 6
+STEPS, SAVE_EVERY = 40, 4
 MODEL = ModelSpec(
-    "small", "A small model", 64, 320, (Repeat((Block(Attention(4, 2, 16), Mlp(128)),), 4),)
+    "small", "A small model", 64, 320, (Repeat((Block(Attention(4, 2, 16), Mlp(128)),), 2),)
 )
 _EXAMPLE = from_json((files("rooflight.compile") / "example_plan.json").read_text())
 
@@ -65,8 +65,11 @@ def make_data(folder: Path) -> Path:
     return folder / "tokens"
 
 
-def words(folder: Path, tokens: Path, processes: int, steps: int = STEPS) -> list[str]:
-    plan = write_plan(folder / "plan.json", small_plan("fsdp=X", "X=4", "v5e:2x2"))
+def words(
+    folder: Path, tokens: Path, processes: int, steps: int = STEPS, model: ModelSpec = MODEL
+) -> list[str]:
+    asked = small_plan("fsdp=X", "X=4", "v5e:2x2", model=model)
+    plan = write_plan(folder / "plan.json", asked)
     flags = {"data": tokens, "steps": steps, "save-every": SAVE_EVERY, "processes": processes}
     flags |= {"leader": "127.0.0.1:0", "patience": "8s", "start-patience": "120s"}
     return [str(plan), "--cpu", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))]

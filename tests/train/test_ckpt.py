@@ -16,7 +16,8 @@ import tensorstore  # pyright: ignore[reportMissingTypeStubs]
 from rooflight.cli.main import main
 from rooflight.train.checkpoint_tree import find_checkpoint, read_tree
 
-from .small_run import MODEL, small_plan, write_plan
+from .launched import Launched
+from .small_run import MODEL, SAVE_EVERY, small_plan, words, write_plan
 
 
 def test_every_array_is_listed_with_its_split(
@@ -78,25 +79,42 @@ def _restore(folder: Path, plan: Path, *words: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a_checkpoint_goes_to_stages_and_back_bit_for_bit(
-    undisturbed: Path, tmp_path: Path
-) -> None:
-    changes = {"schedule": "interleaved", "stages": 2, "microbatches": 4, "virtual": 2}
+DEEP = replace(MODEL, layers=(replace(MODEL.layers[0], times=4),))
+
+
+@pytest.fixture
+def deep(tokens: Path, tmp_path: Path) -> Path:
+    """The folder of a short run of a model with two layers for each of two stages."""
+    run = Launched(words(tmp_path, tokens, 1, steps=SAVE_EVERY, model=DEEP), tmp_path / "run")
+    run.start()
+    assert run.end() == 0, run.talk()
+    run.close()
+    return run.out
+
+
+def test_a_checkpoint_goes_to_stages_and_back_bit_for_bit(deep: Path, tmp_path: Path) -> None:
+    changes = {
+        "model": DEEP,
+        "schedule": "interleaved",
+        "stages": 2,
+        "microbatches": 4,
+        "virtual": 2,
+    }
     staged = small_plan("fsdp=X,pp=P", "X=2,P=2", "v5e:2x2", **changes)
     there = write_plan(tmp_path / "there.json", staged)
-    back = write_plan(tmp_path / "back.json", small_plan("fsdp=X", "X=4", "v5e:2x2"))
-    found = _restore(undisturbed, there, "--out", str(tmp_path / "staged"))
-    tree = read_tree(undisturbed)
+    back = write_plan(tmp_path / "back.json", small_plan("fsdp=X", "X=4", "v5e:2x2", model=DEEP))
+    found = _restore(deep, there, "--out", str(tmp_path / "staged"))
+    tree = read_tree(deep)
     assert found["state_bytes"] == pytest.approx(tree.nbytes, rel=0.01)
-    assert found["restored_step"] == int(find_checkpoint(undisturbed).parent.name)
+    assert found["restored_step"] == int(find_checkpoint(deep).parent.name)
     assert found["restacked_bytes"] > 0
     # Four chips are one host here, and stages share the frame of the model.
     assert tree.nbytes <= found["host_bytes"] < found["peak_bytes"] < 5 * tree.nbytes
     repeated = _restore(tmp_path / "staged", back, "--out", str(tmp_path / "again"))
     assert repeated["restored_step"] == found["restored_step"]
-    assert _arrays(undisturbed) == _arrays(tmp_path / "again")
+    assert _arrays(deep) == _arrays(tmp_path / "again")
     assert read_tree(tmp_path / "staged").axes == {"X": 2, "P": 2}
-    assert _arrays(undisturbed) != _arrays(tmp_path / "staged")  # layers 0 and 2, then 1 and 3
+    assert _arrays(deep) != _arrays(tmp_path / "staged")  # layers 0 and 2, then 1 and 3
 
 
 def _arrays(folder: Path) -> dict[str, bytes]:

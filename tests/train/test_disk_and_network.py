@@ -17,7 +17,7 @@ from rooflight.train.events import read_events
 
 from .faults import check_nothing_lost
 from .launched import Launched
-from .small_run import words
+from .small_run import STEPS, words
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and namespaces need root")
 _DISK_MB, _LEFT = 64, 200_000  # of a disk, and of it when it is full: events fit, a save does not
@@ -57,7 +57,7 @@ def test_nothing_is_lost_by_a_full_disk(undisturbed: Path, tokens: Path, tmp_pat
         run = Launched(told, disk / "run", log=log)
         try:
             run.start()
-            run.wait_for_step(24)
+            run.wait_for_step(STEPS // 2)
             filler = _fill(disk)
             run.wait_for("a failure", lambda: "failed at step" in run.talk() or run.ended)
             assert re.search(r"failed at step .* the disk of .* is full", run.talk()), run.talk()

@@ -12,7 +12,7 @@ from .faults import FAULTS, check_nothing_lost
 from .launched import Launched
 from .small_run import STEPS, words
 
-_BETWEEN = 5  # steps from one fault to the next, at the most
+_BETWEEN = 4  # steps from one fault to the next, at the most
 _A_RUN = 10
 _RUNS = [*((2, seed) for seed in range(8)), *((4, seed) for seed in range(4))]
 # By the random tests of this session, a number of faults for each run on so many processes.
