@@ -133,7 +133,7 @@ def test_prices_are_of_the_middle_cloud_or_of_one() -> None:
 def test_layouts_that_nobody_measured_are_told() -> None:
     asked = f"{TRAFFIC} --on h100:2 --dtypes fp8 --price h100=3 --requests 400 --ttft 2s"
     page = run(shlex.split(f"{asked} --layout pp=2")).out
-    assert "extrapolates: fewer than two measured rows have pp=2, so it had to be x" in page
+    assert "extrapolates: nobody measured pp=2; of what was tried" in page
     assert "TTFT: engine any on gpu" in page and "chance that 95% keep it" in page
     found = json.loads(run(shlex.split(f"{asked} --json")).out)["fleet"]
     assert found["unseen"] == [] and "pp" not in found["layout"] and found["ttft_spread"] > 0

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -132,16 +132,24 @@ def evidence_text(asked: CaseSet, replays: Sequence[Replay]) -> str:
         | {"rows": count}
         for key, count in sorted(counts.items(), key=str)
     ]
+    apart = [r for r in replays if r.family == "disaggregated"]
     off = {
-        blocks: sorted(
-            abs(math.log(r.measured_s / (r.source_out_s or 1.0)))
-            for r in replays
-            if r.blocks == blocks
-        )
-        for blocks in (DENSE, EXPERTS)
+        "extrapolated": _most(replays, lambda r: r.source_out_s or 1.0),
+        "disaggregated": _most(apart, lambda r: r.predicted_s),
     }
-    most = {blocks: round(sizes[int(COVERS * len(sizes))], 4) for blocks, sizes in off.items()}
-    return f'{{"schema": 1,\n"extrapolated": {json.dumps(most)},\n"rows": [\n{_lines(rows)}\n]}}\n'
+    head = ",\n".join(f"{json.dumps(name)}: {json.dumps(most)}" for name, most in off.items())
+    return f'{{"schema": 2,\n{head},\n"rows": [\n{_lines(rows)}\n]}}\n'
+
+
+def _most(replays: Sequence[Replay], predicted_s: Callable[[Replay], float]) -> dict[str, float]:
+    """By kind of model: what most rows stay within, in logs."""
+    found: dict[str, float] = {}
+    for blocks in (DENSE, EXPERTS):
+        sizes = sorted(
+            abs(math.log(r.measured_s / predicted_s(r))) for r in replays if r.blocks == blocks
+        )
+        found[blocks] = round(sizes[int(COVERS * len(sizes))], 4)
+    return found
 
 
 def _lines(records: Iterable[Mapping[str, object]]) -> str:

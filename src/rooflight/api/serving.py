@@ -26,6 +26,7 @@ from rooflight.plan.serving.fleet.way import (
     hourly_prices,
 )
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
+from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
@@ -64,8 +65,8 @@ def plan_serving(
     spare: Count = 1,
     policy: FleetPolicy | None = None,
     engine: str = ANY,
-    rows: Count = _SIZES.max_rows,
-    step_tokens: Count = _SIZES.max_step_tokens,
+    rows: Count | None = None,
+    step_tokens: Count | None = None,
     percentile: Number = 95,
     confidence: Number = 50,
     hit_rate: Number = 0,
@@ -86,7 +87,9 @@ def plan_serving(
     (1, True)
     """
     spec, precision = load_model(model), parse_precision(dtypes)
-    at_once = whole("--rows", rows, most=10**5)
+    sizes = asked_sizes(rows, step_tokens)
+    if sizes.rows and step_tokens is not None:
+        whole("--step-tokens", step_tokens, most=10**7, least=sizes.rows)  # one for each
     paid = hourly_prices(prices)
     question = FleetQuestion(
         spec,
@@ -112,10 +115,18 @@ def plan_serving(
         (policy,) if policy else FLEET_POLICIES,
         (parse_serving_layout(layout),) if layout else (),
         engine_of(engine),
-        SchedulerLimits(at_once, whole("--step-tokens", step_tokens, most=10**7, least=at_once)),
+        sizes,
         whole("--spare", spare, most=_MOST_SPARES, least=0),
     )
     return plan_fleet(question, watch)
+
+
+def asked_sizes(rows: Count | None, step_tokens: Count | None) -> AskedSizes:
+    """What a step holds, where anybody says so."""
+    return AskedSizes(
+        None if rows is None else whole("--rows", rows, most=10**5),
+        None if step_tokens is None else whole("--step-tokens", step_tokens, most=10**7),
+    )
 
 
 def engine_of(name: str) -> str | None:
@@ -152,17 +163,19 @@ def read_setup(
     on: str | Slice,
     layout: str | None = None,
     dtypes: str = "bf16",
-    rows: Count = _SIZES.max_rows,
-    step_tokens: Count = _SIZES.max_step_tokens,
+    engine: str = ANY,
+    rows: Count | None = None,
+    step_tokens: Count | None = None,
     block_tokens: Count = _SIZES.block_tokens,
     max_waiting: Count = _SIZES.max_waiting,
 ) -> Setup:
     """One replica: tensor parallel over all chips of its slice unless a layout is given."""
     spec, chips = load_model(model), slice_of(on)
+    own = asked_sizes(rows, step_tokens).on(chips.chip, engine_of(engine))
     split = parse_serving_layout(layout) if layout else ServingLayout(tp=chips.num_chips)
     sizes = SchedulerLimits(
-        whole("--rows", rows, most=10**5),
-        whole("--step-tokens", step_tokens, most=10**7),
+        own.max_rows,
+        own.max_step_tokens,
         whole("--block-tokens", block_tokens, most=10**5),
         whole("--max-waiting", max_waiting, most=_MOST),
     )
@@ -250,8 +263,8 @@ def simulate(
     prefill_replicas: Count | None = None,
     policy: SimulatedPolicy = "continuous",
     engine: str = ANY,
-    rows: Count = _SIZES.max_rows,
-    step_tokens: Count = _SIZES.max_step_tokens,
+    rows: Count | None = None,
+    step_tokens: Count | None = None,
     block_tokens: Count = _SIZES.block_tokens,
     max_waiting: Count = _SIZES.max_waiting,
 ) -> Simulation:
@@ -266,6 +279,7 @@ def simulate(
         on=on,
         layout=layout,
         dtypes=dtypes,
+        engine=engine,
         rows=rows,
         step_tokens=step_tokens,
         block_tokens=block_tokens,

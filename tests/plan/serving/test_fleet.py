@@ -25,10 +25,12 @@ from rooflight.plan.serving.fleet.plan import (
 )
 from rooflight.plan.serving.fleet.way import Way, chip_slices, unseen_of, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import Lengths
+from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.run import simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
+from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
 
@@ -69,17 +71,18 @@ def random_demand(seed: int) -> Demand:
 
 
 def brute_force(found: list[Way], asked: Demand, *, most: int) -> float:
-    """The dollars of the cheapest fleet, every number of replicas from one tried on every way."""
+    """The doubted dollars of the first fleet, every number of replicas tried on every way."""
     trials, best = Trials(asked), math.inf
-    for way in found:
+    taken = [way for way in found if not way.is_novel] or found
+    for way in taken:
         first = 2 if way.policy == "disaggregated" else 1
         # a bound of nothing: every split of every number is tried
         free = replace(way, bound=replace(way.bound, prefill_s=0.0, generate_s=0.0, together_s=0.0))
         for count in range(first, most + 1):
-            if count * way.dollars >= best:
+            if count * way.dollars * way.doubt >= best:
                 break
             if trials.fleet(free, count, 0):
-                best = count * way.dollars
+                best = count * way.dollars * way.doubt
     return best
 
 
@@ -89,7 +92,7 @@ def test_the_search_finds_what_trying_everything_finds(seed: int) -> None:
     found = ways(asked)
     search = cheapest_fleet(found, asked)
     tried = brute_force(found, asked, most=6)
-    mine = search.best.dollars_per_hour if search.best else math.inf
+    mine = search.best.doubted_dollars if search.best else math.inf
     most = search.best.replicas if search.best else 0
     assert most <= 6 and mine == pytest.approx(tried)
 
@@ -131,6 +134,7 @@ def test_a_full_replica_takes_at_least_the_bound_and_not_much_more(
         prices=PRICES,
         policies=["continuous"],
         engine=engine,
+        sizes=AskedSizes(256, 2048),  # a batch that so few requests fill
     )
     assert found
     for way in found:
@@ -161,6 +165,10 @@ def test_more_cached_tokens_never_cost_more() -> None:
 
     cold, warm = dollars(0.0), dollars(0.75)
     assert warm.dollars_per_hour <= cold.dollars_per_hour
+    floors = [fleet.simulation.floor for fleet in (cold, warm)]
+    assert floors[1].ttft_s < floors[0].ttft_s and floors[1].tpot_s == floors[0].tpot_s
+    first = warm.simulation.ttft
+    assert first and floors[1].ttft_s < first.p50  # what is cached is not computed alone
     assert cold.dollars_per_million_cached is None
     cached = warm.dollars_per_million_cached
     assert cached is not None and cached < warm.dollars_per_million_in
@@ -243,6 +251,47 @@ def test_a_layout_that_nobody_measured_has_to_win_by_more() -> None:
         assert found.best and (found.best.way is new) == chosen
         assert found.untried is (None if chosen else new)
     assert all(w.unseen == () for w in ways(asked, on="h100:1", engine=None))
+
+
+def test_stages_are_the_answer_only_where_nothing_else_serves() -> None:
+    """Nobody serves in stages: however cheap, they come after every way that somebody took."""
+    asked = demand(slo=Slo(1.0, 0.05))
+    plain = next(w for w in ways(asked, on="h100:2") if str(w.setup.layout) == "tp=2")
+    stages = next(w for w in ways(asked, on="h100:2") if str(w.setup.layout) == "pp=2")
+    assert stages.is_novel and not plain.is_novel
+    cheap = replace(stages, dollars=plain.dollars / 10)
+    found = cheapest_fleet([cheap, plain], asked)
+    assert found.best and found.best.way is plain and found.untried is None
+    alone = cheapest_fleet([cheap, replace(plain, cost=_slow(plain.cost))], asked)
+    assert alone.best and alone.best.way is cheap
+
+
+def _slow(cost: StepCost) -> CalibratedCost:
+    assert isinstance(cost, CalibratedCost)
+    return replace(cost, request_s=1e6)
+
+
+def test_disaggregated_replicas_have_to_win_by_what_their_rows_are_off() -> None:
+    asked = demand(slo=Slo(1.0, 0.05))
+    both = {w.policy: w for w in ways(asked, on="h100:1")}
+    apart = both["disaggregated"]
+    assert both["continuous"].doubt == 1.0 and 1.2 < apart.doubt < 5
+    new = replace(apart, unseen=("tp=64",))
+    assert apart.doubt < new.doubt < apart.doubt * 1.4  # the two are independent
+    assert ways(asked, on="h100:1", engine=None)[1].doubt == 1.0
+
+
+def test_a_step_holds_what_its_engine_has_unless_said() -> None:
+    def sizes(chip: str, engine: str | None, **asked: int) -> tuple[int, int]:
+        found = AskedSizes(**asked).on(load_chip(chip), engine)
+        return found.max_rows, found.max_step_tokens
+
+    assert sizes("h100", "vllm") == sizes("h100", "any") == sizes("b200", None) == (1024, 8192)
+    assert sizes("a100", "vllm") == sizes("v5e", "any") == sizes("v5e", "sglang") == (256, 2048)
+    assert sizes("b200", "sglang") == (2048, 16384) and sizes("h200", "sglang") == (2048, 8192)
+    assert sizes("h100", "vllm", rows=64) == (64, 8192)
+    assert sizes("h100", "vllm", step_tokens=512) == (512, 512)
+    assert sizes("a100", "vllm", rows=4096) == (4096, 4096)
 
 
 def test_a_fleet_is_sized_by_the_forecast_or_as_surely_as_asked() -> None:

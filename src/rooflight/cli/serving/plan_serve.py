@@ -12,14 +12,19 @@ from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.cli.progress import progress
-from rooflight.cli.serving.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine
+from rooflight.cli.serving.serving_flags import (
+    SERVING_LAYOUT,
+    add_dtypes,
+    add_engine,
+    add_sizes,
+)
 from rooflight.models.presets import load_model
+from rooflight.plan.serving.fleet.cost import blocks_of
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
 from rooflight.plan.serving.fleet.plan import Doubled, Fleet, Hour, WhyNotFleet, saving
 from rooflight.plan.serving.fleet.search import FleetPlan
-from rooflight.plan.serving.fleet.way import FLEET_POLICIES
-from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES, disaggregated
 from rooflight.plan.serving.simulate.tally import Quantiles
 from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 from rooflight.ui.answers.serving import fleet_answer, searched
@@ -145,17 +150,7 @@ def add_hardware(parser: Parser) -> None:
         " whichever is cheaper if left out",
     )
     add_engine(parser)
-    sizes = SchedulerLimits()
-    parser.add_argument(
-        "--rows",
-        default=str(sizes.max_rows),
-        help=f"sequences that run at once (default {sizes.max_rows})",
-    )
-    parser.add_argument(
-        "--step-tokens",
-        default=str(sizes.max_step_tokens),
-        help=f"tokens of a step, decode and prefill (default {sizes.max_step_tokens})",
-    )
+    add_sizes(parser)
 
 
 def add_serving_questions(parser: Parser) -> None:
@@ -293,7 +288,7 @@ def text(page: FleetPage) -> str:
     if len(page.plan.found) > 1:
         parts.append(_chips(page))
     if page.verdict:
-        parts.append(_verdict(page.verdict))
+        parts.append(_verdict(page.verdict, best))
     if page.doubled:
         parts.append(_doubled(page.doubled, best))
     if page.why_not:
@@ -338,15 +333,20 @@ def _cells(fleet: Fleet | None) -> list[str]:
     ]
 
 
-def _verdict(verdict: PolicyComparison) -> str:
+def _verdict(verdict: PolicyComparison, best: Fleet) -> str:
     better = "disaggregate prefill" if verdict.is_faster else "do not disaggregate prefill"
+    off = disaggregated(blocks_of(best.way.setup.model)) if best.way.calibration else 0.0
+    known = ""
+    if verdict.is_faster and verdict.gain < math.exp(off):
+        better = "disaggregated prefill is worth measuring"
+        known = f"; 80% of the rows that have it are within x{math.exp(off):.2f}"
     isl, rate = verdict.input_flip, verdict.bandwidth_flip
     prompts = "at no prompt length in sight" if isl is None else f"at {isl:,.0f} prompt tokens"
     speed = "at no bandwidth in sight" if rate is None else f"at {format_si(rate, 'B/s')}"
     return (
         f"{better}: in smooth traffic a replica serves {verdict.gain:.2f}x the requests"
-        f" ({verdict.together:.3g}/s together, {verdict.disaggregated:.3g}/s disaggregated)\n"
-        f"it flips {prompts}, {speed} between replicas"
+        f" ({verdict.together:.3g}/s together, {verdict.disaggregated:.3g}/s disaggregated){known}"
+        f"\nit flips {prompts}, {speed} between replicas"
     )
 
 

@@ -41,14 +41,25 @@ def add_replica(parser: Parser) -> None:
     parser.add_argument("--layout", help=f"tp over all chips if left out; {SERVING_LAYOUT}")
     add_dtypes(parser)
     parser.add_argument("--replicas", default="1", help="slices that serve (default 1)")
+    add_sizes(parser)
     default = SchedulerLimits()
     for flag, value, what in (
-        ("--rows", default.max_rows, "sequences that run at once"),
-        ("--step-tokens", default.max_step_tokens, "tokens of a step, decode and prefill"),
         ("--block-tokens", default.block_tokens, "tokens of a KV block"),
         ("--max-waiting", default.max_waiting, "requests that may wait for a replica"),
     ):
         parser.add_argument(flag, default=str(value), help=f"{what} (default {value})")
+
+
+def add_sizes(parser: Parser) -> None:
+    parser.add_argument(
+        "--rows",
+        help="sequences that run at once (default: the engine's own on such chips, such as 1024 of"
+        " vLLM on an H100; 256 on TPUs)",
+    )
+    parser.add_argument(
+        "--step-tokens",
+        help="tokens of a step, decode and prefill (default: likewise, such as 8192; 2048 on TPUs)",
+    )
 
 
 def setup_of(args: Namespace) -> Setup:

@@ -9,6 +9,7 @@ from rooflight.measure.load.tune import Tuned, merit
 from rooflight.plan.serving.fleet.frontier import Bound, Curve, Point
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.search import FleetPlan
+from rooflight.plan.serving.fleet.way import novel_of
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.ui.answer import (
     Answer,
@@ -145,7 +146,10 @@ def _chance(chance: float) -> str:
 
 def _evidence(plan: FleetPlan, best: Fleet) -> Iterator[str]:
     """What of the layout nobody measured, or which such layout could be cheaper."""
-    if best.way.unseen:
+    if novel := novel_of(best.way.setup.layout):
+        what = ", ".join(novel)
+        yield f"extrapolates: nobody measured {what}; of what was tried nothing else keeps the SLO"
+    elif best.way.unseen:
         what = ", ".join(best.way.unseen)
         yield (
             f"extrapolates: fewer than two measured rows have {what}, so it had to be"

@@ -17,7 +17,7 @@ from rooflight.plan.serving.fleet.frontier import BOUNDS, Bound, Point, curves, 
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES, hourly_prices
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
-from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
@@ -262,7 +262,7 @@ def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPla
             FLEET_POLICIES,
             [parse_serving_layout(layout)] if layout else (),
             ANY,
-            SchedulerLimits(),
+            AskedSizes(),
             _SPARE,
         )
     )

@@ -65,8 +65,13 @@ class Fleet:
 
     @property
     def doubted_dollars(self) -> float:
-        """An hour, times what a layout that nobody measured has to win by."""
+        """An hour, times what a way with less evidence has to win by."""
         return self.dollars_per_hour * self.way.doubt
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What comes first is the answer: ways that somebody took, then the doubted dollars."""
+        return self.way.is_novel, self.doubted_dollars
 
     @property
     def latencies(self) -> list[tuple[str, float | None, float, Quantiles]]:
@@ -146,12 +151,16 @@ class FleetSearch:
 def cheapest_fleet(
     ways: Sequence[Way], demand: Demand, *, spare: int = 0, watch: Watch | None = None
 ) -> FleetSearch:
-    """Searches ways in the order of their least dollars; what nobody measured counts dearer."""
+    """Searches ways in the order of their least dollars; what was measured less counts dearer.
+
+    Ways that split as nobody does are searched only where no other keeps the SLO.
+    """
     best: Fleet | None = None
     trials = Trials(demand)
-    for i, way in enumerate(sorted(ways, key=lambda way: way.doubt * _least_dollars(way, spare))):
+    order = sorted(ways, key=lambda way: (way.is_novel, way.doubt * _least_dollars(way, spare)))
+    for i, way in enumerate(order):
         below = best.doubted_dollars / way.doubt if best else math.inf
-        if _least_dollars(way, spare) >= below:
+        if best and (way.is_novel > best.way.is_novel or _least_dollars(way, spare) >= below):
             break
         best = _cheapest_of(way, trials, spare, below) or best
         if watch:
@@ -161,7 +170,7 @@ def cheapest_fleet(
 
 def _untried(ways: Sequence[Way], best: Fleet | None, spare: int) -> Way | None:
     below = best.dollars_per_hour if best and not best.way.unseen else 0.0
-    new = [w for w in ways if w.unseen and _least_dollars(w, spare) < below]
+    new = [w for w in ways if w.unseen and not w.is_novel and _least_dollars(w, spare) < below]
     return min(new, key=lambda way: _least_dollars(way, spare), default=None)
 
 

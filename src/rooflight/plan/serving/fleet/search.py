@@ -24,7 +24,7 @@ from rooflight.plan.serving.fleet.plan import (
     why_not,
 )
 from rooflight.plan.serving.fleet.way import FleetPolicy, ways_to_serve
-from rooflight.plan.serving.simulate.setup import SchedulerLimits
+from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.step.layout import Precision, ServingLayout, parse_serving_layout
 
 
@@ -40,7 +40,7 @@ class FleetQuestion:
     policies: Sequence[FleetPolicy]
     layouts: Sequence[ServingLayout]  # none: all that could be
     engine: str | None  # whose calibration; None is the roofs'
-    sizes: SchedulerLimits
+    sizes: AskedSizes
     spare: int
 
     def search(
@@ -111,5 +111,5 @@ def plan_fleet(question: FleetQuestion, watch: Watch | None = None) -> FleetPlan
             hint="give larger slices or smaller dtypes, fewer --rows, or leave out --layout",
         )
     fleets = [search.best for search in found.values() if search.best]
-    best = min(fleets, key=lambda fleet: fleet.doubted_dollars, default=None)
+    best = min(fleets, key=lambda fleet: fleet.rank, default=None)
     return FleetPlan(question, found, best)

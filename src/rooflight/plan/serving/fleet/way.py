@@ -5,8 +5,9 @@ first. A way is a slice, a layout and a policy: continuous replicas that do ever
 disaggregated ones that prefill or generate.
 
 Which serving layouts have been measured: how many ways published rows split each scheme. A layout
-with any of it is an extrapolation: its interval is wider, and it is not the answer unless it wins
-by more.
+that goes further is an extrapolation: it is not the answer unless it wins by more. So are replicas
+that are disaggregated, by as much as their rows are predicted worse. A layout with a scheme that
+nobody measured on anything is the answer only where no other keeps the SLO.
 """
 
 import json
@@ -27,8 +28,9 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.bound import Bound, candidate_layouts, least_seconds
 from rooflight.plan.serving.fleet.cost import CalibratedCost, blocks_of, fleet_cost, is_mixture
 from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.fleet import Transfer
-from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
@@ -42,6 +44,7 @@ _SCHEMES = ("tp", "pp", "dp", "ep", "ws", "cp")
 
 FleetPolicy = Literal["continuous", "disaggregated"]
 FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "disaggregated")
+_OWN = AskedSizes()
 _ROUNDING = 1e-9
 _SIZES = 3  # sizes of a chip that are tried, from the smallest that holds the model
 
@@ -64,8 +67,17 @@ class Way:
 
     @property
     def doubt(self) -> float:
-        """By how many times a layout without evidence has to be cheaper than one with it."""
-        return math.exp(extrapolated(blocks_of(self.setup.model))) if self.unseen else 1.0
+        """By how many times a way with less evidence has to be cheaper than one with more."""
+        if self.calibration is None:
+            return 1.0
+        blocks, apart = blocks_of(self.setup.model), self.policy == "disaggregated"
+        layout = extrapolated(blocks) if self.unseen else 0.0
+        return math.exp(math.hypot(layout, disaggregated(blocks) if apart else 0.0))
+
+    @property
+    def is_novel(self) -> bool:
+        """True if it splits in a way that nobody measured, on any kind of chip."""
+        return bool(novel_of(self.setup.layout))
 
     @property
     def first_token(self) -> Calibration | None:
@@ -146,15 +158,15 @@ def ways_to_serve(
     policies: Sequence[FleetPolicy] = FLEET_POLICIES,
     layouts: Sequence[ServingLayout] = (),
     engine: str | None = None,
-    sizes: SchedulerLimits | None = None,
+    sizes: AskedSizes = _OWN,
 ) -> tuple[Way, ...]:
     """Every way that can hold the longest request, the least dollars first."""
     found: list[Way] = []
     for on in slices:
-        price = chip_price(on.chip, prices)
+        price, held = chip_price(on.chip, prices), sizes.on(on.chip, engine)
         for layout in layouts or _layouts(model, on):
             for precision in precisions:
-                setup = Setup(model, on, layout, precision, sizes or SchedulerLimits())
+                setup = Setup(model, on, layout, precision, held)
                 found += _ways(setup, demand, policies, price * on.num_chips, engine)
     return tuple(sorted(found, key=lambda way: way.least_dollars))
 
@@ -257,6 +269,23 @@ def _index() -> dict[str, Any]:
 def extrapolated(blocks: str) -> float:
     """What 80 % of rows stay within, in logs, when no fit saw their source."""
     return float(_index()["extrapolated"][blocks])
+
+
+def disaggregated(blocks: str) -> float:
+    """What 80 % of rows with disaggregated prefill stay within, in logs, held out."""
+    return float(_index()["disaggregated"][blocks])
+
+
+@lru_cache(maxsize=1024)
+def novel_of(layout: ServingLayout) -> tuple[str, ...]:
+    """Schemes of a layout that no two rows had on any chip.
+
+    >>> novel_of(ServingLayout(tp=4, pp=2)), novel_of(ServingLayout(tp=4, ep=4))
+    (('pp=2',), ())
+    """
+    rows = _index()["rows"]
+    ways = {name: getattr(layout, name) for name in _SCHEMES}
+    return tuple(f"{name}={n}" for name, n in ways.items() if n > 1 and _most(rows, name) == 1)
 
 
 def unseen_of(layout: ServingLayout, kind: str, blocks: str) -> tuple[str, ...]:

@@ -140,15 +140,21 @@ class Floor:
 
 
 def floor_seconds(
-    clock: StepClock, *, input_tokens: int, output_tokens: int, transfer_s: float = 0.0
+    clock: StepClock,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+    cached_tokens: int = 0,
+    transfer_s: float = 0.0,
 ) -> Floor:
-    """The closed form: the prompt in one step, then a token per step, each alone.
+    """The closed form: what is not cached of the prompt in one step, then a token per step, alone.
 
     TTFT = t(P)        E2E = TTFT + transfer + sum of t(1 row, P + i) for i = 1 .. output - 1
     """
-    attended = input_tokens * (input_tokens + 1) // 2
-    ttft_s = clock.step(rows=0, kv=0, chunk_tokens=input_tokens, attended=attended)
-    ttft_s += clock.late(chunk_tokens=input_tokens, attended=attended)
+    chunk = input_tokens - cached_tokens
+    attended = (input_tokens * (input_tokens + 1) - cached_tokens * (cached_tokens + 1)) // 2
+    ttft_s = clock.step(rows=0, kv=0, chunk_tokens=chunk, attended=attended)
+    ttft_s += clock.late(chunk_tokens=chunk, attended=attended)
     gaps = output_tokens - 1
     if not gaps:
         return Floor(ttft_s, 0.0, ttft_s)

@@ -137,10 +137,12 @@ def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSp
     done = max(1, tally.num_finished)
     schedulers = [replica.scheduler for replica in fleet.replicas]
     input_tokens = max(1, tally.input_tokens // done)
+    cached_tokens = sum(scheduler.room.cached_tokens for scheduler in schedulers)
     floor = floor_seconds(
         clock,
         input_tokens=input_tokens,
         output_tokens=max(1, tally.output_tokens // done),
+        cached_tokens=min(cached_tokens // done, input_tokens - 1),
         transfer_s=0.0 if isinstance(replicas, int) else replicas.transfer.seconds(input_tokens),
     )
     busy_s = sum(replica.busy_s for replica in fleet.replicas)
@@ -163,5 +165,5 @@ def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSp
         mean_rows=sum(r.row_steps for r in fleet.replicas) / max(1, decode_steps),
         steps=sum(replica.steps for replica in fleet.replicas),
         preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
-        cached_tokens=sum(scheduler.room.cached_tokens for scheduler in schedulers),
+        cached_tokens=cached_tokens,
     )
