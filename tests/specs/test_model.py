@@ -213,3 +213,9 @@ def test_a_name_cannot_break_out_of_the_line_that_it_is_written_in(name: str) ->
     """Comments of exports, pages, logs."""
     with pytest.raises(UsageError, match="cannot be the name of a model"):
         replace(load_model("llama3-8b"), name=name)
+
+
+@pytest.mark.parametrize("name", ["0" * 5000, "a\0b", "./no/such/folder"])
+def test_what_no_path_can_be_is_an_unknown_model(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        load_model(name)

@@ -4,6 +4,7 @@ In: a name or a path. Out: a `ModelSpec`. The files ship with the package and te
 them against an independent count, so their form is trusted here.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -50,9 +51,8 @@ def load_model(name: str | ModelSpec) -> ModelSpec:
     found = find_preset(name)
     if found:
         return found
-    path = Path(name)
-    if name.endswith(".json") or path.is_dir():
-        return read_hf_config(path)
+    if name.endswith(".json") or os.path.isdir(name):  # False too where no path can be so
+        return read_hf_config(Path(name))
     known = (*model_names(), *(a for n in model_names() for a in _aliases(n)))
     hint = UnknownNameError("model", name, known).hint
     if not hint.startswith("did you mean"):

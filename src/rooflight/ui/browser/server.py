@@ -123,6 +123,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._send(self._response())
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What never becomes a question, in words; another method is no fault of ours."""
+        self.close_connection = True
+        is_other = code == HTTPStatus.NOT_IMPLEMENTED
+        status = HTTPStatus.METHOD_NOT_ALLOWED if is_other else HTTPStatus(code)
+        self._send(_words(status, "GET and HEAD only" if is_other else message or status.phrase))
+
     def _response(self) -> Response:
         server = self.server
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
@@ -160,6 +167,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if response.status == HTTPStatus.UNAUTHORIZED:
             self.send_header("WWW-Authenticate", 'Basic realm="rooflight", charset="UTF-8"')
+        if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))
         self.end_headers()
