@@ -68,7 +68,7 @@ def test_a_trace_is_simulated_with_its_shared_prefixes(tmp_path: Path) -> None:
         (["--trace", "no.csv", "--rate", "20"], "--rate would be ignored"),
         (["--trace", "no.csv"], "cannot read"),
         ([*LOAD, "--replicas", "0"], "--replicas 0"),
-        ([*LOAD, "--rows", "4096"], "above the budget"),
+        ([*LOAD, "--rows", "4096", "--step-tokens", "2048"], "above the budget"),
         ([*LOAD, "--ttft", "soon"], "--ttft 'soon' is not a time"),
         ([*LOAD, "--layout", "tp=4"], "is for 4 chips"),
         (

@@ -86,6 +86,14 @@ class Room:
         kept = 0 if self.tier is None else self.tier.match(keys[hits:])
         return (hits + kept) * self._block_tokens
 
+    def remember(self, keys: Seq[Key]) -> None:
+        """Blocks of these keys are cached, as far as there is room, and nobody holds them."""
+        known = keys[: self.pool.num_free]
+        blocks = self.pool.take(len(known))
+        for block, key in zip(blocks, known, strict=True):
+            self.pool.name(block, key)
+        self.pool.give(blocks, named=len(blocks))
+
     def forget(self) -> None:
         """Nothing is cached any more, in the pool or in host memory."""
         self.pool.forget()

@@ -26,7 +26,7 @@ from rooflight.plan.serving.fleet.plan import (
 from rooflight.plan.serving.fleet.way import Way, chip_slices, unseen_of, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import Lengths
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
-from rooflight.plan.serving.simulate.run import simulate
+from rooflight.plan.serving.simulate.run import PoolSplit, simulate
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
@@ -279,6 +279,67 @@ def test_disaggregated_replicas_have_to_win_by_what_their_rows_are_off() -> None
     new = replace(apart, unseen=("tp=64",))
     assert apart.doubt < new.doubt < apart.doubt * 1.4  # the two are independent
     assert ways(asked, on="h100:1", engine=None)[1].doubt == 1.0
+
+
+def test_at_the_same_price_the_layout_that_was_measured_more_is_the_answer() -> None:
+    """Four experts' GPUs: split by attention or by heads, where the rows have one of them."""
+    asked = demand(slo=Slo(2.0, 0.1))
+    model, on = load_model("gpt-oss-20b"), parse_slice("h100:4")
+    every = ways_to_serve(
+        model,
+        [on],
+        asked,
+        precisions=[parse_precision("fp8")],
+        prices=PRICES,
+        policies=["continuous"],
+        engine="any",
+    )
+    found = cheapest_fleet(every, asked).best
+    assert found and found.replicas == 1
+    most = max(every, key=lambda way: way.rows_alike)
+    assert found.way is most and most.rows_alike > min(way.rows_alike for way in every)
+
+
+def test_what_all_share_is_cached_from_the_first_request_on() -> None:
+    asked = demand(input=fixed(4096), hit_rate=0.9, rate=20.0, num_requests=200)
+    (way, *_) = ways(asked, on="h100:1")
+    served = partial(simulate, cost=way.cost, limits=way.limits, replicas=4)
+    cold = served(asked.arrivals(20.0))
+    warm = served(asked.arrivals(20.0), warm=asked.warm)
+    assert cold.cached_share < warm.cached_share == pytest.approx(0.875, abs=0.01)  # whole blocks
+    assert cold.ttft and warm.ttft and warm.ttft.largest < cold.ttft.largest
+    assert demand().warm is None
+
+
+@pytest.mark.parametrize(
+    ("slo", "output"), [(Slo(0.3, 0.012), 64), (Slo(0.12, 0.012), 64), (Slo(0.3, 0.004), 64)]
+)
+def test_what_is_late_says_which_kind_of_replica_is_missing(slo: Slo, output: int) -> None:
+    """A split is found where one of all of them keeps the SLO, in fewer tries."""
+    asked = demand(rate=150.0, input=fixed(2048), output=fixed(output), slo=slo)
+    way = next(w for w in ways(asked, on="v5e:1x1") if w.policy == "disaggregated")
+    prefill, generate = way.least
+    tries = Trials(asked)
+    found: list[bool] = []
+    possible: list[bool] = []
+    for count in range(prefill + generate, prefill + generate + 5):
+        splits = [(n, count - n) for n in range(prefill, count - generate + 1)]
+        found.append(tries.fleet(way, count, 0) is not None)
+        possible.append(any(good_share(way, asked, split) >= asked.share for split in splits))
+    assert found == possible
+    assert True in found
+    assert tries.count <= 2 * len(found)
+
+
+def good_share(way: Way, asked: Demand, split: tuple[int, int]) -> float:
+    assert way.transfer
+    return simulate(
+        asked.arrivals(asked.rate),
+        cost=way.cost,
+        limits=way.limits,
+        replicas=PoolSplit(*split, way.transfer),
+        slo=way.held(asked),
+    ).good_share
 
 
 def test_a_step_holds_what_its_engine_has_unless_said() -> None:

@@ -178,7 +178,7 @@ def searched(plan: FleetPlan) -> str:
     """How much was tried."""
     ways = sum(search.num_ways for search in plan.found.values())
     simulations = sum(search.num_simulations for search in plan.found.values())
-    tried = f"{ways:,} ways to serve on {many(len(plan.found), 'kind')} of chip"
+    tried = f"{many(ways, 'way')} to serve on {many(len(plan.found), 'kind')} of chip"
     return f"{tried}, {simulations:,} simulations"
 
 

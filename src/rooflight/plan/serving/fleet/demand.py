@@ -92,6 +92,14 @@ class Demand:
         drawn = self._drawn(self.rate, self.requests(self.rate))
         return (arrival._replace(time_s=i * _ALONE_S) for i, arrival in enumerate(drawn))
 
+    @property
+    def warm(self) -> Arrival | None:
+        """The prompt that shares most, of which the shared part is cached at all times."""
+        if not self.hit_rate:
+            return None
+        drawn = self._drawn(self.rate, self.requests(self.rate))
+        return max(drawn, key=lambda arrival: arrival.segment_tokens)
+
     def work(self) -> RequestWork:
         """The mean request."""
         return _work(self._traffic(self.rate, self.requests(self.rate)), self.hit_rate, self.share)

@@ -7,8 +7,9 @@ It equals trying everything where more replicas never serve worse.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import NormalDist
 
 from rooflight.errors import UsageError
@@ -25,7 +26,8 @@ DOUBLED = ("rate", "input", "output")
 Watch = Callable[[int, int, int], None]  # ways done, all ways, simulations
 
 MOST_SIMULATED = 16  # replicas; a larger fleet is simulated as so many, at their share of the rate
-_MOST_SPLITS = 5  # between prefill and generate, that are tried of a number of replicas
+_FEW = 200  # requests that show what nothing helps
+_MOST_LIKE = 3  # ways with more evidence that are tried at the price of the cheapest fleet
 _MOST_REPLICAS = 64  # times the least: beyond, a fleet is as good as idle
 _ROUNDING = 1e-9
 _MILLION, _HOUR_S = 1e6, 3600
@@ -165,7 +167,22 @@ def cheapest_fleet(
         best = _cheapest_of(way, trials, spare, below) or best
         if watch:
             watch(i + 1, len(ways), trials.count)
+    best = best and _more_measured(best, ways, trials)
     return FleetSearch(best, len(ways), trials.count, _untried(ways, best, spare))
+
+
+def _more_measured(best: Fleet, ways: Sequence[Way], trials: "Trials") -> Fleet:
+    """The fleet of the same dollars whose very layout was measured most."""
+    rows, dollars = best.way.rows_alike, best.dollars_per_hour * (1 + _ROUNDING)
+    alike = [
+        (way, count)
+        for way in sorted(ways, key=lambda way: -way.rows_alike)
+        if way.rows_alike > rows
+        and way.doubt <= best.way.doubt
+        and (count := math.floor(dollars / way.dollars) - best.spare) >= way.least_replicas
+    ]
+    fleets = (trials.fleet(way, count, best.spare) for way, count in alike[:_MOST_LIKE])
+    return next((fleet for fleet in fleets if fleet), best)
 
 
 def _untried(ways: Sequence[Way], best: Fleet | None, spare: int) -> Way | None:
@@ -218,20 +235,39 @@ class Trials:
         self.count = 0
 
     def keeps_unloaded(self, way: Way) -> bool:
-        """True if requests that never meet another are served within the SLO."""
+        """True if requests that never meet another are served within the SLO, by a few of them."""
         disaggregated = way.policy == "disaggregated"
         found = self._simulate(way, int(disaggregated), 2 if disaggregated else 1, None)
-        return found.good_share >= self.demand.share
+        unsure = 3 * math.sqrt(self.demand.share * (1 - self.demand.share) / found.num_requests)
+        return found.good_share >= self.demand.share - unsure
 
     def fleet(self, way: Way, replicas: int, spare: int) -> Fleet | None:
-        """So many replicas, split in whichever way meets the SLO; None where none does."""
-        for prefill in _splits(way, replicas):
+        """So many replicas, split in whichever way meets the SLO; None where none does.
+
+        What is late says which kind is missing: first tokens wait for replicas that prefill.
+        """
+        low, high, prefill = _splits(way, replicas)
+        while low <= prefill <= high:
             share, part, prefills = _part(prefill, replicas)
             rate = self.demand.rate * share
             found = self._simulate(way, prefills, part, rate)
             if found.good_share >= self.demand.share:
                 return Fleet(way, self.demand, prefill, replicas, spare, found, rate)
+            first, each = self._late(way, found)
+            if first == each:
+                return None
+            low, high = (prefill + 1, high) if first else (low, prefill - 1)
+            prefill = (low + high) // 2
         return None
+
+    def _late(self, way: Way, found: Simulation) -> tuple[bool, bool]:
+        """Whether too many first tokens are late, and too many tokens after them."""
+        slo, percent = way.held(self.demand), round(self.demand.percentile) - 1
+        first, each = found.ttft, found.tpot
+        return (
+            first is None or first.curve[percent] > slo.ttft_s,
+            each is not None and each.curve[percent] > slo.tpot_s,
+        )
 
     def _simulate(self, way: Way, prefill: int, replicas: int, rate: float | None) -> Simulation:
         self.count += 1
@@ -241,24 +277,23 @@ class Trials:
         if way.transfer:
             fleet = PoolSplit(prefill, replicas - prefill, way.transfer)
         return simulate(
-            demand.alone() if rate is None else demand.arrivals(rate),
+            islice(demand.alone(), _FEW) if rate is None else demand.arrivals(rate),
             cost=way.cost,
             limits=way.limits,
             replicas=fleet,
             slo=way.held(demand),
-            most_late=(1 - demand.share) * requests,
+            warm=demand.warm,
+            most_late=math.inf if rate is None else (1 - demand.share) * requests,
         )
 
 
-def _splits(way: Way, replicas: int) -> Iterator[int]:
-    """Numbers of prefill replicas worth a try, those that share the slack evenly first."""
-    if way.policy == "continuous":
-        yield 0
-        return
+def _splits(way: Way, replicas: int) -> tuple[int, int, int]:
+    """Replicas that prefill: the least, the most, and those that share the slack evenly."""
     prefill, generate = way.least
-    even = prefill + (replicas - prefill - generate) * prefill / (prefill + generate)
-    counts = range(prefill, replicas - generate + 1)
-    yield from sorted(counts, key=lambda n: abs(n - even))[:_MOST_SPLITS]
+    if way.policy == "continuous":
+        return 0, 0, 0
+    slack = replicas - prefill - generate
+    return prefill, prefill + slack, prefill + round(slack * prefill / (prefill + generate))
 
 
 def _part(prefill: int, replicas: int) -> tuple[float, int, int]:

@@ -46,6 +46,15 @@ class FleetQuestion:
     def search(
         self, slices: Sequence[Slice], demand: Demand, watch: Watch | None = None
     ) -> FleetSearch:
+        """Among ways that somebody took; among all where none of those keeps the SLO."""
+        found = self._search(slices, demand, watch, novel=False)
+        if found.best is None and not self.layouts:
+            found = self._search(slices, demand, watch, novel=True)
+        return found
+
+    def _search(
+        self, slices: Sequence[Slice], demand: Demand, watch: Watch | None, *, novel: bool
+    ) -> FleetSearch:
         ways = ways_to_serve(
             self.model,
             slices,
@@ -56,6 +65,7 @@ class FleetQuestion:
             layouts=self.layouts,
             engine=self.engine,
             sizes=self.sizes,
+            novel=novel,
         )
         return cheapest_fleet(ways, demand, spare=self.spare, watch=watch)
 

@@ -80,6 +80,12 @@ class Way:
         return bool(novel_of(self.setup.layout))
 
     @property
+    def rows_alike(self) -> int:
+        """Measured rows of this very layout, on chips of the kind."""
+        setup = self.setup
+        return rows_of(setup.layout, setup.on.chip.kind, blocks_of(setup.model))
+
+    @property
     def first_token(self) -> Calibration | None:
         """What times to the first token rest on."""
         return self.cost.first_token if isinstance(self.cost, CalibratedCost) else None
@@ -159,23 +165,28 @@ def ways_to_serve(
     layouts: Sequence[ServingLayout] = (),
     engine: str | None = None,
     sizes: AskedSizes = _OWN,
+    novel: bool = True,
 ) -> tuple[Way, ...]:
-    """Every way that can hold the longest request, the least dollars first."""
+    """Every way that can hold the longest request, the least dollars first.
+
+    Those that split as nobody measured are left out unless `novel`, or their layouts are given.
+    """
     found: list[Way] = []
     for on in slices:
         price, held = chip_price(on.chip, prices), sizes.on(on.chip, engine)
-        for layout in layouts or _layouts(model, on):
+        for layout in layouts or _layouts(model, on, novel=novel):
             for precision in precisions:
                 setup = Setup(model, on, layout, precision, held)
                 found += _ways(setup, demand, policies, price * on.num_chips, engine)
     return tuple(sorted(found, key=lambda way: way.least_dollars))
 
 
-def _layouts(model: ModelSpec, on: Slice) -> tuple[ServingLayout, ...]:
+def _layouts(model: ModelSpec, on: Slice, *, novel: bool) -> tuple[ServingLayout, ...]:
     try:
-        return candidate_layouts(model, on.num_chips)
+        every = candidate_layouts(model, on.num_chips)
     except UsageError:
         return ()
+    return tuple(layout for layout in every if novel or not novel_of(layout))
 
 
 def _ways(
@@ -274,6 +285,20 @@ def extrapolated(blocks: str) -> float:
 def disaggregated(blocks: str) -> float:
     """What 80 % of rows with disaggregated prefill stay within, in logs, held out."""
     return float(_index()["disaggregated"][blocks])
+
+
+@lru_cache(maxsize=1024)
+def rows_of(layout: ServingLayout, kind: str, blocks: str) -> int:
+    """Measured rows of a layout.
+
+    >>> rows_of(ServingLayout(tp=8), "gpu", "dense") > rows_of(ServingLayout(tp=6), "gpu", "dense")
+    True
+    """
+    own = {"kind": kind, "blocks": blocks, "kv": layout.kv}
+    own |= {name: n for name in _SCHEMES if (n := getattr(layout, name)) > 1}
+    told = ("chip", "engine", "rows")
+    rows = _index()["rows"]
+    return sum(r["rows"] for r in rows if {k: v for k, v in r.items() if k not in told} == own)
 
 
 @lru_cache(maxsize=1024)

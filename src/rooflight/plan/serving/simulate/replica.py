@@ -55,6 +55,10 @@ class Replica:
         self._sink = sink
         self._tickets: dict[int, Ticket] = {}
 
+    def warm(self, arrival: Arrival) -> None:
+        """The shared beginning of such a prompt is cached, as after hours of service."""
+        self.scheduler.room.remember(segment_keys(arrival, self.scheduler.limits.block_tokens))
+
     def add(self, ticket: Ticket, *, output_tokens: int) -> Admission:
         """A prompt comes; it is seen at the end of the step under way."""
         self._steady_until_s = 0.0

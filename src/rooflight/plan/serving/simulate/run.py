@@ -86,13 +86,18 @@ def simulate(
     slo: Slo | None = None,
     watch: Watch | None = None,
     most_late: float = math.inf,
+    warm: Arrival | None = None,
 ) -> Simulation:
     """Runs all arrivals, in order of time, to the end of the last one.
 
-    It ends early where more than `most_late` miss the SLO: the rest would not make it a good one.
+    What `warm` shares with others is cached before the first comes. It ends early where more than
+    `most_late` miss the SLO: the rest would not make it a good one.
     """
     tally, clock = Tally(slo or Slo()), StepClock(cost)
     fleet = _fleet(limits, clock, tally, replicas)
+    if warm:
+        for replica in fleet.replicas:
+            replica.warm(warm)
     with _uncollected():
         for id, arrival in enumerate(arrivals):
             fleet.arrive(Ticket(id, arrival))
