@@ -62,6 +62,24 @@ def test_requests_leave_when_they_are_due_however_slow_the_server() -> None:
     assert driven.measured.lag and driven.measured.lag.p50 < LATE * first_s
 
 
+def test_a_closed_loop_has_so_many_requests_open_and_no_more() -> None:
+    """What each waits for is counted from when it was sent."""
+    first_s, clients = 0.3, 4
+    with scripted({"first_s": first_s}) as server:
+        driven = drive(
+            at_once(_even(20)), num_requests=20, target=Target(server.url), concurrency=clients
+        )
+        log = server.log()
+    begun = [(entry["came_s"], 1) for entry in log]
+    left = [(entry["left_s"][-1], -1) for entry in log]
+    opened = np.cumsum([step for _, step in sorted(begun + left)])
+    assert opened.max() == clients
+    assert sorted(came for came, _ in begun)[clients] >= min(end for end, _ in left)
+    found = driven.measured
+    assert found.num_finished == 20 and found.ttft
+    assert first_s <= found.ttft.p50 < (1 + LATE) * first_s  # not from the begin of the run
+
+
 def test_somebody_who_watches_sees_requests_leave_and_end() -> None:
     seen: list[tuple[int, int]] = []
     with scripted({"first_s": 0.15}) as server:

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .command import run
 
 BASE = ["simulate", "llama3-8b", "--on", "v5e:2x4", "--dtypes", "int8/bf16/bf16"]
+APART = ["--replicas", "2", "--policy", "disaggregated"]
 LOAD = ["--rate", "20", "--isl", "512", "--osl", "32", "--requests", "300"]
 
 
@@ -61,6 +63,20 @@ def test_a_trace_is_simulated_with_its_shared_prefixes(tmp_path: Path) -> None:
     assert document["cached_tokens"] == 38 * 640  # the first of each tenant computes it
 
 
+def simulated(clients: str) -> dict[str, Any]:
+    words = [*BASE, "--concurrency", clients, "--isl", "512", "--osl", "64", "--json"]
+    return json.loads(run(words).out)
+
+
+def test_so_many_clients_have_so_many_requests_open() -> None:
+    document = simulated("8")
+    assert document["traffic"] == "8 open at all times, 512 in, 64 out"
+    assert document["requests"] == 200 and document["finished"] == 200
+    assert 6 < document["mean_rows"] <= 8
+    more = simulated("30")
+    assert more["requests"] == 300 and more["tpot"]["p50_s"] > document["tpot"]["p50_s"]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -76,6 +92,10 @@ def test_a_trace_is_simulated_with_its_shared_prefixes(tmp_path: Path) -> None:
             "missing",
         ),
         (["--rate", "x", "--isl", "5", "--osl", "5"], "--rate 'x'"),
+        ([*LOAD, "--concurrency", "4"], "--rate would be ignored"),
+        (["--trace", "no.csv", "--concurrency", "4"], "--concurrency would be ignored"),
+        (["--concurrency", "0", "--isl", "5", "--osl", "5"], "--concurrency 0"),
+        (["--concurrency", "4", "--isl", "5", "--osl", "5", *APART], "closed loop"),
     ],
 )
 def test_what_cannot_be_is_refused(words: list[str], problem: str) -> None:

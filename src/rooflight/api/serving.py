@@ -196,6 +196,8 @@ class SimulationQuestion:
 
     def obstacle(self, policy: SimulatedPolicy) -> str | None:
         """Why a policy cannot be."""
+        if policy == "disaggregated" and self.load.concurrency:
+            return "disaggregated replicas have no closed loop: give a --rate"
         few = policy == "disaggregated" and self.replicas < 2
         return "disaggregated needs a prefill and a generate replica" if few else None
 
@@ -220,6 +222,7 @@ class SimulationQuestion:
             replicas=fleet,
             slo=self.slo,
             watch=watch,
+            concurrency=load.concurrency,
         )
 
 
@@ -251,6 +254,7 @@ def simulate(
     osl: Count | None = None,
     ttft: Number | None = None,
     tpot: Number | None = None,
+    concurrency: Count | None = None,
     burstiness: Number = 1,
     prefix_tokens: Count | None = None,
     prefixes: Count = 1,
@@ -289,6 +293,7 @@ def simulate(
         rate=rate,
         isl=isl,
         osl=osl,
+        concurrency=concurrency,
         burstiness=burstiness,
         prefix_tokens=prefix_tokens,
         prefixes=prefixes,

@@ -20,6 +20,8 @@ from rooflight.units import positive, whole
 
 _MOST_SEED = 10**9
 _MOST_PREFIXES = 10**6
+_MOST_OPEN = 10**6
+_ROUNDS, _FEWEST = 10, 200  # requests of each client, as benchmarks send them; of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class TrafficLoad:
     input_tokens: int
     output_tokens: int
     words: str
+    concurrency: int | None = None  # clients that send one request after another
 
 
 def read_slo(ttft: Number | None, tpot: Number | None) -> Slo:
@@ -43,6 +46,7 @@ def read_traffic(
     rate: Number | None,
     isl: Count | None,
     osl: Count | None,
+    concurrency: Count | None = None,
     burstiness: Number = 1,
     prefix_tokens: Count | None = None,
     prefixes: Count = 1,
@@ -55,14 +59,24 @@ def read_traffic(
     """Random or recorded requests: `default` of them unless said, never above `most`."""
     asked = None if requests is None else whole("--requests", requests, most=most)
     own = {"--rate": rate, "--isl": isl, "--osl": osl}
+    clients = None if concurrency is None else whole("--concurrency", concurrency, most=_MOST_OPEN)
     if trace:
-        _refuse(own | {"--prefix-tokens": prefix_tokens})
+        _refuse(own | {"--prefix-tokens": prefix_tokens, "--concurrency": concurrency})
         return _recorded(Path(trace), asked or most)
+    if clients:
+        if rate is not None:
+            raise UsageError(
+                "--concurrency sends when an answer is there; --rate would be ignored",
+                hint="leave out one of them",
+            )
+        rate = own["--rate"] = "inf"
+        default = max(min(default, _ROUNDS * clients), _FEWEST)
     if rate is None or isl is None or osl is None:
         missing = next(flag for flag, value in own.items() if value is None)
         raise UsageError(
             f"no traffic: {missing} is missing",
-            hint="give --rate 20 --isl 1024 --osl 256, or --trace FILE",
+            hint="give --rate 20 --isl 1024 --osl 256, or --concurrency 64 for --rate, or --trace"
+            " FILE",
         )
     is_at_once = str(rate) == "inf"
     traffic = RandomTraffic(
@@ -83,10 +97,11 @@ def read_traffic(
         return with_prefixes(drawn, prefixes=alike, tokens=shared, seed=traffic.seed)
 
     words = "all at once" if is_at_once else f"{traffic.rate:g} requests/s"
+    words = f"{clients} open at all times" if clients else words
     words += f", {traffic.input} in, {traffic.output} out"
     words += f", {alike} shared x {shared} tokens" if shared else ""
     means = max(1, round(traffic.input.mean)), max(1, round(traffic.output.mean))
-    return TrafficLoad(arrivals, traffic.num_requests, *means, words)
+    return TrafficLoad(arrivals, traffic.num_requests, *means, words, clients)
 
 
 def _refuse(of_a_trace: dict[str, Number | None]) -> None:

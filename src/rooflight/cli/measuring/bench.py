@@ -124,6 +124,7 @@ def _drive(
         slo=slo,
         seed=int(args.seed),
         watch=lambda sent, finished: watch(sent, count, finished),
+        concurrency=load.concurrency,
     )
     return driven.measured, driven.dialect
 
@@ -152,6 +153,7 @@ def _predicted(args: Namespace, load: TrafficLoad, slo: Slo) -> Predicted | None
         input_tokens=load.input_tokens,
         output_tokens=load.output_tokens,
         engine=engine_of(args.engine),
+        concurrency=load.concurrency,
     )
 
 

@@ -70,6 +70,7 @@ def run(args: Namespace) -> int:
         traffic.output_tokens,
         slo,
         engine_of(args.engine),
+        traffic.concurrency,
     )
     trials, refused = predicted_trials(_setups(args), load)
     tries = whole("--tries", args.tries, most=_MOST_TRIES, least=0)
@@ -120,6 +121,7 @@ def _measured(
             slo=load.slo,
             seed=int(args.seed),
             watch=lambda sent, finished: watch(sent, count, finished),
+            concurrency=load.concurrency,
         ).measured
 
 

@@ -76,6 +76,11 @@ def add_traffic(parser: Parser, *, requests: int) -> None:
         "--isl", help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024"
     )
     parser.add_argument("--osl", help="new tokens, in the same words")
+    parser.add_argument(
+        "--concurrency",
+        metavar="N",
+        help="clients, each with one request open at all times, as benchmarks send; for --rate",
+    )
     parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
     parser.add_argument(
         "--prefix-tokens", metavar="N", help="of each longer prompt that others share (default 0)"

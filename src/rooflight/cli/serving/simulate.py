@@ -60,6 +60,8 @@ def configure(parser: Parser) -> None:
     parser.set_examples(
         "rooflight simulate llama3-8b --on v5e:2x4 --dtypes int8/bf16/bf16 --rate 8 --isl 1024"
         " --osl 256 --ttft 1s --tpot 30ms",
+        "rooflight simulate llama3.1-70b --on h100:2 --dtypes fp8 --concurrency 32 --isl 1024 --osl"
+        " 1024",
         "rooflight simulate llama3-8b --on v5e:2x4 --rate 20 --isl 1024~0.8 --osl 256~0.6"
         " --replicas 3 --compare --requests 2000",
     )
@@ -98,7 +100,8 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 
 def _compare_command(args: Namespace) -> str:
-    flags = ("layout", "rate", "isl", "osl", "prefix-tokens", "trace", "requests", "ttft", "tpot")
+    flags = ("layout", "rate", "concurrency", "isl", "osl", "prefix-tokens", "trace", "requests")
+    flags += ("ttft", "tpot")
     values = {flag: getattr(args, flag.replace("-", "_")) for flag in flags}
     given = [f"--{flag} {value}" for flag, value in values.items() if value]
     replicas = args.replicas if args.replicas != "1" else "2"

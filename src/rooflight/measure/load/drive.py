@@ -1,7 +1,8 @@
-"""Open-loop load: requests go out when they are due, whether or not earlier ones have ended.
+"""Load for a server: requests go out when they are due, whether or not earlier ones have ended.
 
 In: arrivals, the address of a server, bounds. Out: `Measured`. The next body is written while
-waiting, so that a request leaves when its time has come.
+waiting, so that a request leaves when its time has come. In a closed loop a request is due when
+one of so many clients has its last answer.
 """
 
 import asyncio
@@ -46,16 +47,22 @@ def drive(
     slo: Slo | None = None,
     seed: int = 0,
     watch: Watch | None = None,
+    concurrency: int | None = None,
 ) -> Driven:
     """Sends all arrivals, in order of time, and waits for the last answer or the time limit."""
     tally = LoadTally(slo or Slo())
     raise_file_limit()
-    dialect = asyncio.run(_drive(arrivals, target, seed, tally, watch))
+    dialect = asyncio.run(_drive(arrivals, target, seed, tally, watch, concurrency))
     return Driven(tally.result(num_requests), dialect)
 
 
 async def _drive(
-    arrivals: Iterable[Arrival], target: Target, seed: int, tally: LoadTally, watch: Watch | None
+    arrivals: Iterable[Arrival],
+    target: Target,
+    seed: int,
+    tally: LoadTally,
+    watch: Watch | None,
+    concurrency: int | None,
 ) -> Dialect:
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     prompts = Prompts(target.vocab, seed)
@@ -66,13 +73,13 @@ async def _drive(
         auto_decompress=False,
     ) as session:
         dialect = await learn(session, target, prompts.ids(0, Arrival(0.0, 8, 2)))
-        run = _LoadRun(session, target, tally, watch, time.perf_counter())
+        clients = asyncio.Semaphore(concurrency) if concurrency else None
+        run = _LoadRun(session, target, tally, watch, clients, time.perf_counter())
         try:
             async with asyncio.timeout(target.time_limit_s), asyncio.TaskGroup() as group:
                 for index, arrival in enumerate(arrivals):
                     body = dialect.body(prompts.ids(index, arrival), arrival.output_tokens)
-                    due_s = run.begin_s + arrival.time_s
-                    await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                    due_s = await run.due(arrival)
                     group.create_task(run.one(body, due_s, arrival.input_tokens))
         except TimeoutError:
             pass  # those that were cancelled have said so to the tally
@@ -87,8 +94,18 @@ class _LoadRun:
     target: Target
     tally: LoadTally
     watch: Watch | None
+    clients: asyncio.Semaphore | None  # of a closed loop
     begin_s: float
     watched_s: float = 0.0
+
+    async def due(self, arrival: Arrival) -> float:
+        """Waits until a request is due, and says when that was."""
+        if self.clients:
+            await self.clients.acquire()
+            return time.perf_counter()
+        due_s = self.begin_s + arrival.time_s
+        await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+        return due_s
 
     async def one(self, body: bytes, due_s: float, asked_tokens: int) -> None:
         """One request, from its due time to its last token."""
@@ -101,6 +118,8 @@ class _LoadRun:
                 self.session, self.target.completions, body, timeout_s=self.target.timeout_s
             )
         finally:
+            if self.clients:
+                self.clients.release()
             self.tally.ended(answer, due_s=due_s, begin_s=self.begin_s, asked_tokens=asked_tokens)
             self._show()
 

@@ -35,6 +35,7 @@ def predict(
     input_tokens: int,
     output_tokens: int,
     engine: str | None = ANY,
+    concurrency: int | None = None,
 ) -> Predicted:
     """Simulates the arrivals on so many replicas; the lengths are those of an average request.
 
@@ -43,6 +44,13 @@ def predict(
     cost, roofs, calibration = fleet_cost(
         setup, input_tokens=input_tokens, context=input_tokens + output_tokens // 2, engine=engine
     )
-    found = simulate(arrivals, cost=cost, limits=setup.limits(), replicas=replicas, slo=slo)
+    found = simulate(
+        arrivals,
+        cost=cost,
+        limits=setup.limits(),
+        replicas=replicas,
+        slo=slo,
+        concurrency=concurrency,
+    )
     roof = floor_seconds(StepClock(roofs), input_tokens=input_tokens, output_tokens=output_tokens)
     return Predicted(setup, found, roof, calibration)

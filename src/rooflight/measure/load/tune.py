@@ -47,6 +47,7 @@ class TrialLoad:
     output_tokens: int
     slo: Slo
     engine: str | None
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ def predicted_trials(
                 input_tokens=load.input_tokens,
                 output_tokens=load.output_tokens,
                 engine=load.engine,
+                concurrency=load.concurrency,
             )
             found.append(Trial(setup, one))
         except UsageError as error:
@@ -182,7 +184,14 @@ def _cost(setup: Setup, load: TrialLoad) -> StepCost:
 
 
 def _simulated(setup: Setup, cost: StepCost, load: TrialLoad) -> Simulation:
-    return simulate(load.arrivals(), cost=cost, limits=setup.limits(), replicas=1, slo=load.slo)
+    return simulate(
+        load.arrivals(),
+        cost=cost,
+        limits=setup.limits(),
+        replicas=1,
+        slo=load.slo,
+        concurrency=load.concurrency,
+    )
 
 
 def _fitted(pairs: Sequence[tuple[Trial, StepCost]], load: TrialLoad) -> tuple[float, float]:

@@ -64,7 +64,7 @@ class TogetherFleet:
         arrival = ticket.arrival
         replica = self._router.choose(arrival.time_s)
         if replica.add(ticket, output_tokens=arrival.output_tokens) is not Admission.ADMITTED:
-            self._tally.num_rejected += 1
+            self._tally.reject(arrival.time_s)
 
     def drain(self) -> None:
         """Runs to the end of the last request."""
@@ -109,7 +109,7 @@ class DisaggregatedFleet:
         replica = self._enter.choose(arrival.time_s)
         is_too_long = arrival.input_tokens + arrival.output_tokens - 1 > limits.pool_tokens
         if is_too_long or replica.add(ticket, output_tokens=1) is not Admission.ADMITTED:
-            self._tally.num_rejected += 1
+            self._tally.reject(arrival.time_s)
 
     def drain(self) -> None:
         """Runs to the end of the last request."""

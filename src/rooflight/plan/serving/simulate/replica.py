@@ -82,6 +82,26 @@ class Replica:
         keys = segment_keys(arrival, self.scheduler.limits.block_tokens) if arrival.segments else ()
         return Request(ticket.id, arrival.input_tokens, output_tokens, keys, arrival.priority)
 
+    def next_s(self) -> float:
+        """When somebody next ends, or a step with a prompt begins; inf where all is done."""
+        scheduler = self.scheduler
+        if not scheduler.num_requests:
+            return math.inf
+        if self._steady_until_s <= self.now:
+            horizon = scheduler.horizon()
+            self._steady_until_s = self.now
+            if horizon:
+                self._steady_until_s += self._decode(horizon, math.inf)[1]
+        return self._steady_until_s
+
+    def run_next(self) -> None:
+        """Goes there; what begins then is done."""
+        horizon = self.scheduler.horizon()
+        if horizon:
+            self._advance(*self._decode(horizon, math.inf))
+        else:
+            self._step()
+
     def run_until(self, time_s: float) -> None:
         """Makes every step that begins before `time_s`."""
         self.run_events(time_s)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival
+from rooflight.plan.serving.simulate.clients import Clients
 from rooflight.plan.serving.simulate.clock import Floor, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Fleet, TogetherFleet, Transfer
 from rooflight.plan.serving.simulate.replica import Ticket
@@ -87,18 +88,28 @@ def simulate(
     watch: Watch | None = None,
     most_late: float = math.inf,
     warm: Arrival | None = None,
+    concurrency: int | None = None,
 ) -> Simulation:
     """Runs all arrivals, in order of time, to the end of the last one.
+
+    With a `concurrency` so many clients send them one after another, at no times of their own.
 
     What `warm` shares with others is cached before the first comes. It ends early where more than
     `most_late` miss the SLO: the rest would not make it a good one.
     """
-    tally, clock = Tally(slo or Slo()), StepClock(cost)
+    slo, clock = slo or Slo(), StepClock(cost)
+    tally = Clients(slo, concurrency) if concurrency else Tally(slo)
     fleet = _fleet(limits, clock, tally, replicas)
     if warm:
         for replica in fleet.replicas:
             replica.warm(warm)
     with _uncollected():
+        if isinstance(tally, Clients):
+            if not isinstance(fleet, TogetherFleet):
+                raise UsageError(
+                    "disaggregated replicas have no closed loop here", hint="write --rate"
+                )
+            arrivals = tally.sent(iter(arrivals), fleet.replicas)
         for id, arrival in enumerate(arrivals):
             fleet.arrive(Ticket(id, arrival))
             tally.num_arrived += 1

@@ -145,6 +145,10 @@ class Tally:
         if len(ends) == _BLOCK:
             self._flush()
 
+    def reject(self, time_s: float) -> None:
+        """A request finds no place."""
+        self.num_rejected += 1
+
     def _flush(self) -> None:
         arrived, first, end = (np.array(times) for times in self._times)
         gaps = np.array(self._gaps)
