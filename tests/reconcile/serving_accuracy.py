@@ -35,7 +35,7 @@ from rooflight.measure.published.serving_replay import (
     shipped_serving_accuracy,
 )
 from rooflight.measure.published.validation import Accuracy, Replay, accuracy, validate_shipped
-from rooflight.plan.serving.fleet.way import EVIDENCE_FILE
+from rooflight.plan.serving.fleet.evidence import EVIDENCE_FILE
 
 from .first_tokens import first_token_cases
 from .serving_pairs import directions_of, read_settings

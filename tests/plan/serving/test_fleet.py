@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from rooflight.api.serving import plan_serving
 from rooflight.errors import UsageError
 from rooflight.hardware.catalog import load_chip
 from rooflight.hardware.serving_calibration import serving_constants
@@ -15,6 +16,7 @@ from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.cost import CalibratedCost, calibrated_cost, fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import disaggregate_or_not
+from rooflight.plan.serving.fleet.evidence import novel_of, unseen_of
 from rooflight.plan.serving.fleet.plan import (
     Fleet,
     Trials,
@@ -23,7 +25,7 @@ from rooflight.plan.serving.fleet.plan import (
     hourly_fleets,
     saving,
 )
-from rooflight.plan.serving.fleet.way import Way, chip_slices, unseen_of, ways_to_serve
+from rooflight.plan.serving.fleet.way import Way, chip_slices, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import Lengths
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.run import PoolSplit, simulate
@@ -227,16 +229,38 @@ def test_without_an_engine_the_roofs_are_the_cost() -> None:
 
 
 def test_what_no_two_rows_had_is_unseen() -> None:
-    def unseen(text: str, kind: str, blocks: str) -> tuple[str, ...]:
-        return unseen_of(parse_serving_layout(text), kind, blocks)
+    def unseen(text: str, chip: str, blocks: str) -> tuple[str, ...]:
+        return unseen_of(parse_serving_layout(text), load_chip(chip), blocks)
 
-    assert unseen("tp=8", "gpu", "dense") == unseen("dp=8,ep=8", "gpu", "experts") == ()
-    assert unseen("tp=4,pp=2", "gpu", "experts") == ("pp=2",)
-    assert unseen("tp=64,ws=2", "gpu", "dense")[1:] == ("ws=2",)
-    assert "measured)" in unseen("tp=64", "gpu", "dense")[0]
-    assert unseen("tp=8,kv=sequence", "gpu", "dense") == ("kv=sequence",)
-    assert unseen("tp=16,kv=batch", "tpu", "dense") == ()
-    assert unseen("pp=9", "cpu", "dense") == ()  # nobody measured any
+    assert unseen("tp=8", "h100", "dense") == unseen("dp=8,ep=8", "h100", "experts") == ()
+    assert unseen("tp=4,pp=2", "h100", "experts") == ("pp=2",)
+    assert unseen("tp=64,ws=2", "h100", "dense")[1:] == ("ws=2",)
+    assert "measured)" in unseen("tp=64", "h100", "dense")[0]
+    assert unseen("tp=8,kv=sequence", "h100", "dense") == ("kv=sequence",)
+    assert unseen("tp=16,kv=batch", "v5e", "dense") == ()
+    assert unseen("pp=9", "this-host", "dense") == ()  # nobody measured any
+
+
+def test_schemes_are_measured_together_and_as_far_apart() -> None:
+    """Each of them alone is no evidence for all at once, nor one node for several."""
+
+    def unseen(text: str, chip: str) -> tuple[str, ...]:
+        return unseen_of(parse_serving_layout(text), load_chip(chip), "experts")
+
+    assert unseen("tp=2,dp=8,ep=16", "h100") == ("tp with dp with ep",)
+    assert unseen("dp=16,ep=16", "h100") == unseen("tp=16", "h100") == ()
+    assert unseen("dp=16", "gb200") == unseen("tp=1", "v6e") == ()
+
+
+def test_what_nobody_does_is_named() -> None:
+    def novel(text: str, chip: str) -> tuple[str, ...]:
+        return novel_of(parse_serving_layout(text), load_chip(chip))
+
+    assert novel("tp=4,pp=2", "h100") == novel("tp=4,pp=2", "v6e") == ("pp=2",)
+    assert novel("tp=4,kv=batch", "b200") == ("kv=batch",)
+    assert novel("tp=16,kv=batch", "v5e") == novel("tp=4,dp=2", "h100") == ()
+    assert novel("dp=16", "h100") == ("dp across nodes",)
+    assert novel("dp=16", "gb200") == novel("dp=16,ep=16", "h100") == novel("tp=16", "h100") == ()
 
 
 def test_a_layout_that_nobody_measured_has_to_win_by_more() -> None:
@@ -329,6 +353,31 @@ def test_what_is_late_says_which_kind_of_replica_is_missing(slo: Slo, output: in
     assert found == possible
     assert True in found
     assert tries.count <= 2 * len(found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_smooth_traffic_overloads_is_not_simulated(seed: int) -> None:
+    """The same fleet in fewer tries as without that bound."""
+    asked = random_demand(seed)
+    every = [way for on in ("v5e:2x2", "h100:2") for way in ways(asked, on=on)]
+    found = cheapest_fleet(every, asked, spare=1)
+    loose = cheapest_fleet([replace(w, smooth_rate=math.inf) for w in every], asked, spare=1)
+    assert found.num_simulations <= loose.num_simulations
+    assert (found.best and found.best.dollars_per_hour) == (
+        loose.best and loose.best.dollars_per_hour
+    )
+
+
+def test_the_runner_up_is_another_replica_and_no_better() -> None:
+    traffic = partial(plan_serving, rate=20, isl=1500, osl=300, ttft="1s", tpot="40ms")
+    plan = traffic("llama3.1-70b", dtypes="fp8", on="h100", requests=300)
+    best, second = plan.best, plan.runner_up()
+    assert best and second and second.rank >= best.rank
+    assert second.way.setup.on.chip == best.way.setup.on.chip
+    assert (second.way.setup.on, second.way.setup.layout) != (
+        best.way.setup.on,
+        best.way.setup.layout,
+    )
 
 
 def good_share(way: Way, asked: Demand, split: tuple[int, int]) -> float:

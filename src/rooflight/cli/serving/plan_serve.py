@@ -22,9 +22,10 @@ from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.cost import blocks_of
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
+from rooflight.plan.serving.fleet.evidence import disaggregated
 from rooflight.plan.serving.fleet.plan import Doubled, Fleet, Hour, WhyNotFleet, saving
 from rooflight.plan.serving.fleet.search import FleetPlan
-from rooflight.plan.serving.fleet.way import FLEET_POLICIES, disaggregated
+from rooflight.plan.serving.fleet.way import FLEET_POLICIES
 from rooflight.plan.serving.simulate.tally import Quantiles
 from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 from rooflight.ui.answers.serving import fleet_answer, searched

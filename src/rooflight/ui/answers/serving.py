@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.measure.load.tune import Tuned, merit
+from rooflight.plan.serving.fleet.evidence import novel_of
 from rooflight.plan.serving.fleet.frontier import Bound, Curve, Point
 from rooflight.plan.serving.fleet.plan import Fleet
 from rooflight.plan.serving.fleet.search import FleetPlan
-from rooflight.plan.serving.fleet.way import novel_of
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.ui.answer import (
     Answer,
@@ -146,7 +146,7 @@ def _chance(chance: float) -> str:
 
 def _evidence(plan: FleetPlan, best: Fleet) -> Iterator[str]:
     """What of the layout nobody measured, or which such layout could be cheaper."""
-    if novel := novel_of(best.way.setup.layout):
+    if novel := novel_of(best.way.setup.layout, best.way.setup.on.chip):
         what = ", ".join(novel)
         yield f"extrapolates: nobody measured {what}; of what was tried nothing else keeps the SLO"
     elif best.way.unseen:
@@ -157,7 +157,7 @@ def _evidence(plan: FleetPlan, best: Fleet) -> Iterator[str]:
         )
     new = plan.found[best.way.setup.on.chip.name].untried
     if new:
-        dollars = (new.least_replicas + best.spare) * new.dollars
+        dollars = (new.fewest_replicas + best.spare) * new.dollars
         yield (
             f"worth measuring: {new.setup.on} {new.setup.layout} could cost ${dollars:,.2f} an hour"
             f" at least, but fewer than two measured rows have {', '.join(new.unseen)}"

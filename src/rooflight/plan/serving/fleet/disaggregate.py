@@ -1,11 +1,6 @@
 """Disaggregate prefill, or not: requests that a replica serves either way, and the flip.
 
-In: a way to serve, a `Demand`. Out: a `PolicyComparison`. In the limit of smooth traffic (no queue,
-always r rows), with T the TPOT and t the mean step:
-
-    together    r / (steps * t(r rows, their share of prompts)),  the largest r with t <= T
-    disaggregated 1 / (prompt + max(steps * t(r rows) / r, transfer)),  t + transfer / steps <= T
-
+In: a way to serve, a `Demand`. Out: a `PolicyComparison`, in the limit of smooth traffic.
 Together, prompts use the FLOPs that steps bound by HBM leave idle, but stretch every step;
 disaggregated, steps stay short and may have more rows, but the cache must travel. Bursts and whole
 replicas move the flip: the search simulates both.
@@ -15,9 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rooflight.plan.serving.fleet.bound import MeanSteps, most_rows_within
+from rooflight.plan.serving.fleet.bound import MeanSteps
 from rooflight.plan.serving.fleet.cost import fleet_cost
 from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.smooth import disaggregated_rate, together_rate
 from rooflight.plan.serving.fleet.way import transfer_of
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.setup import Setup
@@ -100,35 +96,5 @@ def _rates(
         return 0.0, 0.0
     context, prompt = round(work.positions / work.row_steps), max(1, round(work.input_tokens))
     cost, _, _ = fleet_cost(setup, input_tokens=prompt, context=context, engine=engine)
-    steps = MeanSteps(cost, limits, work, setup.on.num_chips)
-    return _together(steps, demand.slo.tpot_s), _disaggregated(steps, transfer, demand.slo.tpot_s)
-
-
-def _together(steps: MeanSteps, tpot_s: float) -> float:
-    work = steps.work
-    share, each = work.prompt_tokens / work.row_steps, work.pairs / work.prompt_tokens
-
-    def step_s(rows: int) -> float:
-        """Most steps only decode; now and then one has a prompt, or as much as fits."""
-        chunk = max(1, min(round(work.prompt_tokens), steps.limits.max_step_tokens - rows))
-        often = min(1.0, rows * share / chunk)
-        with_chunk_s = steps.step(rows, chunk, chunk * each)
-        return (1 - often) * steps.step(rows, 0, 0.0) + often * with_chunk_s
-
-    most = int(min(steps.room()[0], steps.limits.max_step_tokens / (1 + share)))
-    rows = most_rows_within(step_s, most, tpot_s)
-    return rows / (work.row_steps * step_s(rows)) if rows else 0.0
-
-
-def _disaggregated(steps: MeanSteps, transfer: Transfer, tpot_s: float) -> float:
-    work = steps.work
-    moved_s = transfer.seconds(round(work.input_tokens))
-
-    def step_s(rows: int) -> float:
-        return steps.step(rows, 0, 0.0)
-
-    rows = most_rows_within(step_s, int(steps.room()[0]), tpot_s - moved_s / work.row_steps)
-    if not rows:
-        return 0.0
-    generate_s = max(work.row_steps * step_s(rows) / rows, moved_s)
-    return 1 / (steps.prefill_s(work.pairs) + generate_s)
+    steps, tpot_s = MeanSteps(cost, limits, work, setup.on.num_chips), demand.slo.tpot_s
+    return together_rate(steps, tpot_s), disaggregated_rate(steps, transfer, tpot_s)

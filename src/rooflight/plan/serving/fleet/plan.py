@@ -3,7 +3,8 @@
 In: a `Demand` and ways to serve it. Out: a `Fleet`, whose own simulation meets the SLO. Ways
 are tried from the cheapest bound up; of each, replicas are raised from the bound until the
 simulation meets the SLO; the search ends where the next bound is no cheaper than what is found.
-It equals trying everything where more replicas never serve worse.
+It equals trying everything where more replicas never serve worse, and where no traffic is served
+with fewer than smooth traffic of the same mean needs, less what chance may spare.
 """
 
 import math
@@ -179,7 +180,7 @@ def _more_measured(best: Fleet, ways: Sequence[Way], trials: "Trials") -> Fleet:
         for way in sorted(ways, key=lambda way: -way.rows_alike)
         if way.rows_alike > rows
         and way.doubt <= best.way.doubt
-        and (count := math.floor(dollars / way.dollars) - best.spare) >= way.least_replicas
+        and (count := math.floor(dollars / way.dollars) - best.spare) >= way.fewest_replicas
     ]
     fleets = (trials.fleet(way, count, best.spare) for way, count in alike[:_MOST_LIKE])
     return next((fleet for fleet in fleets if fleet), best)
@@ -197,12 +198,14 @@ def fewest_replicas(way: Way, demand: Demand, *, spare: int = 0) -> Fleet | None
 
 
 def _least_dollars(way: Way, spare: int) -> float:
-    return (way.least_replicas + spare) * way.dollars
+    return (way.fewest_replicas + spare) * way.dollars
 
 
 def _cheapest_of(way: Way, trials: "Trials", spare: int, below: float) -> Fleet | None:
     """The least replicas of a way that meet the SLO for less than `below`."""
-    least = way.least_replicas
+    if way.fewest_replicas == math.inf:
+        return None
+    least = int(way.fewest_replicas)
     most = least * _MOST_REPLICAS
     fleet: Fleet | None = None
     if below < math.inf:

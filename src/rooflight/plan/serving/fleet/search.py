@@ -23,7 +23,7 @@ from rooflight.plan.serving.fleet.plan import (
     hourly_fleets,
     why_not,
 )
-from rooflight.plan.serving.fleet.way import FleetPolicy, ways_to_serve
+from rooflight.plan.serving.fleet.way import FleetPolicy, Way, ways_to_serve
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.step.layout import Precision, ServingLayout, parse_serving_layout
 
@@ -55,7 +55,14 @@ class FleetQuestion:
     def _search(
         self, slices: Sequence[Slice], demand: Demand, watch: Watch | None, *, novel: bool
     ) -> FleetSearch:
-        ways = ways_to_serve(
+        ways = self.ways(slices, demand, novel=novel)
+        return cheapest_fleet(ways, demand, spare=self.spare, watch=watch)
+
+    def ways(
+        self, slices: Sequence[Slice], demand: Demand, *, novel: bool = False
+    ) -> tuple[Way, ...]:
+        """What could serve it, where `novel` also as nobody did."""
+        return ways_to_serve(
             self.model,
             slices,
             demand,
@@ -67,7 +74,6 @@ class FleetQuestion:
             sizes=self.sizes,
             novel=novel,
         )
-        return cheapest_fleet(ways, demand, spare=self.spare, watch=watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,15 @@ class FleetPlan:
         suits = [on for on in slices if on.num_chips == asked.num_chips] or list(slices)
         only = replace(self.question, layouts=(asked,))
         return why_not(self.best, asked, only.search(suits, self.best.demand, watch), suits[-1])
+
+    def runner_up(self, watch: Watch | None = None) -> Fleet | None:
+        """The cheapest fleet of the same chip, by replicas of another size or layout."""
+        if self.best is None:
+            return None
+        asked, setup = self.question, self.best.way.setup
+        every = asked.ways(self._slices, asked.demand)
+        others = [w for w in every if (w.setup.on, w.setup.layout) != (setup.on, setup.layout)]
+        return cheapest_fleet(others, asked.demand, spare=asked.spare, watch=watch).best
 
     @property
     def _slices(self) -> Sequence[Slice]:

@@ -3,31 +3,31 @@
 In: a model, slices, dtypes, prices, a `Demand`. Out: every way that could serve it, cheapest bound
 first. A way is a slice, a layout and a policy: continuous replicas that do everything, or
 disaggregated ones that prefill or generate.
-
-Which serving layouts have been measured: how many ways published rows split each scheme. A layout
-that goes further is an extrapolation: it is not the answer unless it wins by more. So are replicas
-that are disaggregated, by as much as their rows are predicted worse. A layout with a scheme that
-nobody measured on anything is the answer only where no other keeps the SLO.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
-from rooflight.hardware.calibration import DENSE, Calibration
+from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.catalog import chip_names, load_chip
 from rooflight.hardware.chip import Chip
-from rooflight.hardware.serving_calibration import SERVING_FOLDER
 from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.fleet.bound import Bound, candidate_layouts, least_seconds
+from rooflight.plan.serving.fleet.bound import Bound, MeanSteps, candidate_layouts, least_seconds
 from rooflight.plan.serving.fleet.cost import CalibratedCost, blocks_of, fleet_cost, is_mixture
 from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.evidence import (
+    disaggregated,
+    extrapolated,
+    novel_of,
+    rows_of,
+    unseen_of,
+)
+from rooflight.plan.serving.fleet.smooth import disaggregated_rate, together_rate
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.setup import Setup
@@ -38,14 +38,11 @@ from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
 from rooflight.units import positive
 
-EVIDENCE_FILE = SERVING_FOLDER / "evidence.json"
-_TWICE = 2  # rows: what was measured once may be chance
-_SCHEMES = ("tp", "pp", "dp", "ep", "ws", "cp")
-
 FleetPolicy = Literal["continuous", "disaggregated"]
 FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "disaggregated")
 _OWN = AskedSizes()
 _ROUNDING = 1e-9
+_LUCK = 1.15  # requests of a simulation may be fewer or shorter than the mean: 1.08 was seen
 _SIZES = 3  # sizes of a chip that are tried, from the smallest that holds the model
 
 
@@ -63,6 +60,7 @@ class Way:
     rate: float
     bound: Bound
     physics: Bound  # at catalog rates and without an SLO
+    smooth_rate: float  # requests per second of a replica in smooth traffic
     unseen: tuple[str, ...] = ()  # of the layout, that no two measured rows had
 
     @property
@@ -77,7 +75,7 @@ class Way:
     @property
     def is_novel(self) -> bool:
         """True if it splits in a way that nobody measured, on any kind of chip."""
-        return bool(novel_of(self.setup.layout))
+        return bool(novel_of(self.setup.layout, self.setup.on.chip))
 
     @property
     def rows_alike(self) -> int:
@@ -111,9 +109,16 @@ class Way:
         return sum(self.least)
 
     @property
+    def fewest_replicas(self) -> float:
+        """From how many on a try is worth it: traffic is at best as easy as if it were smooth."""
+        if not self.smooth_rate:
+            return math.inf
+        return max(self.least_replicas, _whole(self.rate / self.smooth_rate / _LUCK))
+
+    @property
     def least_dollars(self) -> float:
         """An hour, without spares."""
-        return self.least_replicas * self.dollars
+        return self.fewest_replicas * self.dollars
 
     def __str__(self) -> str:
         setup = self.setup
@@ -186,7 +191,7 @@ def _layouts(model: ModelSpec, on: Slice, *, novel: bool) -> tuple[ServingLayout
         every = candidate_layouts(model, on.num_chips)
     except UsageError:
         return ()
-    return tuple(layout for layout in every if novel or not novel_of(layout))
+    return tuple(layout for layout in every if novel or not novel_of(layout, on.chip))
 
 
 def _ways(
@@ -227,14 +232,16 @@ def _ways(
             (roofs, math.inf, 0.0),
         )
     )
-    kind = setup.on.chip.kind, blocks_of(setup.model)
-    unseen = unseen_of(setup.layout, *kind) if calibration else ()
-    transfer = transfer_of(setup) if "disaggregated" in policies else None
-    for policy in policies:
-        moved = transfer if policy == "disaggregated" else None
-        if moved or policy == "continuous":
-            known = (cost, limits, moved, calibration, dollars, demand.rate, bound, physics)
-            yield Way(setup, policy, *known, unseen)
+    blocks = blocks_of(setup.model)
+    unseen = unseen_of(setup.layout, setup.on.chip, blocks) if calibration else ()
+    steps, tpot_s = MeanSteps(cost, limits, work, setup.on.num_chips), demand.slo.tpot_s
+    known = calibration, dollars, demand.rate, bound, physics
+    if "continuous" in policies:
+        smooth = together_rate(steps, tpot_s)
+        yield Way(setup, "continuous", cost, limits, None, *known, smooth, unseen)
+    if transfer := transfer_of(setup) if "disaggregated" in policies else None:
+        smooth = disaggregated_rate(steps, transfer, tpot_s)
+        yield Way(setup, "disaggregated", cost, limits, transfer, *known, smooth, unseen)
 
 
 def transfer_of(setup: Setup) -> Transfer | None:
@@ -270,69 +277,3 @@ def chip_price(chip: Chip, prices: Mapping[str, float]) -> float:
             hint=f"add --price {chip.name}=DOLLARS, of one chip and hour",
         )
     return price
-
-
-@lru_cache(maxsize=1)
-def _index() -> dict[str, Any]:
-    return json.loads(EVIDENCE_FILE.read_text(encoding="utf-8"))
-
-
-def extrapolated(blocks: str) -> float:
-    """What 80 % of rows stay within, in logs, when no fit saw their source."""
-    return float(_index()["extrapolated"][blocks])
-
-
-def disaggregated(blocks: str) -> float:
-    """What 80 % of rows with disaggregated prefill stay within, in logs, held out."""
-    return float(_index()["disaggregated"][blocks])
-
-
-@lru_cache(maxsize=1024)
-def rows_of(layout: ServingLayout, kind: str, blocks: str) -> int:
-    """Measured rows of a layout.
-
-    >>> rows_of(ServingLayout(tp=8), "gpu", "dense") > rows_of(ServingLayout(tp=6), "gpu", "dense")
-    True
-    """
-    own = {"kind": kind, "blocks": blocks, "kv": layout.kv}
-    own |= {name: n for name in _SCHEMES if (n := getattr(layout, name)) > 1}
-    told = ("chip", "engine", "rows")
-    rows = _index()["rows"]
-    return sum(r["rows"] for r in rows if {k: v for k, v in r.items() if k not in told} == own)
-
-
-@lru_cache(maxsize=1024)
-def novel_of(layout: ServingLayout) -> tuple[str, ...]:
-    """Schemes of a layout that no two rows had on any chip.
-
-    >>> novel_of(ServingLayout(tp=4, pp=2)), novel_of(ServingLayout(tp=4, ep=4))
-    (('pp=2',), ())
-    """
-    rows = _index()["rows"]
-    ways = {name: getattr(layout, name) for name in _SCHEMES}
-    return tuple(f"{name}={n}" for name, n in ways.items() if n > 1 and _most(rows, name) == 1)
-
-
-def unseen_of(layout: ServingLayout, kind: str, blocks: str) -> tuple[str, ...]:
-    """What of a layout no two rows had; dense models' count too.
-
-    >>> unseen_of(ServingLayout(tp=4, pp=2), "gpu", "dense")
-    ('pp=2',)
-    """
-    rows = [r for r in _index()["rows"] if r["kind"] == kind and r["blocks"] in (blocks, DENSE)]
-    if not rows:
-        return ()
-    found: list[str] = []
-    for name in _SCHEMES:
-        ways, most = getattr(layout, name), _most(rows, name)
-        if ways > most:
-            found.append(f"{name}={ways}" + (f" ({most} measured)" if most > 1 else ""))
-    if sum(r["rows"] for r in rows if r["kv"] == layout.kv) < _TWICE:
-        found.append(f"kv={layout.kv}")
-    return tuple(found)
-
-
-def _most(rows: Sequence[dict[str, Any]], name: str) -> int:
-    """The most ways that two rows split a scheme."""
-    ways = sorted(r.get(name, 1) for r in rows for _ in range(min(_TWICE, r["rows"])))
-    return ways[-_TWICE] if len(ways) >= _TWICE else 1
