@@ -40,6 +40,7 @@ COLUMNS = (
 _RUNS = ROOT / "src" / "rooflight" / "measure" / "published" / "serving_runs.json"
 _PUBLISHED_AS = {"deepseek-v3": "deepseek3-671b"}
 _WEIGHTS = {"fp8": "fp8", "mxfp4": "fp4"}
+_SHORTEST = 0.8  # of the lengths that are stated: benchmarks draw them from there up
 _NEAR = 2.5  # times longer or shorter, at most, than lengths that are called alike
 _NO = "-"
 
@@ -155,16 +156,24 @@ def published(story: str, model: str, chip: str) -> str:
     if not alike:
         return ""
     best = max(alike, key=_tokens_per_s)
-    load, took = best["batch"], best["measured"]
-    layout = ",".join(
-        f"{name}={n}"
-        for name, key in (("tp", "tp"), ("dp", "attn_dp"), ("ep", "ep"))
-        if (n := best["layout"].get(key, 1)) > 1
+    load, tpot_ms, chips = best["batch"], best["measured"]["tpot_ms"], best["chips"]
+    named = {"tp": "tp", "dp": "attn_dp", "ep": "ep"}
+    ways = {name: best["layout"].get(key, 1) for name, key in named.items()}
+    layout = ",".join(f"{name}={n}" for name, n in ways.items() if n > 1) or "tp=1"
+    simulated = rf.simulate(
+        model,
+        on=f"{chip}:{chips}",
+        layout=layout,
+        dtypes=MODELS[model],
+        concurrency=load["concurrency"],
+        isl=f"{load['isl'] * _SHORTEST:.0f}..{load['isl']}",
+        osl=f"{load['osl'] * _SHORTEST:.0f}..{load['osl']}",
     )
+    assert simulated.tpot
     return (
         f"{_tokens_per_s(best):,.0f} tokens/s a chip at {load['isl']}/{load['osl']},"
-        f" {load['concurrency']} open, TPOT {took['tpot_ms']:.3g} ms: {layout or 'tp=1'},"
-        f" {best['engine'].split()[0]}"
+        f" {load['concurrency']} open: {layout}, {best['engine'].split()[0]},"
+        f" TPOT {tpot_ms:.3g} ms; simulated alike {1e3 * simulated.tpot.mean:.3g} ms"
     )
 
 

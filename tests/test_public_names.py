@@ -161,9 +161,10 @@ def test_a_fleet_is_that_of_plan_serve() -> None:
     }
     plan = rf.plan_serving("llama3-8b", prices={"h100": 3}, **asked)
     hours = plan.hourly([5, 20])
-    page = FleetPage("llama3-8b", plan, plan.verdict, plan.doubled(), hours, plan.why_not("tp=2"))
-    more = "--price h100=3 --sensitivity --hourly 5,20 --why-not tp=2"
-    printed = _printed(f"plan serve llama3-8b {_flags(asked)} {more}")
+    more = plan.verdict, plan.runner_up(), plan.doubled(), hours, plan.why_not("tp=2")
+    page = FleetPage("llama3-8b", plan, *more)
+    flags = "--price h100=3 --sensitivity --hourly 5,20 --why-not tp=2"
+    printed = _printed(f"plan serve llama3-8b {_flags(asked)} {flags}")
     assert _holds(printed, plan_serve.document(page))
     assert plan.best and printed["fleet"]["replicas"] == plan.best.replicas
 

@@ -59,6 +59,17 @@ def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
     assert day["replicas"] > night["replicas"] >= 1 and 0 < found["saving"] < 0.5
     for what in found["doubled"].values():
         assert what["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]
+    assert "runner_up" not in found  # one chip splits in one way
+
+
+def test_the_runner_up_is_told_when_asked() -> None:
+    words = "--sensitivity --policy continuous"
+    found = document(words)
+    fleet, second = found["fleet"], found["runner_up"]
+    assert (second["on"], second["layout"]) != (fleet["on"], fleet["layout"])
+    assert second["dollars_per_hour"] >= fleet["dollars_per_hour"]
+    page = run(shlex.split(f"{TINY} {words}")).out
+    assert f"runner-up: {second['replicas']} + 1 spare x {second['on']} {second['layout']}" in page
 
 
 def test_hours_are_counted_in_a_recorded_day(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class FleetPage:
     model: str  # as it was named
     plan: FleetPlan
     verdict: PolicyComparison | None
+    runner_up: Fleet | None  # of the same chip, where asked
     doubled: tuple[Doubled, ...]
     hours: tuple[Hour, ...]
     why_not: WhyNotFleet | None
@@ -73,6 +74,7 @@ def run(args: Namespace) -> int:
             args.model,
             plan,
             plan.verdict,
+            plan.runner_up(watch) if args.sensitivity else None,
             plan.doubled(watch) if args.sensitivity and plan.best else (),
             plan.hourly(rates_of(args.hourly)) if args.hourly else (),
             plan.why_not(args.why_not, watch) if args.why_not else None,
@@ -157,7 +159,9 @@ def add_hardware(parser: Parser) -> None:
 def add_serving_questions(parser: Parser) -> None:
     """What else is asked."""
     parser.add_argument(
-        "--sensitivity", action="store_true", help="also with the rate or lengths doubled"
+        "--sensitivity",
+        action="store_true",
+        help="also the runner-up, and the fleets for twice the rate or lengths",
     )
     parser.add_argument("--why-not", metavar="LAYOUT", help="what this layout would cost: tp=4")
     parser.add_argument(
@@ -200,6 +204,8 @@ def document(page: FleetPage) -> dict[str, object]:
     }
     if page.verdict:
         fields["disaggregate"] = {"is_faster": page.verdict.is_faster, **asdict(page.verdict)}
+    if page.runner_up:
+        fields["runner_up"] = _fleet(page.runner_up)
     if page.doubled:
         fields["doubled"] = {d.what: _fleet(d.fleet) if d.fleet else None for d in page.doubled}
     if page.why_not:
@@ -291,7 +297,7 @@ def text(page: FleetPage) -> str:
     if page.verdict:
         parts.append(_verdict(page.verdict, best))
     if page.doubled:
-        parts.append(_doubled(page.doubled, best))
+        parts.append(_sensitivity(page, best))
     if page.why_not:
         parts.append(_why_not(page.why_not, best))
     if page.hours:
@@ -351,25 +357,23 @@ def _verdict(verdict: PolicyComparison, best: Fleet) -> str:
     )
 
 
-def _doubled(doubled: tuple[Doubled, ...], best: Fleet) -> str:
+def _sensitivity(page: FleetPage, best: Fleet) -> str:
     words = {"rate": "rate", "input": "prompts", "output": "answers"}
-    lines: list[str] = []
-    for one in doubled:
-        fleet = one.fleet
-        if fleet is None:
-            lines.append(f"{words[one.what]} x2: no fleet meets the SLO")
-            continue
-        more = fleet.dollars_per_hour / best.dollars_per_hour - 1
-        lines.append(f"{words[one.what]} x2: {fleet}, {more:+.0%} dollars")
-    return "\n".join(lines)
+    fleets = {f"{words[one.what]} x2": one.fleet for one in page.doubled}
+    return "\n".join(
+        f"{what}: {_beside(fleet, best) if fleet else 'no fleet meets the SLO'}"
+        for what, fleet in {"runner-up": page.runner_up, **fleets}.items()
+    )
 
 
 def _why_not(asked: WhyNotFleet, best: Fleet) -> str:
-    fleet = asked.fleet
-    if fleet is None:
-        return f"why not {asked.layout}: {asked.because}"
+    beside = f"{_beside(asked.fleet, best)}; " if asked.fleet else ""
+    return f"why not {asked.layout}: {beside}{asked.because}"
+
+
+def _beside(fleet: Fleet, best: Fleet) -> str:
     more = fleet.dollars_per_hour / best.dollars_per_hour - 1
-    return f"why not {asked.layout}: {fleet}, {more:+.0%} dollars; {asked.because}"
+    return f"{fleet}, {f'{more:+.0%}' if round(more, 2) else 'the same'} dollars"
 
 
 def _hours(hours: tuple[Hour, ...]) -> str:
