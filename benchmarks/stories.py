@@ -34,7 +34,7 @@ MODELS = {
     "qwen3-30b-a3b": "fp8",
 }
 COLUMNS = (
-    *("model", "chip", "fleet", "chips", "$/h", "tokens/s a chip", "TTFT p95", "TPOT p95"),
+    *("model", "chip", "fleet", "chips", "$/h", "tokens/s per chip", "TTFT p95", "TPOT p95"),
     *("chance", "runner-up", "evidence", "published"),
 )
 _RUNS = ROOT / "src" / "rooflight" / "measure" / "published" / "serving_runs.json"
@@ -171,7 +171,7 @@ def published(story: str, model: str, chip: str) -> str:
     )
     assert simulated.tpot
     return (
-        f"{_tokens_per_s(best):,.0f} tokens/s a chip at {load['isl']}/{load['osl']},"
+        f"{_tokens_per_s(best):,.0f} tokens/s per chip at {load['isl']}/{load['osl']},"
         f" {load['concurrency']} open: {layout}, {best['engine'].split()[0]},"
         f" TPOT {tpot_ms:.3g} ms; simulated alike {1e3 * simulated.tpot.mean:.3g} ms"
     )
