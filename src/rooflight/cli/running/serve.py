@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from socket import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from rooflight.batching.request import Limits
@@ -169,44 +168,36 @@ def _serve(
     check_address(args.host, has_keys=bool(keys))
     port = None if args.port is None else whole("--port", args.port, least=0, most=65535)
     with bind(args.host, port, default=_PORT) as sock:
-        return _serve_on(sock, keys, args, page, where, folder, times, prefill_from)
+        # Only now: these bring jax, which takes seconds.
+        from rooflight.serve.disaggregated.fingerprint import fingerprint
+        from rooflight.serve.disaggregated.sides import PeerConfig
+        from rooflight.serve.http.run import Deployment, serve
+        from rooflight.serve.http.service import ServerSettings
 
+        is_disaggregated = args.prefill_only or prefill_from is not None
+        config = _config(args, page, is_disaggregated=is_disaggregated)
+        settings = ServerSettings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
+        peer = None
+        if is_disaggregated:
+            mark, key = (
+                fingerprint(folder, config, where.dtypes),
+                os.environ.get("ROOFLIGHT_API_KEY"),
+            )
+            peer = PeerConfig(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
+        placement = _placement(args, where)
+        deployment = Deployment(
+            folder, config, settings, page.waiting, sock, placement, args.log, peer
+        )
 
-def _serve_on(
-    sock: socket,
-    keys: tuple[Key, ...],
-    args: Namespace,
-    page: ServePage,
-    where: ServePlacement,
-    folder: Path,
-    times: Times,
-    prefill_from: str | None,
-) -> int:
-    # Only now: these bring jax, which takes seconds.
-    from rooflight.serve.disaggregated.fingerprint import fingerprint
-    from rooflight.serve.disaggregated.sides import PeerConfig
-    from rooflight.serve.http.run import Deployment, serve
-    from rooflight.serve.http.service import ServerSettings
+        def announce() -> None:
+            host, bound = sock.getsockname()[:2]
+            if args.json:
+                print_json("serve", {**document(page), "host": host, "port": bound})
+            else:
+                print(f"{text(page)}\n\nlistening on http://{host}:{bound}")
+            sys.stdout.flush()
 
-    is_disaggregated = args.prefill_only or prefill_from is not None
-    config = _config(args, page, is_disaggregated=is_disaggregated)
-    settings = ServerSettings(page.name, keys, *times[:4], open_metrics=args.open_metrics)
-    peer = None
-    if is_disaggregated:
-        mark, key = fingerprint(folder, config, where.dtypes), os.environ.get("ROOFLIGHT_API_KEY")
-        peer = PeerConfig(mark, prefill_from, key, times.prefill_s, args.transfer, args.host)
-    placement = _placement(args, where)
-    deployment = Deployment(folder, config, settings, page.waiting, sock, placement, args.log, peer)
-
-    def announce() -> None:
-        host, bound = sock.getsockname()[:2]
-        if args.json:
-            print_json("serve", {**document(page), "host": host, "port": bound})
-        else:
-            print(f"{text(page)}\n\nlistening on http://{host}:{bound}")
-        sys.stdout.flush()
-
-    return 0 if serve(deployment, announce) else 1
+        return 0 if serve(deployment, announce) else 1
 
 
 def _config(args: Namespace, page: ServePage, *, is_disaggregated: bool) -> "EngineConfig":
