@@ -72,6 +72,13 @@ def test_a_dry_run_sends_nothing_and_predicts() -> None:
     assert "uncalibrated: the roofline bound" in bare.out
 
 
+def test_a_dry_run_of_a_closed_loop_has_no_times() -> None:
+    words = ["bench", "--url", "http://127.0.0.1:9", "--isl", "100", "--osl", "9", "--dry-run"]
+    page = run([*words, "--concurrency", "4"]).out
+    assert "200 requests to http://127.0.0.1:9, none sent: 4 open at all times" in page
+    assert "due" not in page
+
+
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_KEY", "secret")
     with scripted() as server:

@@ -77,7 +77,7 @@ def test_a_closed_loop_has_so_many_requests_open_and_no_more() -> None:
     assert sorted(came for came, _ in begun)[clients] >= min(end for end, _ in left)
     found = driven.measured
     assert found.num_finished == 20 and found.ttft
-    assert first_s <= found.ttft.p50 < (1 + LATE) * first_s  # not from the begin of the run
+    assert first_s <= found.ttft.p50 < 0.4 * found.duration_s  # of five rounds: not from the begin
 
 
 def test_somebody_who_watches_sees_requests_leave_and_end() -> None:

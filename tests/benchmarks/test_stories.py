@@ -23,6 +23,7 @@ ROWS = {cell: dict(zip(COLUMNS, row, strict=True)) for cell, row in page_rows().
 
 def test_every_story_has_every_model_on_every_chip() -> None:
     assert set(ROWS) == set(cells()) and len(ROWS) == len(STORIES) * len(MODELS) * len(CHIPS)
+    assert all(f"`{model}` in `{dtypes}`" in PAGE.read_text() for model, dtypes in MODELS.items())
     assert all(story.command in PAGE.read_text() for story in STORIES.values())
 
 

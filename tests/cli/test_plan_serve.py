@@ -60,6 +60,8 @@ def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
     for what in found["doubled"].values():
         assert what["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]
     assert "runner_up" not in found  # one chip splits in one way
+    page = run(shlex.split(f"{TINY} --sensitivity --policy continuous --on v5e:1x1")).out
+    assert "runner-up: no other replica meets the SLO" in page
 
 
 def test_the_runner_up_is_told_when_asked() -> None:

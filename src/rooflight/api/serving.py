@@ -27,7 +27,7 @@ from rooflight.plan.serving.fleet.way import (
 )
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
-from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, Watch
+from rooflight.plan.serving.simulate.run import OPEN_ONLY, PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.simulate.tally import Slo
@@ -197,13 +197,14 @@ class SimulationQuestion:
     def obstacle(self, policy: SimulatedPolicy) -> str | None:
         """Why a policy cannot be."""
         if policy == "disaggregated" and self.load.concurrency:
-            return "disaggregated replicas have no closed loop: give a --rate"
+            return OPEN_ONLY
         few = policy == "disaggregated" and self.replicas < 2
         return "disaggregated needs a prefill and a generate replica" if few else None
 
     def run(self, policy: SimulatedPolicy, watch: Watch | None = None) -> Simulation:
         if obstacle := self.obstacle(policy):
-            raise UsageError(obstacle, hint="add --replicas 2, or choose another --policy")
+            add = "write --rate for --concurrency" if self.load.concurrency else "add --replicas 2"
+            raise UsageError(obstacle, hint=f"{add}, or choose another --policy")
         load, replicas = self.load, self.replicas
         own = Policy.CONTINUOUS if policy == "disaggregated" else Policy(policy)
         fleet: int | PoolSplit = replicas

@@ -70,13 +70,12 @@ def read_traffic(
                 hint="leave out one of them",
             )
         rate = own["--rate"] = "inf"
-        default = max(min(default, _ROUNDS * clients), _FEWEST)
+        default = min(max(_ROUNDS * clients, _FEWEST), most)
     if rate is None or isl is None or osl is None:
         missing = next(flag for flag, value in own.items() if value is None)
         raise UsageError(
             f"no traffic: {missing} is missing",
-            hint="give --rate 20 --isl 1024 --osl 256, or --concurrency 64 for --rate, or --trace"
-            " FILE",
+            hint="give --rate 20 (or --concurrency 64) --isl 1024 --osl 256, or --trace FILE",
         )
     is_at_once = str(rate) == "inf"
     traffic = RandomTraffic(

@@ -104,11 +104,17 @@ def test_a_client_alone_pays_the_floor() -> None:
     assert found.paid == pytest.approx(1.0, rel=1e-3) and found.mean_rows == 1.0
 
 
-def test_who_is_refused_goes_on_with_the_next_request() -> None:
-    few = Limits(max_rows=4, max_step_tokens=512, num_blocks=40, block_tokens=16, max_waiting=2)
-    found = served(300, 20, 1, few)
-    assert found.num_rejected > 0
+def test_who_asks_for_too_much_goes_on_with_the_next_request() -> None:
+    small = Limits(max_rows=4, max_step_tokens=512, num_blocks=30, block_tokens=16, max_waiting=99)
+    found = served(300, 20, 1, small)
+    assert 0 < found.num_rejected < 60
     assert found.num_finished + found.num_rejected == found.num_requests == 300
+
+
+def test_all_clients_may_wait() -> None:
+    few = Limits(max_rows=4, max_step_tokens=512, num_blocks=900, block_tokens=16, max_waiting=2)
+    found = served(300, 50, 1, few)
+    assert found.num_finished == 300 and found.num_rejected == 0
 
 
 def test_more_clients_have_more_throughput_and_longer_waits() -> None:

@@ -391,6 +391,17 @@ def good_share(way: Way, asked: Demand, split: tuple[int, int]) -> float:
     ).good_share
 
 
+def test_percentiles_lie_as_close_to_all_as_asked() -> None:
+    asked = demand(percentile=99.9, num_requests=None)
+    found = cheapest_fleet(ways(asked, on="h100:1"), asked).best
+    assert found and found.simulation.good_share >= 0.999
+    assert all(0 < chance <= 1 for chance in found.chances.values())
+    ttft = found.simulation.ttft
+    assert (
+        ttft and ttft.at(99.9) == ttft.largest >= ttft.at(99) == ttft.p99 >= ttft.at(50) == ttft.p50
+    )
+
+
 def test_a_step_holds_what_its_engine_has_unless_said() -> None:
     def sizes(chip: str, engine: str | None, **asked: int) -> tuple[int, int]:
         found = AskedSizes(**asked).on(load_chip(chip), engine)

@@ -183,11 +183,14 @@ def plan_text(
 ) -> str:
     """What a run would send, and what to expect of it."""
     plan = _plan(arrivals)
+    over = f" over {plan['last_due_s']:.1f} s"
+    due = f"; at most {plan['most_in_a_second']:,} due in one second"
+    if load.concurrency:  # due when others have ended
+        over = due = ""
     lines = [
-        f"{load.num_requests:,} requests to {url} over {plan['last_due_s']:.1f} s, none sent:"
-        f" {load.words}",
+        f"{load.num_requests:,} requests to {url}{over}, none sent: {load.words}",
         f"{plan['input_tokens']:,} tokens in ({plan['shared_tokens']:,} of them shared),"
-        f" {plan['output_tokens']:,} out; at most {plan['most_in_a_second']:,} due in one second",
+        f" {plan['output_tokens']:,} out{due}",
     ]
     if predicted is not None:
         lines += ["", _expected(predicted), "", *rests_on(predicted)]

@@ -359,11 +359,12 @@ def _verdict(verdict: PolicyComparison, best: Fleet) -> str:
 
 def _sensitivity(page: FleetPage, best: Fleet) -> str:
     words = {"rate": "rate", "input": "prompts", "output": "answers"}
-    fleets = {f"{words[one.what]} x2": one.fleet for one in page.doubled}
-    return "\n".join(
-        f"{what}: {_beside(fleet, best) if fleet else 'no fleet meets the SLO'}"
-        for what, fleet in {"runner-up": page.runner_up, **fleets}.items()
-    )
+    second = page.runner_up
+    lines = [f"runner-up: {_beside(second, best) if second else 'no other replica meets the SLO'}"]
+    for one in page.doubled:
+        beside = _beside(one.fleet, best) if one.fleet else "no fleet meets the SLO"
+        lines.append(f"{words[one.what]} x2: {beside}")
+    return "\n".join(lines)
 
 
 def _why_not(asked: WhyNotFleet, best: Fleet) -> str:

@@ -79,7 +79,8 @@ def add_traffic(parser: Parser, *, requests: int) -> None:
     parser.add_argument(
         "--concurrency",
         metavar="N",
-        help="clients, each with one request open at all times, as benchmarks send; for --rate",
+        help="clients, each with one request open at all times, as benchmarks send, in place of"
+        " --rate; ten requests each, at least 200, unless --requests says",
     )
     parser.add_argument("--burstiness", default="1", help="of arrivals: 1 (default) is Poisson")
     parser.add_argument(

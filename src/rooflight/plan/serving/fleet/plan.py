@@ -92,9 +92,9 @@ class Fleet:
     def chances(self) -> dict[str, float]:
         """That so many requests keep each SLO: its room over the forecast, by held-out errors."""
         known = {"TTFT": self.way.first_token, "TPOT": self.way.calibration}
-        percent = round(self.demand.percentile) - 1
+        percentile = self.demand.percentile
         return {
-            name: NormalDist().cdf(math.log(slo_s / q.curve[percent]) * NORMAL_80 / one.spread)
+            name: NormalDist().cdf(math.log(slo_s / q.at(percentile)) * NORMAL_80 / one.spread)
             for name, slo_s, _, q in self.latencies
             if slo_s and (one := known.get(name))
         }
@@ -236,6 +236,7 @@ class Trials:
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
         self.count = 0
+        self._warm = demand.warm
 
     def keeps_unloaded(self, way: Way) -> bool:
         """True if requests that never meet another are served within the SLO, by a few of them."""
@@ -265,11 +266,11 @@ class Trials:
 
     def _late(self, way: Way, found: Simulation) -> tuple[bool, bool]:
         """Whether too many first tokens are late, and too many tokens after them."""
-        slo, percent = way.held(self.demand), round(self.demand.percentile) - 1
+        slo, percentile = way.held(self.demand), self.demand.percentile
         first, each = found.ttft, found.tpot
         return (
-            first is None or first.curve[percent] > slo.ttft_s,
-            each is not None and each.curve[percent] > slo.tpot_s,
+            first is None or first.at(percentile) > slo.ttft_s,
+            each is not None and each.at(percentile) > slo.tpot_s,
         )
 
     def _simulate(self, way: Way, prefill: int, replicas: int, rate: float | None) -> Simulation:
@@ -285,7 +286,7 @@ class Trials:
             limits=way.limits,
             replicas=fleet,
             slo=way.held(demand),
-            warm=demand.warm,
+            warm=self._warm,
             most_late=math.inf if rate is None else (1 - demand.share) * requests,
         )
 

@@ -5,6 +5,7 @@ In: a `FleetQuestion`: a model, a `Demand`, slices by chip, prices. Out: a `Flee
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
@@ -47,16 +48,11 @@ class FleetQuestion:
         self, slices: Sequence[Slice], demand: Demand, watch: Watch | None = None
     ) -> FleetSearch:
         """Among ways that somebody took; among all where none of those keeps the SLO."""
-        found = self._search(slices, demand, watch, novel=False)
+        search = partial(cheapest_fleet, demand=demand, spare=self.spare, watch=watch)
+        found = search(self.ways(slices, demand))
         if found.best is None and not self.layouts:
-            found = self._search(slices, demand, watch, novel=True)
+            found = search(self.ways(slices, demand, novel=True))
         return found
-
-    def _search(
-        self, slices: Sequence[Slice], demand: Demand, watch: Watch | None, *, novel: bool
-    ) -> FleetSearch:
-        ways = self.ways(slices, demand, novel=novel)
-        return cheapest_fleet(ways, demand, spare=self.spare, watch=watch)
 
     def ways(
         self, slices: Sequence[Slice], demand: Demand, *, novel: bool = False

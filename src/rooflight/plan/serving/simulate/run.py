@@ -9,7 +9,7 @@ import gc
 import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
@@ -23,6 +23,7 @@ from rooflight.plan.serving.step.cost import StepCost
 
 Watch = Callable[[int, int], None]  # requests that came, requests that are done
 _WATCH_EVERY = 4096
+OPEN_ONLY = "disaggregated replicas are not simulated in a closed loop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +93,23 @@ def simulate(
 ) -> Simulation:
     """Runs all arrivals, in order of time, to the end of the last one.
 
-    With a `concurrency` so many clients send them one after another, at no times of their own.
-
-    What `warm` shares with others is cached before the first comes. It ends early where more than
-    `most_late` miss the SLO: the rest would not make it a good one.
+    With a `concurrency` so many clients send them one after another, at no times of their own; all
+    of them may wait. What `warm` shares with others is cached before the first comes. It ends early
+    where more than `most_late` miss the SLO: the rest would not make it a good one.
     """
     slo, clock = slo or Slo(), StepClock(cost)
-    tally = Clients(slo, concurrency) if concurrency else Tally(slo)
+    tally = Tally(slo)
+    if concurrency:
+        if not isinstance(replicas, int):
+            raise UsageError(OPEN_ONLY, hint="leave out the concurrency")
+        tally = Clients(slo, concurrency)
+        limits = replace(limits, max_waiting=max(limits.max_waiting, concurrency))
     fleet = _fleet(limits, clock, tally, replicas)
     if warm:
         for replica in fleet.replicas:
             replica.warm(warm)
     with _uncollected():
         if isinstance(tally, Clients):
-            if not isinstance(fleet, TogetherFleet):
-                raise UsageError(
-                    "disaggregated replicas have no closed loop here", hint="write --rate"
-                )
             arrivals = tally.sent(iter(arrivals), fleet.replicas)
         for id, arrival in enumerate(arrivals):
             fleet.arrive(Ticket(id, arrival))

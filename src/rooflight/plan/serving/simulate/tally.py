@@ -32,6 +32,11 @@ class Quantiles:
     largest: float
     curve: tuple[float, ...]  # at 1 %, 2 % ... 99 %
 
+    def at(self, percentile: float) -> float:
+        """What so many percent are at most; above 99 the largest."""
+        percent = max(1, math.ceil(percentile))
+        return self.curve[percent - 1] if percent <= 99 else self.largest
+
     @property
     def p50(self) -> float:
         return self.curve[49]
