@@ -3,6 +3,7 @@
 In: rows of a CSV, and what was said of each without having seen it. Out: `Directions`: of pairs
 that share model, chip, engine and its version, dtypes and lengths, how many are further apart than
 noise and how many of these are in order. A setting that was measured several times counts once.
+Draft tokens came with another version of the engine, which such pairs do not share.
 """
 
 import math
@@ -21,7 +22,6 @@ from rooflight.measure.published.validation import Replay
 from .regret import FAR_APART
 
 _SHARED = (
-    "backend_version",
     "precision",
     "gemm_quant_mode",
     "moe_quant_mode",
@@ -44,6 +44,8 @@ class Setting:
     tp: int
     dp: int
     ep: int
+    drafted: int = 0
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +71,19 @@ def read_settings(path: Path) -> dict[str, Setting]:
 def setting_of(question: ServingQuestion) -> Setting:
     row = question.row
     source = row.source
+    version = row.text("backend_version")
     if source != "aiconfigurator":  # whose file is of one configuration
-        source = _OF_A_RUN.sub("", row.text("silicon_data_source"))
+        version += _OF_A_RUN.sub("", row.text("silicon_data_source"))
     sides = [name for name in row.fields if name.startswith(_SIDES) and "batch" not in name]
     return Setting(
-        (source, row.model, row.chip, row.engine, *map(row.text, _SHARED), str(question.drafted)),
+        (source, row.model, row.chip, row.engine, *map(row.text, _SHARED)),
         tuple(row.text(name) for name in sides) if row.is_disaggregated else (),
         row.concurrency or question.batch * question.dp,
         question.tp,
         question.dp,
         question.ep,
+        question.drafted,
+        version,
     )
 
 
@@ -118,6 +123,10 @@ def difference(one: Setting, other: Setting) -> str | None:
         return None
     split = (one.tp * one.dp, one.dp, one.ep)
     then = (other.tp * other.dp, other.dp, other.ep)
+    if one.drafted != other.drafted:
+        return "draft tokens" if (one.clients, split) == (other.clients, then) else None
+    if one.version != other.version:
+        return None
     if one.clients != other.clients:
         return "clients" if split == then else None
     if split[0] == then[0]:

@@ -1,5 +1,7 @@
 """Pairs of settings: which differ in one thing, and whether they are ordered right."""
 
+from dataclasses import replace
+
 from rooflight.measure.published.validation import Replay
 
 from .serving_pairs import Setting, difference, directions_of
@@ -7,10 +9,8 @@ from .serving_pairs import Setting, difference, directions_of
 ONE = Setting(("vllm", "a model"), (), clients=4, tp=1, dp=1, ep=1)
 
 
-def setting(**changed: float) -> Setting:
-    fields = {"clients": 4, "tp": 1, "dp": 1, "ep": 1} | changed
-    clients, *split = (fields[name] for name in ("clients", "tp", "dp", "ep"))
-    return Setting(ONE.shared, (), clients, *map(int, split))
+def setting(clients: float = 4, **changed: int) -> Setting:
+    return replace(replace(ONE, clients=clients), **changed)
 
 
 def replay(id: str, measured_s: float, said_s: float) -> Replay:
@@ -24,6 +24,12 @@ def test_settings_differ_in_clients_or_in_their_split_but_not_in_both() -> None:
     assert difference(setting(tp=4), setting(tp=4, ep=4)) == "EP, DP"
     assert difference(setting(tp=2), setting(dp=4, ep=4)) == "TP, EP, DP"
     assert difference(ONE, setting(tp=2, clients=8)) is None
+    assert difference(ONE, replace(setting(clients=8), version="2")) is None
+
+
+def test_draft_tokens_may_come_with_another_version() -> None:
+    assert difference(ONE, replace(setting(drafted=3), version="2")) == "draft tokens"
+    assert difference(ONE, setting(drafted=3, clients=8)) is None
     assert difference(ONE, ONE) is None
 
 

@@ -32,6 +32,7 @@ from rooflight.plan.serving.simulate.run import simulate as run_simulation
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.draft import ACCEPTED, MOST_DRAFT, Draft, accepted_share
 from rooflight.plan.serving.step.layout import (
     Precision,
     ServingLayout,
@@ -46,6 +47,7 @@ MOST_REPLICAS = 10_000
 _MOST_SPARES = 1000
 _MOST_REQUESTS = 10**6
 _MOST = 10**9
+_PADDING = 512  # of a vocabulary, that sizes of one family may differ by
 _SIZES = SchedulerLimits()
 REQUESTS = 10_000  # that are simulated unless said
 
@@ -67,6 +69,9 @@ def plan_serving(
     engine: str = ANY,
     rows: Count | None = None,
     step_tokens: Count | None = None,
+    draft_tokens: Count | None = None,
+    acceptance: Number | None = None,
+    draft_model: str | ModelSpec | None = None,
     percentile: Number = 95,
     confidence: Number = 50,
     hit_rate: Number = 0,
@@ -117,8 +122,38 @@ def plan_serving(
         engine_of(engine),
         sizes,
         whole("--spare", spare, most=_MOST_SPARES, least=0),
+        read_draft(spec, draft_tokens, acceptance, draft_model),
     )
     return plan_fleet(question, watch)
+
+
+def read_draft(
+    drafted_for: ModelSpec,
+    tokens: Count | None,
+    acceptance: Number | None,
+    model: str | ModelSpec | None,
+) -> Draft | None:
+    """Tokens proposed ahead of each step; by a further layer of the model unless one is named.
+
+    `acceptance` is the chance of a draft token, or above 1 the tokens of a step.
+    """
+    given = [
+        f for f, v in (("--acceptance", acceptance), ("--draft-model", model)) if v is not None
+    ]
+    if tokens is None and given:
+        raise UsageError(f"{given[0]} without draft tokens", hint="add --draft-tokens 3")
+    ahead = 0 if tokens is None else whole("--draft-tokens", tokens, least=0, most=MOST_DRAFT)
+    if not ahead:
+        return None
+    asked = ACCEPTED if acceptance is None else positive("--acceptance", acceptance, example="0.7")
+    own = None if model is None else load_model(model)
+    if own and abs(own.vocab - drafted_for.vocab) > _PADDING:
+        raise UsageError(
+            f"--draft-model must have the vocabulary of {drafted_for.name}"
+            f" ({drafted_for.vocab:,}), got {own.name} ({own.vocab:,})",
+            hint="take a smaller model of the same family",
+        )
+    return Draft(ahead, accepted_share(asked, ahead), own)
 
 
 def asked_sizes(rows: Count | None, step_tokens: Count | None) -> AskedSizes:
@@ -168,6 +203,9 @@ def read_setup(
     step_tokens: Count | None = None,
     block_tokens: Count = _SIZES.block_tokens,
     max_waiting: Count = _SIZES.max_waiting,
+    draft_tokens: Count | None = None,
+    acceptance: Number | None = None,
+    draft_model: str | ModelSpec | None = None,
 ) -> Setup:
     """One replica: tensor parallel over all chips of its slice unless a layout is given."""
     spec, chips = load_model(model), slice_of(on)
@@ -179,7 +217,8 @@ def read_setup(
         whole("--block-tokens", block_tokens, most=10**5),
         whole("--max-waiting", max_waiting, most=_MOST),
     )
-    return Setup(spec, chips, split, parse_precision(dtypes), sizes)
+    draft = read_draft(spec, draft_tokens, acceptance, draft_model)
+    return Setup(spec, chips, split, parse_precision(dtypes), sizes, draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +311,9 @@ def simulate(
     step_tokens: Count | None = None,
     block_tokens: Count = _SIZES.block_tokens,
     max_waiting: Count = _SIZES.max_waiting,
+    draft_tokens: Count | None = None,
+    acceptance: Number | None = None,
+    draft_model: str | ModelSpec | None = None,
 ) -> Simulation:
     """Requests, random or of a trace, through the real scheduler under a virtual clock.
 
@@ -289,6 +331,9 @@ def simulate(
         step_tokens=step_tokens,
         block_tokens=block_tokens,
         max_waiting=max_waiting,
+        draft_tokens=draft_tokens,
+        acceptance=acceptance,
+        draft_model=draft_model,
     )
     load = read_traffic(
         rate=rate,

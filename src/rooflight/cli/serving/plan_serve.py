@@ -14,6 +14,7 @@ from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.cli.progress import progress
 from rooflight.cli.serving.serving_flags import (
     SERVING_LAYOUT,
+    add_draft,
     add_dtypes,
     add_engine,
     add_sizes,
@@ -49,6 +50,7 @@ class FleetPage:
     doubled: tuple[Doubled, ...]
     hours: tuple[Hour, ...]
     why_not: WhyNotFleet | None
+    undrafted: Fleet | None = None  # of the same chip, without draft tokens, where asked
 
 
 def configure(parser: Parser) -> None:
@@ -78,6 +80,7 @@ def run(args: Namespace) -> int:
             plan.doubled(watch) if args.sensitivity and plan.best else (),
             plan.hourly(rates_of(args.hourly)) if args.hourly else (),
             plan.why_not(args.why_not, watch) if args.why_not else None,
+            plan.without_draft(watch) if args.sensitivity and plan.question.draft else None,
         )
     if args.json:
         print_json("plan", document(page))
@@ -154,6 +157,7 @@ def add_hardware(parser: Parser) -> None:
     )
     add_engine(parser)
     add_sizes(parser)
+    add_draft(parser)
 
 
 def add_serving_questions(parser: Parser) -> None:
@@ -161,7 +165,8 @@ def add_serving_questions(parser: Parser) -> None:
     parser.add_argument(
         "--sensitivity",
         action="store_true",
-        help="also the runner-up, and the fleets for twice the rate or lengths",
+        help="also the runner-up, and the fleets for twice the rate or lengths, or without draft"
+        " tokens",
     )
     parser.add_argument("--why-not", metavar="LAYOUT", help="what this layout would cost: tp=4")
     parser.add_argument(
@@ -206,6 +211,8 @@ def document(page: FleetPage) -> dict[str, object]:
         fields["disaggregate"] = {"is_faster": page.verdict.is_faster, **asdict(page.verdict)}
     if page.runner_up:
         fields["runner_up"] = _fleet(page.runner_up)
+    if page.undrafted:
+        fields["without_draft"] = _fleet(page.undrafted)
     if page.doubled:
         fields["doubled"] = {d.what: _fleet(d.fleet) if d.fleet else None for d in page.doubled}
     if page.why_not:
@@ -247,6 +254,7 @@ def _fleet(fleet: Fleet) -> dict[str, object]:
         "on": str(setup.on),
         "layout": str(setup.layout),
         "dtypes": str(setup.precision),
+        **({"draft": setup.draft.document} if setup.draft else {}),
         "policy": way.policy,
         **picked(fleet, "replicas prefill_replicas spare"),
         "chips": fleet.num_chips,
@@ -361,9 +369,10 @@ def _sensitivity(page: FleetPage, best: Fleet) -> str:
     words = {"rate": "rate", "input": "prompts", "output": "answers"}
     second = page.runner_up
     lines = [f"runner-up: {_beside(second, best) if second else 'no other replica meets the SLO'}"]
-    for one in page.doubled:
-        beside = _beside(one.fleet, best) if one.fleet else "no fleet meets the SLO"
-        lines.append(f"{words[one.what]} x2: {beside}")
+    others = [("without draft tokens", page.undrafted)] if page.plan.question.draft else []
+    others += [(f"{words[one.what]} x2", one.fleet) for one in page.doubled]
+    none = "no fleet meets the SLO"
+    lines += [f"{what}: {_beside(one, best) if one else none}" for what, one in others]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.hardware.calibration import ANY, ROOFS
 from rooflight.hardware.serving_calibration import shipped_serving
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.step.draft import ACCEPTED
 
 SERVING_LAYOUT = (
     "ways, such as tp=16,kv=batch: tp tensor (kv heads, then query heads), pp stages, dp sequences"
@@ -48,6 +49,26 @@ def add_replica(parser: Parser) -> None:
         ("--max-waiting", default.max_waiting, "requests that may wait for a replica"),
     ):
         parser.add_argument(flag, default=str(value), help=f"{what} (default {value})")
+    add_draft(parser)
+
+
+def add_draft(parser: Parser) -> None:
+    parser.add_argument(
+        "--draft-tokens",
+        metavar="N",
+        help="speculative decoding: of each sequence, proposed ahead of a step (default 0)",
+    )
+    parser.add_argument(
+        "--acceptance",
+        metavar="SHARE",
+        help="of draft tokens: 0.7 each, or 2.4 tokens per step as engines report (default"
+        f" {ACCEPTED:g}, that of the measured runs)",
+    )
+    parser.add_argument(
+        "--draft-model",
+        metavar="MODEL",
+        help="proposes them (default: one further layer of the model itself, as MTP and EAGLE)",
+    )
 
 
 def add_sizes(parser: Parser) -> None:

@@ -36,6 +36,7 @@ def fleet_answer(model: str, plan: FleetPlan) -> Answer:
         sentences=(
             f"{fleet}: {many(fleet.num_chips, 'chip')}, ${fleet.dollars_per_hour:,.2f} an hour",
             f"{model}, {fleet.way.setup.precision}; {demand}",
+            *([str(fleet.way.setup.draft)] if fleet.way.setup.draft else []),
         ),
         facts=(
             Fact("dollars_per_hour", "an hour", fleet.dollars_per_hour, show_dollars),

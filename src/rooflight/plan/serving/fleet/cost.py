@@ -29,14 +29,15 @@ from rooflight.plan.serving.step.calibrated import (
     GenerateParts,
     Values,
     first_prompt_s,
-    generate_parts,
-    generate_s,
     prompt_parts,
     prompt_s,
+    token_parts,
+    token_s,
 )
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.draft import Drafter, drafter_on
 from rooflight.plan.serving.step.model import StepModel
 
 Find = Callable[[str, str, str, str], Calibration | None]
@@ -99,6 +100,7 @@ def calibrated_cost(
     context: int,
     max_rows: int,
     first: Calibration | None = None,
+    drafter: Drafter | None = None,
 ) -> CalibratedCost:
     """Boils a step model and a calibration down, at prompts and contexts of these lengths.
 
@@ -106,11 +108,14 @@ def calibrated_cost(
     steps of others stays what rows of times per token say.
     """
     stages = model.layout.pp
-    parts, prompt = generate_parts(model, context), prompt_parts(model, input_tokens)
-    bare = parts._replace(kv_s=0 * parts.kv_s, attention_s=0 * parts.attention_s)
-    read = generate_s(parts, values, parts.ranks) - generate_s(bare, values, parts.ranks)
-    by_rows = GenerateParts(*(column[:, None] for column in bare))
-    fixed = generate_s(by_rows, values, np.ceil(np.arange(1, max_rows + 1) / stages)[None, :])
+    token, prompt = token_parts(model, context, drafter), prompt_parts(model, input_tokens)
+    ranks = token[0].parts.ranks
+    bare = [
+        t.over(lambda p: p._replace(kv_s=0 * p.kv_s, attention_s=0 * p.attention_s)) for t in token
+    ]
+    read = token_s(token, values, ranks) - token_s(bare, values, ranks)
+    by_rows = [t.over(lambda p: GenerateParts(*(column[:, None] for column in p))) for t in bare]
+    fixed = token_s(by_rows, values, np.ceil(np.arange(1, max_rows + 1) / stages)[None, :])
     launches = LAUNCH_S * prompt.kernels
     chunk_s = (
         partial(first_prompt_s, values=first.values) if first else partial(prompt_s, values=values)
@@ -119,8 +124,8 @@ def calibrated_cost(
     pairs = input_tokens * (input_tokens + 1) / 2
     return CalibratedCost(
         fixed_s=(0.0, *(stages * fixed.max(axis=0)).tolist()),
-        position_s=float((read / parts.ranks).max()) / context,
-        ranks=float(parts.ranks[0]) * stages,
+        position_s=float((read / ranks).max()) / context,
+        ranks=float(ranks[0]) * stages,
         launches_s=stages * float(launches.max()),
         token_s=float((plain - launches).max()) / input_tokens,
         pair_s=float((whole - plain).max()) / pairs,
@@ -139,7 +144,9 @@ def fleet_cost(
     Without an `engine` nothing is calibrated.
     """
     model = serving_model(setup.model, setup.on, setup.layout, setup.precision)
-    roofs = step_curve(model)
+    draft = setup.draft
+    drafter = draft and drafter_on(draft, setup.on, setup.precision)
+    roofs = drafter.cost(model) if drafter else step_curve(model)
     found = calibration_of(setup.model, setup.on.chip, engine) if engine else None
     if engine is None or found is None:
         return roofs, roofs, None
@@ -150,5 +157,6 @@ def fleet_cost(
         context=context,
         max_rows=setup.sizes.max_rows,
         first=calibration_of(setup.model, setup.on.chip, engine, load_first_token),
+        drafter=drafter,
     )
     return cost, roofs, found

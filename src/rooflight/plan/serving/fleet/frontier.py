@@ -17,10 +17,11 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.bound import candidate_layouts
 from rooflight.plan.serving.fleet.cost import calibration_of
+from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
 from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.draft import Draft, Drafter, drafter_on
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
-from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.time import ON_CHIP, ServingStepTime
 
@@ -51,16 +52,17 @@ class Point:
     batch: int
     step: ServingStepTime
     bound: Bound
-    calibrated_s: float | None = None
+    calibrated_s: float | None = None  # of a token
+    token_share: float = 1.0  # of the step, that a token of each sequence takes
 
     @property
     def step_s(self) -> float:
         """All overlapped, matmuls in turn (as the book draws it), or as expected."""
         step = self.step
-        expected_s = step.expected_s if self.calibrated_s is None else self.calibrated_s
-        return {"lower": step.lower_s, "matmuls": step.matmuls_s, "expected": expected_s}[
-            self.bound
-        ]
+        if self.bound == "expected" and self.calibrated_s is not None:
+            return self.calibrated_s
+        bounds = {"lower": step.lower_s, "matmuls": step.matmuls_s, "expected": step.expected_s}
+        return self.token_share * bounds[self.bound]
 
     @property
     def binds(self) -> str:
@@ -115,6 +117,7 @@ def curves(
     bound: Bound = "expected",
     most: int = 4096,
     engine: str | None = None,
+    draft: Draft | None = None,
 ) -> tuple[Curve, ...]:
     """Every way that holds at least one sequence; without `layouts`, all worth trying.
 
@@ -125,40 +128,48 @@ def curves(
         known = calibration_of(model, on.chip, engine) if engine else None
         for layout in layouts or candidate_layouts(model, on.num_chips):
             for precision in precisions:
-                found += _curves(model, on, layout, precision, contexts, bound, most, known)
+                setup = Setup(model, on, layout, precision, draft=draft)
+                found += _curves(setup, contexts, bound, most, known)
     return tuple(found)
 
 
 def _curves(
-    model: ModelSpec,
-    on: Slice,
-    layout: ServingLayout,
-    precision: Precision,
-    contexts: Sequence[int],
-    bound: Bound,
-    most: int,
-    known: Calibration | None,
+    setup: Setup, contexts: Sequence[int], bound: Bound, most: int, known: Calibration | None
 ) -> Iterable[Curve]:
-    memory = ServingMemory(model, on, layout, precision)
+    on, layout, precision, draft = setup.on, setup.layout, setup.precision, setup.draft
+    if draft and layout.pp > 1:
+        return
+    memory = setup.memory()
     rooms = {context: memory.most_sequences(context) for context in contexts}
     if not any(rooms.values()):
         return
-    steps = serving_model(model, on, layout, precision)
+    steps = serving_model(setup.model, on, layout, precision)
+    drafter = draft and drafter_on(draft, on, precision)
     for context, room in rooms.items():
         config = Config(on, layout, precision, context)
-        points = [_point(steps, config, n, bound, known) for n in _batches(min(room, most))]
+        batches = _batches(min(room, most))
+        points = [_point(steps, config, n, bound, known, drafter) for n in batches]
         if points:
             yield Curve(config, tuple(points), _first_token_s(steps, context, known), known)
 
 
 def _point(
-    steps: StepModel, config: Config, batch: int, bound: Bound, known: Calibration | None
+    steps: StepModel,
+    config: Config,
+    batch: int,
+    bound: Bound,
+    known: Calibration | None,
+    drafter: Drafter | None,
 ) -> Point:
-    step = steps.generate([config.context] * batch)
+    contexts = [config.context] * batch
+    step = steps.generate(contexts, queries=1 + drafter.draft.tokens if drafter else 1)
+    share = drafter.token_share(steps, contexts, step) if drafter else 1.0
     if known is None:
-        return Point(config, batch, step, bound)
-    one_s = calibrated_generate_s(steps, known.values, rows=batch, context=config.context)
-    return Point(config, batch, step, bound, one_s)
+        return Point(config, batch, step, bound, None, share)
+    one_s = calibrated_generate_s(
+        steps, known.values, rows=batch, context=config.context, drafter=drafter
+    )
+    return Point(config, batch, step, bound, one_s, share)
 
 
 def _first_token_s(steps: StepModel, context: int, known: Calibration | None) -> float:

@@ -26,6 +26,7 @@ from rooflight.plan.serving.fleet.plan import (
 )
 from rooflight.plan.serving.fleet.way import FleetPolicy, Way, ways_to_serve
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
+from rooflight.plan.serving.step.draft import Draft
 from rooflight.plan.serving.step.layout import Precision, ServingLayout, parse_serving_layout
 
 
@@ -43,6 +44,7 @@ class FleetQuestion:
     engine: str | None  # whose calibration; None is the roofs'
     sizes: AskedSizes
     spare: int
+    draft: Draft | None = None
 
     def search(
         self, slices: Sequence[Slice], demand: Demand, watch: Watch | None = None
@@ -68,6 +70,7 @@ class FleetQuestion:
             layouts=self.layouts,
             engine=self.engine,
             sizes=self.sizes,
+            draft=self.draft,
             novel=novel,
         )
 
@@ -113,6 +116,11 @@ class FleetPlan:
         every = asked.ways(self._slices, asked.demand)
         others = [w for w in every if (w.setup.on, w.setup.layout) != (setup.on, setup.layout)]
         return cheapest_fleet(others, asked.demand, spare=asked.spare, watch=watch).best
+
+    def without_draft(self, watch: Watch | None = None) -> Fleet | None:
+        """The cheapest fleet of the same chip whose steps make a token each."""
+        plain = replace(self.question, draft=None)
+        return plain.search(self._slices, plain.demand, watch).best
 
     @property
     def _slices(self) -> Sequence[Slice]:

@@ -33,6 +33,7 @@ from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
+from rooflight.plan.serving.step.draft import Draft
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
@@ -170,6 +171,7 @@ def ways_to_serve(
     layouts: Sequence[ServingLayout] = (),
     engine: str | None = None,
     sizes: AskedSizes = _OWN,
+    draft: Draft | None = None,
     novel: bool = True,
 ) -> tuple[Way, ...]:
     """Every way that can hold the longest request, the least dollars first.
@@ -181,7 +183,7 @@ def ways_to_serve(
         price, held = chip_price(on.chip, prices), sizes.on(on.chip, engine)
         for layout in layouts or _layouts(model, on, novel=novel):
             for precision in precisions:
-                setup = Setup(model, on, layout, precision, held)
+                setup = Setup(model, on, layout, precision, held, draft)
                 found += _ways(setup, demand, policies, price * on.num_chips, engine)
     return tuple(sorted(found, key=lambda way: way.least_dollars))
 

@@ -19,6 +19,7 @@ from rooflight.plan.serving.simulate.run import PoolSplit
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
+from rooflight.plan.serving.step.draft import Draft
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
 
@@ -44,6 +45,17 @@ class Setup:
     layout: ServingLayout
     precision: Precision
     sizes: SchedulerLimits = SchedulerLimits()
+    draft: Draft | None = None
+
+    def memory(self) -> ServingMemory:
+        """Of a replica, the draft model or the layer that proposes included."""
+        on, precision, tokens = self.on, self.precision, self.sizes.max_step_tokens
+        model, beside, draft = self.model, None, self.draft
+        if draft:
+            model = draft.held_by(model)
+        if draft and draft.model:
+            beside = ServingMemory(draft.model, on, draft.layout(on), precision, tokens)
+        return ServingMemory(model, on, self.layout, precision, tokens, beside)
 
     def cost(self) -> StepCost:
         """Expected seconds of a step, uncalibrated unless the catalog has an overhead."""
@@ -52,10 +64,13 @@ class Setup:
     def limits(self, policy: Policy = Policy.CONTINUOUS) -> Limits:
         """The KV cache is all that weights and activations leave of HBM."""
         sizes = self.sizes
-        memory = ServingMemory(
-            self.model, self.on, self.layout, self.precision, sizes.max_step_tokens
-        )
-        positions = sizes.max_rows * memory.longest_context(sizes.max_rows)
+        if self.draft and self.layout.pp > 1:
+            raise UsageError(
+                f"draft tokens through the {self.layout.pp} stages of {self.layout}: a round would"
+                " wait for all of them",
+                hint="take a layout without pp",
+            )
+        positions = sizes.max_rows * self.memory().longest_context(sizes.max_rows)
         num_blocks = min(positions // sizes.block_tokens, _MOST_BLOCKS)
         if num_blocks < 1:
             raise UsageError(

@@ -7,20 +7,21 @@ seconds. A generate step of n sequences, with an efficiency for every roof (book
     + smooth max(n kv / eff, n attention / eff)
     + activations, network, kernels, collectives, rows
 
-Drafting d tokens ahead checks 1 + d at once and keeps (1 - a^(d+1)) / (1 - a) of them on average,
-a being the chance that a draft token is accepted. The stages of a pipeline are priced one by one:
-each has a microbatch of at least one sequence, and all wait for the slowest.
+With draft tokens (`step.draft`) it is the share of a token in a round. The stages of a pipeline are
+priced one by one: each has a microbatch of at least one sequence, and all wait for the slowest.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
+from rooflight.plan.serving.step.draft import ACCEPTED, Drafter, tokens_per_round
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Stage, StepModel, term_s
 from rooflight.plan.serving.step.terms import CommTerm
@@ -28,7 +29,6 @@ from rooflight.plan.serving.step.terms import CommTerm
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
 
-ACCEPTED = 0.65  # of draft tokens; DeepSeek's own report says 0.85 for the first, fewer later
 LAUNCH_S = 1.5e-5  # of a kernel outside a graph: prompts, and engines that use no graphs
 # Beside the matmuls of a layer with experts, however it is split: top-k and its softmax, counts,
 # offsets and sort of tokens by expert, gather, two quantisations, activation, weighted sum. Of 0,
@@ -71,7 +71,9 @@ class PromptParts(NamedTuple):
     kernels: Floats
 
 
-def generate_s(parts: GenerateParts, values: Values, rows: Floats) -> Floats:
+def generate_s(
+    parts: GenerateParts, values: Values, rows: Floats, acceptance: float = ACCEPTED
+) -> Floats:
     """Seconds of a generate step, for each token that it hands to a sequence."""
     queries = 1 + parts.drafted
     dealt = np.maximum(rows, parts.ranks)  # a rank without a sequence waits for the others
@@ -97,8 +99,8 @@ def generate_s(parts: GenerateParts, values: Values, rows: Floats) -> Floats:
         + values["row"] * rows
     )
     per_draft = 1 + parts.drafted / parts.layers  # each is drafted by one more layer
-    handed_out = (1 - ACCEPTED**queries) / (1 - ACCEPTED)
-    return (weights + experts + attention + rest) * per_draft / handed_out
+    per_round = tokens_per_round(acceptance, parts.drafted)
+    return (weights + experts + attention + rest) * per_draft / per_round
 
 
 def prompt_s(parts: PromptParts, values: Values) -> Floats:
@@ -172,13 +174,51 @@ def _sums(model: StepModel, stage: Stage, load: Load) -> dict[str, float]:
     }
 
 
+class TokenParts(NamedTuple):
+    """Parts of a step, and how many such steps a token of a sequence takes."""
+
+    parts: GenerateParts
+    steps: float = 1.0
+    acceptance: float = ACCEPTED
+
+    def over(self, change: Callable[[GenerateParts], GenerateParts]) -> "TokenParts":
+        return self._replace(parts=change(self.parts))
+
+
+def token_parts(
+    model: StepModel, context: float, drafter: Drafter | None = None
+) -> tuple[TokenParts, ...]:
+    """Of the model, and of the draft model if one proposes."""
+    if drafter is None:
+        return (TokenParts(generate_parts(model, context)),)
+    draft = drafter.draft
+    check = generate_parts(model, context, drafted=draft.tokens)
+    if drafter.steps is None:
+        return (TokenParts(check, acceptance=draft.acceptance),)
+    check = check._replace(layers=np.inf * check.layers)  # no layer of its own proposes
+    each = generate_parts(drafter.steps, context)
+    proposals = draft.tokens / draft.per_round
+    return TokenParts(check, acceptance=draft.acceptance), TokenParts(each, proposals)
+
+
+def token_s(priced: Iterable[TokenParts], values: Values, rows: Floats) -> Floats:
+    """Seconds of each stage for a token of each of `rows` sequences."""
+    found = (each.steps * generate_s(each.parts, values, rows, each.acceptance) for each in priced)
+    return reduce(np.add, found)
+
+
 def calibrated_generate_s(
-    model: StepModel, values: Values, *, rows: float, context: float, drafted: int = 0
+    model: StepModel,
+    values: Values,
+    *,
+    rows: float,
+    context: float,
+    drafter: Drafter | None = None,
 ) -> float:
     """Seconds for each token of `rows` sequences of `context` positions, under a calibration."""
-    parts, stages = generate_parts(model, context, drafted=drafted), model.layout.pp
+    stages = model.layout.pp
     dealt = np.full(stages, rows if stages == 1 else math.ceil(rows / stages), dtype=np.float64)
-    return stages * float(generate_s(parts, values, dealt).max())
+    return stages * float(token_s(token_parts(model, context, drafter), values, dealt).max())
 
 
 def calibrated_prefill_s(

@@ -87,6 +87,7 @@ class StageCurve:
     shared: tuple[Shared, ...]
     decode: tuple[AttentionCurve, ...]
     chunk: tuple[AttentionCurve, ...]
+    queries: int = 1  # tokens of each sequence that decodes: more than one with draft tokens
     known: dict[int, float] = field(default_factory=dict[int, float], compare=False, repr=False)
 
     def seconds(self, rows: int, kv_tokens: float, chunk: "_Chunk | None") -> float:
@@ -98,13 +99,13 @@ class StageCurve:
             total = self._shared_s(rows, chunk.tokens) + sum(map(chunk.seconds, self.chunk))
         if rows:
             for attention in self.decode:
-                total += _decode_s(attention, rows, kv_tokens)
+                total += _decode_s(attention, rows, kv_tokens, self.queries)
         return total
 
     def _shared_s(self, rows: int, tokens: float) -> float:
         total = 0.0
         for group in self.shared:
-            n = _dealt(rows, group.split) if group.decodes and rows else 0.0
+            n = _dealt(rows, group.split) * self.queries if group.decodes and rows else 0.0
             if group.prefills and tokens:
                 n += 1 if group.is_head else tokens
             total += group.seconds(n) if n else 0.0
@@ -116,11 +117,11 @@ def _dealt(rows: int, split: int) -> float:
     return rows if split < 2 else -(-rows // split) * split
 
 
-def _decode_s(attention: AttentionCurve, rows: int, kv_tokens: float) -> float:
+def _decode_s(attention: AttentionCurve, rows: int, kv_tokens: float, queries: int) -> float:
     window = attention.window
     seen = kv_tokens if window is None else min(kv_tokens, rows * window)
     share = _dealt(rows, attention.split) / rows
-    return attention.latency_s + share * attention.seconds(rows, seen, seen)
+    return attention.latency_s + share * attention.seconds(rows * queries, seen, seen * queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +189,10 @@ class StepCurve:
         return max(0.0, chain_s - step_s)
 
 
-def step_curve(model: StepModel) -> StepCurve:
-    """Boils a model down."""
+def step_curve(model: StepModel, *, queries: int = 1) -> StepCurve:
+    """Boils a model down, for steps with so many tokens of each sequence that decodes."""
     found = {
-        phases: tuple(dict.fromkeys(_stage_curve(stage) for stage in stages))
+        phases: tuple(dict.fromkeys(_stage_curve(stage, queries) for stage in stages))
         for phases, stages in model.stages.items()
     }
     decode, prefill = (found[frozenset[Phase]((phase,))] for phase in _PHASES)
@@ -199,7 +200,7 @@ def step_curve(model: StepModel) -> StepCurve:
     return StepCurve(decode, prefill, mixed, model.layout.pp, model.overhead_s)
 
 
-def _stage_curve(stage: Stage) -> StageCurve:
+def _stage_curve(stage: Stage, queries: int) -> StageCurve:
     shared: dict[tuple[frozenset[Phase], int, bool], list[Counted]] = {}
     attention: dict[tuple[Phase, int, int | None], list[Counted]] = {}
     for counted in stage:
@@ -216,6 +217,7 @@ def _stage_curve(stage: Stage) -> StageCurve:
         tuple(_shared(phases, s, h, terms) for (phases, s, h), terms in shared.items()),
         tuple(a for phase, a in pairs if phase == "generate"),
         tuple(a for phase, a in pairs if phase == "prefill"),
+        queries,
     )
 
 

@@ -6,7 +6,7 @@ the longest context that fit. The chip of the fullest pipeline stage is meant.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rooflight.algebra.notation import Tensor
@@ -45,6 +45,15 @@ class ChipUsage:
     def headroom_bytes(self) -> int:
         return self.usable_bytes - self.total_bytes
 
+    def beside(self, other: "ChipUsage") -> "ChipUsage":
+        """With the weights and caches of another model, whose steps come in turn."""
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes + other.weights_bytes,
+            kv_bytes=self.kv_bytes + other.kv_bytes,
+            activations_bytes=max(self.activations_bytes, other.activations_bytes),
+        )
+
 
 @dataclass(frozen=True)  # no slots: what never changes is worked out once
 class ServingMemory:
@@ -64,13 +73,15 @@ class ServingMemory:
     layout: ServingLayout
     precision: Precision
     step_tokens: int = 2048
+    beside: "ServingMemory | None" = None  # a draft model on the same chips
 
     def held(self, batch: int, context: int) -> ChipUsage:
         """With `batch` sequences of `context` positions."""
-        return max(
+        own = max(
             (self._stage_held(stage, batch, context) for stage in range(self.layout.pp)),
             key=lambda held: held.total_bytes,
         )
+        return own.beside(self.beside.held(batch, context)) if self.beside else own
 
     def most_sequences(self, context: int) -> int:
         """The largest batch that fits; 0 where not even one does."""

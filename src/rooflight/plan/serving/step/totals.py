@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
+from rooflight.plan.serving.step.draft import tokens_per_round
 from rooflight.plan.serving.step.time import ServingStepTime
 
 MOST = 64  # proposals; acceptance that high is no draft but the model itself
@@ -128,15 +129,8 @@ class Speculation:
             )
 
     def tokens(self, ahead: int) -> float:
-        """Expected tokens of one check: (1 - a^(k+1)) / (1 - a), each accepted alike.
-
-        The first rejected proposal is replaced by the model's own token (arXiv 2211.17192).
-
-        >>> round(Speculation(0.6, 0.0, lambda q: 1.0).tokens(3), 3)
-        2.176
-        """
-        a = self.acceptance
-        return (1 - a ** (ahead + 1)) / (1 - a)
+        """Expected tokens of one check."""
+        return tokens_per_round(self.acceptance, ahead)
 
     def token_s(self, ahead: int) -> float:
         """Seconds for each token of a sequence: k proposals and a check of k + 1 tokens."""
