@@ -26,6 +26,7 @@ class Script:
     usage: bool = True
     tokens_a_chunk: int = 1
     is_mute: bool = False  # tokens that have no text
+    ends_mute: bool = False  # the last token has none, and comes with the reason of the end
 
 
 @dataclass
@@ -82,7 +83,7 @@ async def stream(script: Script, entry: Entry, writer: asyncio.StreamWriter) -> 
     due_s = entry.came_s + script.first_s
     for token in range(0, min(count, script.after), script.tokens_a_chunk):
         await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-        if not script.is_mute:
+        if not (script.is_mute or (script.ends_mute and token == count - 1)):
             event(writer, {"choices": [{"text": f"t{token} ", "finish_reason": None}]})
         entry.left_s.append(time.perf_counter())
         await writer.drain()

@@ -38,6 +38,7 @@ def test_the_document_holds_measured_and_predicted_and_the_plot_draws_both(tmp_p
         outcome = run(["bench", "--url", server.url, *words])
     document = json.loads(outcome.out)
     assert (document["requests"], document["finished"], document["errors"]) == (20, 20, {})
+    assert document["short"] == 0
     assert (document["model"], document["takes_ids"]) == ("scripted", True)
     assert document["ttft_s"] is None and document["tpot_s"] == 1.0
     assert document["ttft"]["p50_s"] >= 0.02 and document["itl"]["p50_s"] >= 0.05

@@ -213,6 +213,22 @@ def test_tokens_without_a_text_came_when_the_end_was_told() -> None:
     assert found.ttft and found.e2e and found.ttft.p50 == found.e2e.p50 >= 0.15
 
 
+def test_a_last_token_without_a_text_came_with_the_end() -> None:
+    """vLLM sends it so where the token is special, or half a character."""
+    with scripted({"gap_s": 0.3, "ends_mute": True}) as server:
+        found = drive(_even(3, outputs=4), num_requests=3, target=Target(server.url)).measured
+    assert found.tpot and found.itl and found.e2e and found.output_tokens == 12
+    assert found.e2e.curve[0] >= 0.9 and found.itl.count == 9
+    assert found.tpot.mean == pytest.approx(found.itl.mean)  # three gaps, four tokens
+
+
+def test_answers_that_end_early_are_counted_and_told() -> None:
+    with scripted({"after": 3}, {}) as server:
+        found = drive(_even(6), num_requests=6, target=Target(server.url)).measured
+    assert (found.num_finished, found.num_short, found.output_tokens) == (6, 3, 21)
+    assert "3 answers have fewer tokens than asked" in found.faults
+
+
 def test_goodput_counts_only_what_was_promised() -> None:
     with scripted({"first_s": 2.0}, {}) as server:
         found = drive(

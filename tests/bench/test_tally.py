@@ -1,11 +1,14 @@
 """What is made of answers, against numpy on the same samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.measure.load.tally import LoadTally, Measured, Reply
+from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.tally import Quantiles, Slo
 
 PERCENTS = np.arange(1, 100)
@@ -22,7 +25,7 @@ def _tally(samples: list[tuple[float, float, list[float]]]) -> Measured:
             answer.chunk(answer.last_s + gap)
         answer.output_tokens = answer.chunks
         tally.sent(0.001)
-        tally.ended(answer, due_s=due_s, begin_s=0.0, asked_tokens=7)
+        tally.ended(answer, due_s=due_s, begin_s=0.0, asked=Arrival(due_s, 7, 1))
     return tally.result(len(samples))
 
 
@@ -69,12 +72,19 @@ def test_a_hundred_thousand_gaps_take_bounded_memory_and_stay_within_half_a_perc
     assert found.itl.curve == pytest.approx(exact, rel=0.006)
 
 
+def test_what_disturbs_a_measurement_is_told() -> None:
+    quiet = _tally([(0.0, 0.1, [0.1])])
+    assert quiet.faults == replace(quiet, other_load=0.05).faults == []
+    (told,) = replace(quiet, other_load=0.5).faults
+    assert told == "other load had 50% of the cores: measure again"
+
+
 def test_requests_that_failed_or_were_not_sent_are_offered_all_the_same() -> None:
     tally = LoadTally(SLO)
     failed = Reply()
     failed.fail("http 503", "full")
     tally.sent(0.0)
-    tally.ended(failed, due_s=0.0, begin_s=0.0, asked_tokens=1)
+    tally.ended(failed, due_s=0.0, begin_s=0.0, asked=Arrival(0.0, 1, 1))
     found = tally.result(4)
     assert found.errors == {"http 503": 1, "not sent": 3} and found.said["http 503"] == "full"
     assert (found.good_share, found.goodput, found.ttft) == (0, 0, None)

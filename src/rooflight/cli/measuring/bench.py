@@ -22,7 +22,6 @@ from rooflight.cli.serving.serving_flags import (
 )
 from rooflight.cli.serving.simulate import GOOD_SHARE, answer, quantiles
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.measure.load.machine import HIGH, busy, other_load
 from rooflight.measure.load.predict import Predicted, predict
 from rooflight.measure.load.tally import Measured
 from rooflight.measure.load.target import Dialect, Target
@@ -49,7 +48,6 @@ class BenchPage:
     seed: str
     slo: Slo
     found: Measured
-    other_load: float | None
     predicted: Predicted | None
 
     @property
@@ -92,11 +90,9 @@ def run(args: Namespace) -> int:
         else:
             show(plan_text(target.url, load, arrivals, predicted))
         return 0
-    before = busy(target.url)
     with progress("requests sent", "finished") as watch:
         measured, dialect = _drive(args, load, target, slo, watch)
-    other = other_load(before, busy(target.url))
-    page = BenchPage(target, dialect, load.words, args.seed, slo, measured, other, predicted)
+    page = BenchPage(target, dialect, load.words, args.seed, slo, measured, predicted)
     if args.plot:
         write_file(args.plot, latency_svg(plot(page)), flag="--plot")
     if args.json:
@@ -241,10 +237,10 @@ def text(page: BenchPage) -> str:
         "",
         f"{found.num_finished:,} of {found.num_requests:,} requests finished over"
         f" {found.duration_s:.1f} s: {format_si(rate, 'tokens/s')} out",
-        *_errors(found),
         *_asked(page.dialect),
         *_late(found),
-        _machine(page.other_load),
+        _machine(found.other_load),
+        *found.faults,
         *rests_on(page.predicted),
     ]
     return "\n".join(lines)
@@ -284,13 +280,6 @@ def _beside(times: Quantiles, simulated: Quantiles | None, roof: float | None) -
     return [*map(format_seconds, told), ratio, format_seconds(roof)]
 
 
-def _errors(found: Measured) -> list[str]:
-    return [
-        f"error: {count:,} x {kind}, such as: {' '.join(found.said[kind].split())}"
-        for kind, count in found.errors.items()
-    ]
-
-
 def _asked(dialect: Dialect) -> list[str]:
     """What makes lengths inexact."""
     short = [] if dialect.ignores_eos else ["it does not know ignore_eos: answers may be shorter"]
@@ -316,8 +305,7 @@ def _late(found: Measured) -> list[str]:
 def _machine(other: float | None) -> str:
     if other is None:
         return "other load: unknown, for the server is not a process of this machine that we see"
-    warning = "; too much: end it and measure again" if other > HIGH else ""
-    return f"other load: {other:.0%} of this machine's cores{warning}"
+    return f"other load: {other:.0%} of this machine's cores"
 
 
 def rests_on(predicted: Predicted | None) -> list[str]:
@@ -359,10 +347,10 @@ def document(page: BenchPage) -> dict[str, object]:
         "requests": found.num_requests,
         "sent": found.num_sent,
         "finished": found.num_finished,
+        "short": found.num_short,
         **picked(found, "good_share goodput duration_s input_tokens output_tokens"),
         **{name: None if t is None else quantiles(t) for name, t in times.items()},
-        "errors": found.errors,
-        "other_load": page.other_load,
+        **picked(found, "errors other_load"),
         "predicted": predicted_fields(page.predicted),
     }
 

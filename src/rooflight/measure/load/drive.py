@@ -20,6 +20,7 @@ import aiohttp
 
 from rooflight.errors import RooflightError, UsageError
 from rooflight.files import raise_file_limit
+from rooflight.measure.load.machine import busy, other_load
 from rooflight.measure.load.tally import LONGEST_WORDS, LoadTally, Measured, Reply
 from rooflight.measure.load.target import Dialect, Prompts, Target
 from rooflight.plan.serving.simulate.arrivals import Arrival
@@ -52,8 +53,9 @@ def drive(
     """Sends all arrivals, in order of time, and waits for the last answer or the time limit."""
     tally = LoadTally(slo or Slo())
     raise_file_limit()
+    before = busy(target.url)
     dialect = asyncio.run(_drive(arrivals, target, seed, tally, watch, concurrency))
-    return Driven(tally.result(num_requests), dialect)
+    return Driven(tally.result(num_requests, other_load(before, busy(target.url))), dialect)
 
 
 async def _drive(
@@ -80,7 +82,7 @@ async def _drive(
                 for index, arrival in enumerate(arrivals):
                     body = dialect.body(prompts.ids(index, arrival), arrival.output_tokens)
                     due_s = await run.due(arrival)
-                    group.create_task(run.one(body, due_s, arrival.input_tokens))
+                    group.create_task(run.one(body, due_s, arrival))
         except TimeoutError:
             pass  # those that were cancelled have said so to the tally
         return dialect
@@ -107,7 +109,7 @@ class _LoadRun:
         await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
         return due_s
 
-    async def one(self, body: bytes, due_s: float, asked_tokens: int) -> None:
+    async def one(self, body: bytes, due_s: float, asked: Arrival) -> None:
         """One request, from its due time to its last token."""
         self.tally.sent(max(0.0, time.perf_counter() - due_s))
         self._show()
@@ -120,7 +122,7 @@ class _LoadRun:
         finally:
             if self.clients:
                 self.clients.release()
-            self.tally.ended(answer, due_s=due_s, begin_s=self.begin_s, asked_tokens=asked_tokens)
+            self.tally.ended(answer, due_s=due_s, begin_s=self.begin_s, asked=asked)
             self._show()
 
     def _show(self) -> None:
@@ -210,8 +212,8 @@ async def _read(content: aiohttp.StreamReader, answer: Reply) -> None:
             _take(data, answer, now)
     if not answer.is_done:
         raise _WrongEvent("broken stream", "it ended without [DONE]")
-    if not answer.chunks and answer.output_tokens:
-        answer.chunk(answer.finish_s)  # tokens without a text, such as special ones
+    if answer.finish_s and answer.output_tokens and answer.chunks in (0, answer.output_tokens - 1):
+        answer.chunk(answer.finish_s)  # tokens without a text: special, or half a character
     if not answer.chunks:
         raise _WrongEvent("no output", "the stream held no token")
 

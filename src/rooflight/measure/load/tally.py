@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rooflight.measure.load.machine import HIGH
+from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.tally import Quantiles, QuantileSketch, Slo
 
 LONGEST_WORDS = 200  # that are kept of what a server says
@@ -55,6 +57,7 @@ class Measured:
     num_sent: int
     num_finished: int
     num_good: int  # finished within the SLO
+    num_short: int  # finished with fewer tokens than asked
     duration_s: float
     input_tokens: int  # of finished requests, as the server counts, else as asked
     output_tokens: int
@@ -65,6 +68,7 @@ class Measured:
     lag: Quantiles | None  # sent - due, of all that were sent
     errors: dict[str, int]  # by kind
     said: dict[str, str]  # of each kind, what the first one said
+    other_load: float | None  # share of this machine's cores, where it can be told
 
     @property
     def good_share(self) -> float:
@@ -76,6 +80,19 @@ class Measured:
         """Good requests per second."""
         return self.num_good / self.duration_s if self.duration_s else 0.0
 
+    @property
+    def faults(self) -> list[str]:
+        """What makes the measurement less than what was asked."""
+        lines = [
+            f"error: {count:,} x {kind}, such as: {' '.join(self.said[kind].split())}"
+            for kind, count in self.errors.items()
+        ]
+        if self.num_short:
+            lines.append(f"{self.num_short:,} answers have fewer tokens than asked")
+        if (self.other_load or 0.0) > HIGH:
+            lines.append(f"other load had {self.other_load:.0%} of the cores: measure again")
+        return lines
+
 
 class LoadTally:
     """Collects answers in bounded memory."""
@@ -85,7 +102,7 @@ class LoadTally:
         self._times = {name: _BlockSketch() for name in ("ttft", "tpot", "itl", "e2e", "lag")}
         self._errors: Counter[str] = Counter()
         self._said: dict[str, str] = {}
-        self.num_sent = self.num_finished = self._num_good = 0
+        self.num_sent = self.num_finished = self._num_good = self._num_short = 0
         self._input_tokens = self._output_tokens = 0
         self._end_s = 0.0
 
@@ -94,7 +111,7 @@ class LoadTally:
         self.num_sent += 1
         self._times["lag"].add(lag_s)
 
-    def ended(self, answer: Reply, *, due_s: float, begin_s: float, asked_tokens: int) -> None:
+    def ended(self, answer: Reply, *, due_s: float, begin_s: float, asked: Arrival) -> None:
         """A request has its last token, or an error; `begin_s` is when the run began."""
         if answer.error:
             self._errors[answer.error] += 1
@@ -110,11 +127,12 @@ class LoadTally:
             times["tpot"].add(tpot_s)
         self.num_finished += 1
         self._num_good += ttft_s <= self._slo.ttft_s and tpot_s <= self._slo.tpot_s
-        self._input_tokens += answer.input_tokens or asked_tokens
+        self._num_short += answer.output_tokens < asked.output_tokens
+        self._input_tokens += answer.input_tokens or asked.input_tokens
         self._output_tokens += answer.output_tokens
         self._end_s = max(self._end_s, answer.last_s - begin_s)
 
-    def result(self, num_requests: int) -> Measured:
+    def result(self, num_requests: int, other_load: float | None = None) -> Measured:
         """So many were offered; those not sent in time are an error too."""
         unsent = num_requests - self.num_sent
         return Measured(
@@ -122,10 +140,12 @@ class LoadTally:
             num_sent=self.num_sent,
             num_finished=self.num_finished,
             num_good=self._num_good,
+            num_short=self._num_short,
             duration_s=self._end_s,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
             **{name: times.summary() for name, times in self._times.items()},
+            other_load=other_load,
             errors=dict(self._errors) | ({"not sent": unsent} if unsent else {}),
             said=self._said | ({"not sent": "the time limit came first"} if unsent else {}),
         )
