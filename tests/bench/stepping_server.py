@@ -2,7 +2,8 @@
 
 `python stepping_server.py PORT ROWS STEP_TOKENS SECONDS_OF_A_STEP`: the oracle of `rooflight tune`.
 A prompt that is read gets its first token at the end of the step; each row one more per step.
-With more than 64 rows it does not start, as an engine that is out of memory.
+With more than 64 rows it does not start, as an engine that is out of memory. With 32 it is always
+full. A prompt that came before is refused: with a prefix cache it would take no time.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ class Engine:
     def __init__(self, rows: int, step_tokens: int, step_s: float) -> None:
         self.rows, self.step_tokens, self.step_s = rows, step_tokens, step_s
         self.jobs: list[Job] = []
+        self.came = set[tuple[int, ...]]()
 
     async def run(self) -> None:
         while True:
@@ -64,6 +66,11 @@ class Engine:
     ) -> None:
         prompt, count = body["prompt"], body["max_tokens"]
         assert isinstance(prompt, list) and isinstance(count, int)
+        if tuple(prompt) in self.came:
+            return answer(writer, 409, {"error": "this prompt came before"})
+        if self.rows == 32 and count > 2:  # not the two tokens of who asks how to ask
+            return answer(writer, 429, {"error": "full"})
+        self.came.add(tuple(prompt))
         job = Job(len(prompt), count)
         self.jobs.append(job)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from rooflight.api.serving import read_setup
 from rooflight.errors import UsageError
-from rooflight.measure.load.tune import PacedCost, filled, started
+from rooflight.measure.load.tune import PacedCost, filled, last_words, started
 
 from ..cli.command import run
 from ..dated_figure import write_figure
@@ -32,6 +33,7 @@ def test_a_server_is_fitted_and_what_was_not_started_is_predicted() -> None:
     asked = [*WORDS, *LOAD, "--step-tokens", "64", "--json", "--rows"]
     found = json.loads(run([*asked, "4,8,16", "--tries", "2"]).out)["trials"]
     (unseen,) = [t for t in found if t["measured"] is None]
+    assert not any("error" in fault for t in found for fault in t["faults"])  # no prompt twice
     for one in (t for t in found if t["measured"]):  # far from the plan, near once fitted
         measured, planned = one["measured"]["tpot"]["mean_s"], one["predicted"]["tpot"]["mean_s"]
         assert measured == pytest.approx(STEP_S, rel=0.3) and planned < measured / 3
@@ -91,6 +93,41 @@ def test_what_a_command_started_is_ended(tmp_path: Path) -> None:
     while _runs(child):
         assert time.monotonic() < until, "what the command started still runs"
         time.sleep(0.01)
+
+
+def test_a_command_that_is_ended_ends_its_server(tmp_path: Path) -> None:
+    log, files = tmp_path / "log", f"{sys.executable} -u -m http.server {{port}}"
+    log.touch()
+    words = [*WORDS[:-1], f"sh -c 'exec 2> {log}; echo $$ >&2; exec {files}'", *LOAD]
+    words += ["--rows", "1", "--step-tokens", "64", "--tries", "1"]
+    with subprocess.Popen([sys.executable, "-m", "rooflight", *words]) as tuning:
+        until = time.monotonic() + 60
+        while "/ready" not in log.read_text():  # it is asked whether it is up
+            assert time.monotonic() < until and tuning.poll() is None
+            time.sleep(0.01)
+        tuning.terminate()
+        assert tuning.wait(60) == 128 + signal.SIGTERM
+    assert not _runs(int(log.read_text().split()[0]))
+
+
+def test_the_cause_is_told_though_a_server_says_much_after_it() -> None:
+    """As an engine of vLLM in a child process: the server only says that the engine failed."""
+    log = (
+        "WARNING: there may be an OSError: not now\n(Engine) ValueError: no room for the KV cache\n"
+    )
+    log += 200 * "  File of a traceback, line 3, in run\n" + "RuntimeError: see root cause above\n"
+    said = last_words(log)
+    assert said.startswith("(Engine) ValueError: no room") and said.endswith("cause above")
+    assert len(said) < 2100 and last_words("WARNING: all\nis said\n") == "WARNING: all\nis said"
+
+
+@pytest.mark.alone
+def test_requests_that_fail_are_told_with_their_setting() -> None:
+    words = [*WORDS, *LOAD, "--rows", "32", "--step-tokens", "64", "--tries", "1"]
+    outcome = run(words)
+    assert outcome.code == 1
+    expected = "tp=1, 32 rows, 64 step tokens: error: 45 x http 429, such as:"
+    assert expected in outcome.out, outcome.out + outcome.err
 
 
 def _runs(pid: int) -> bool:

@@ -1,5 +1,7 @@
 """`rooflight tune`: the best few settings of a server by prediction, started and measured."""
 
+import signal
+import sys
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -77,6 +79,8 @@ def run(args: Namespace) -> int:
     filled(args.command, trials[0].setup, port=0)  # before the first start
     if tries:
         require_client()
+    for kind in (signal.SIGTERM, signal.SIGHUP):  # a server in its own session would stay
+        signal.signal(kind, lambda number, _: sys.exit(128 + number))
     with TemporaryDirectory() as folder:
         log = Path(folder, "server.log")
         measure = partial(_measured, args, traffic=traffic, load=load, log=log)
@@ -113,7 +117,8 @@ def _measured(
         progress("requests sent", "finished") as watch,
     ):
         target = Target(url, vocab=trial.setup.model.vocab)
-        drive([Arrival(0.0, load.input_tokens, 2)], num_requests=1, target=target)  # it is warm
+        first, other = Arrival(0.0, load.input_tokens, 2), int(args.seed) + 1
+        drive([first], num_requests=1, target=target, seed=other)  # warms it, leaves no prefix
         return drive(
             load.arrivals(),
             num_requests=count,
@@ -138,6 +143,7 @@ def _document(found: Tuned) -> dict[str, object]:
                 "measured": _times(one.measured),
                 "refitted": _times(one.refitted),
                 "failure": one.failure or None,
+                "faults": one.measured.faults if one.measured else [],
             }
             for one in found.trials
         ],

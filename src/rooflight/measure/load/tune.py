@@ -8,6 +8,7 @@ what was measured, and all settings are predicted once more.
 
 import math
 import os
+import re
 import shlex
 import signal
 import socket
@@ -34,6 +35,7 @@ from rooflight.plan.serving.step.cost import StepCost
 _LOOKS_EVERY_S = 0.2
 _ENDS_WITHIN_S = 30.0
 _TAIL = 2000  # characters of the log of a server that did not come up
+_ERROR = re.compile(r"^(?!.*WARNING).*\b\w+(?:Error|Exception): ", re.MULTILINE)
 _ROUNDS = 5
 _STEPS = (-2, -1, 0, 1, 2)
 
@@ -284,8 +286,18 @@ def _wait(process: "subprocess.Popen[bytes]", url: str, log: Path, within_s: flo
             return
         time.sleep(_LOOKS_EVERY_S)
     why = "ended" if process.poll() is not None else f"did not answer within {within_s:g} s"
-    tail = log.read_text(encoding="utf-8", errors="replace")[-_TAIL:].strip()
-    raise UsageError(f"the server {why}: {tail}", hint="try its command by hand; --start-timeout")
+    said = last_words(log.read_text(encoding="utf-8", errors="replace"))
+    raise UsageError(f"the server {why}: {said}", hint="try its command by hand; --start-timeout")
+
+
+def last_words(log: str) -> str:
+    """The end of a log, and where it first names an error if that is long before.
+
+    Engines are child processes: one that fails says why, and its server ends many lines later.
+    """
+    found, half = _ERROR.search(log, 0, max(0, len(log) - _TAIL)), _TAIL // 2
+    cause = f"{log[found.start() :][:half]}\n...\n" if found else ""
+    return cause + log[-half if found else -_TAIL :].strip()
 
 
 def _status(url: str) -> int | None:

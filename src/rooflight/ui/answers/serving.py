@@ -357,6 +357,8 @@ def tuned_answer(found: Tuned, traffic: str, slo: str) -> Answer:
     cells = [[v for times in one[: len(shown)] for v in _means(times)] for one in every]
     rows = tuple((one.name, *said) for one, said in zip(found.trials, cells, strict=True))
     lines += [f"{one.name}: {one.failure}" for one in found.trials if one.failure]
+    seen = [(one.name, one.measured) for one in found.trials if one.measured]
+    lines += [f"{name}: {fault}" for name, measured in seen for fault in measured.faults]
     lines += [f"left out: {words}" for words in found.refused]
     marked = found.trials.index(found.best) if found.tried else 0
     return Answer(
