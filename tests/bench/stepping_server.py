@@ -1,9 +1,9 @@
 """A server whose engine steps by the clock: so many rows at once, so many tokens of prompts a step.
 
-`python stepping_server.py PORT ROWS STEP_TOKENS SECONDS_OF_A_STEP`: the oracle of `rooflight tune`.
-A prompt that is read gets its first token at the end of the step; each row one more per step.
-With more than 64 rows it does not start, as an engine that is out of memory. With 32 it is always
-full. A prompt that came before is refused: with a prefix cache it would take no time.
+`python stepping_server.py PORT ROWS STEP_TOKENS SECONDS_OF_A_STEP [KEY]` is the oracle of
+`rooflight tune`. A prompt that is read gets its first token at the end of the step; each row one
+more per step. With more than 64 rows it does not start, as an engine that is out of memory. With
+32 it is always full. A prompt that came before is refused: a prefix cache would have it.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ class Job:
 
 
 class Engine:
-    def __init__(self, rows: int, step_tokens: int, step_s: float) -> None:
+    def __init__(self, rows: int, step_tokens: int, step_s: float, key: str) -> None:
+        self.key = key
         self.rows, self.step_tokens, self.step_s = rows, step_tokens, step_s
         self.jobs: list[Job] = []
         self.came = set[tuple[int, ...]]()
@@ -53,7 +54,12 @@ class Engine:
                 lines = (line.partition(":") for line in head[1:] if line)
                 headers = {name.lower(): value.strip() for name, _, value in lines}
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
-                if head[0].split(" ")[1] != "/v1/completions":
+                path = head[0].split(" ")[1]
+                if self.key and path == "/ready":  # as vLLM, which has no such path
+                    answer(writer, 404, {"error": "no such path"})
+                elif self.key and headers.get("authorization") != f"Bearer {self.key}":
+                    answer(writer, 401, {"error": "no key"})
+                elif path != "/v1/completions":
                     answer(writer, 200, {"data": [{"id": "stepping"}]})
                 else:
                     await self.complete(json.loads(body), writer)
@@ -87,10 +93,10 @@ class Engine:
         chunk(writer, b"")
 
 
-async def main(port: int, rows: int, step_tokens: int, step_s: float) -> None:
+async def main(port: int, rows: int, step_tokens: int, step_s: float, key: str) -> None:
     if rows > 64:
         raise SystemExit("out of memory: no room for so many rows")
-    engine = Engine(rows, step_tokens, step_s)
+    engine = Engine(rows, step_tokens, step_s, key)
     listening = await asyncio.start_server(engine.serve, "127.0.0.1", port, backlog=1024)
     async with listening:
         await engine.run()
@@ -98,4 +104,4 @@ async def main(port: int, rows: int, step_tokens: int, step_s: float) -> None:
 
 if __name__ == "__main__":
     at, most, tokens = map(int, sys.argv[1:4])
-    asyncio.run(main(at, most, tokens, float(sys.argv[4])))
+    asyncio.run(main(at, most, tokens, float(sys.argv[4]), "".join(sys.argv[5:])))

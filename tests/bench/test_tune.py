@@ -130,6 +130,16 @@ def test_requests_that_fail_are_told_with_their_setting() -> None:
     assert expected in outcome.out, outcome.out + outcome.err
 
 
+@pytest.mark.alone
+def test_a_server_that_wants_a_key_is_asked_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*WORDS[:-1], f"{COMMAND} secret", *LOAD, "--rows", "16", "--step-tokens", "64"]
+    refused = run([*words, "--tries", "1"])
+    assert refused.code == 1 and "--key-env NAME if it wants a key" in refused.err
+    monkeypatch.setenv("TUNE_KEY", "secret")
+    outcome = run([*words, "--tries", "1", "--key-env", "TUNE_KEY"])
+    assert outcome.out.startswith("best of 1 setting measured:") and "error" not in outcome.out
+
+
 def _runs(pid: int) -> bool:
     """Whether it does anything: nobody may have asked yet how it ended."""
     try:

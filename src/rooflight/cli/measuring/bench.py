@@ -158,14 +158,14 @@ def _target(args: Namespace, predicted: Predicted | None) -> Target:
     return Target(
         server_address(args.url, flag="--url"),
         model=args.served,
-        key=_key(args.key_env),
+        key=key_of(args.key_env),
         timeout_s=parse_seconds(args.timeout, what="--timeout"),
         time_limit_s=parse_seconds(args.time_limit, what="--time-limit"),
         **vocab,
     )
 
 
-def _key(name: str | None) -> str | None:
+def key_of(name: str | None) -> str | None:
     """Keys come from the environment: words of a command are seen by every user of a machine."""
     if name is not None and not os.environ.get(name):
         raise UsageError(

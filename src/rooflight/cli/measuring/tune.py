@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from rooflight.api.serving import engine_of, read_setup
 from rooflight.api.traffic import TrafficLoad, read_slo
 from rooflight.cli.flags import add_on
-from rooflight.cli.measuring.bench import require_client
+from rooflight.cli.measuring.bench import key_of, require_client
 from rooflight.cli.output import picked, print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
@@ -56,6 +56,7 @@ def configure(parser: Parser) -> None:
     add_engine(parser)
     parser.add_argument("--tries", default="3", help="settings that are started (default 3)")
     parser.add_argument("--start-timeout", default="600s", help="of a server to come up")
+    parser.add_argument("--key-env", metavar="NAME", help="variable that holds the API key")
     parser.set_examples(
         "rooflight tune llama3-8b --on h100 --rate 8 --isl 512 --osl 128 --ttft 1s --tpot 30ms"
         " --command 'vllm serve llama3-8b --port {port} --max-num-seqs {rows}"
@@ -83,7 +84,8 @@ def run(args: Namespace) -> int:
         signal.signal(kind, lambda number, _: sys.exit(128 + number))
     with TemporaryDirectory() as folder:
         log = Path(folder, "server.log")
-        measure = partial(_measured, args, traffic=traffic, load=load, log=log)
+        key = key_of(args.key_env)
+        measure = partial(_measured, args, key, traffic=traffic, load=load, log=log)
         found = replace(tune(trials, load, measure, tries), refused=refused)
     if args.json:
         print_json("tune", _document(found))
@@ -106,7 +108,13 @@ def _setups(args: Namespace) -> list[Setup]:
 
 
 def _measured(
-    args: Namespace, trial: Trial, *, traffic: TrafficLoad, load: TrialLoad, log: Path
+    args: Namespace,
+    key: str | None,
+    trial: Trial,
+    *,
+    traffic: TrafficLoad,
+    load: TrialLoad,
+    log: Path,
 ) -> Measured:
     from rooflight.measure.load.drive import drive
 
@@ -116,7 +124,7 @@ def _measured(
         started(args.command, trial.setup, log, within_s=within_s) as url,
         progress("requests sent", "finished") as watch,
     ):
-        target = Target(url, vocab=trial.setup.model.vocab)
+        target = Target(url, key=key, vocab=trial.setup.model.vocab)
         first, other = Arrival(0.0, load.input_tokens, 2), int(args.seed) + 1
         drive([first], num_requests=1, target=target, seed=other)  # warms it, leaves no prefix
         return drive(

@@ -278,11 +278,11 @@ def filled(command: str, setup: Setup, port: int) -> list[str]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", url: str, log: Path, within_s: float) -> None:
-    """Until it is ready, or lists its models where it has no word for ready."""
+    """Until it is ready, or lists its models (or wants a key) where it has no word for ready."""
     until = time.monotonic() + within_s
     while time.monotonic() < until and process.poll() is None:
         ready = _status(f"{url}/ready")
-        if ready == 200 or (ready == 404 and _status(f"{url}/v1/models") == 200):
+        if ready == 200 or (ready == 404 and _status(f"{url}/v1/models") in (200, 401)):
             return
         time.sleep(_LOOKS_EVERY_S)
     why = "ended" if process.poll() is not None else f"did not answer within {within_s:g} s"
