@@ -6,18 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
-from rooflight.interop.kubernetes import export_manifest
-from rooflight.interop.serving import (
-    SERVERS,
-    ServedFleet,
-    export_commands,
-    read_fleet,
-    servers,
-)
+from rooflight.interop.serving import ServedFleet, export_commands, read_fleet, servers
 
 FLEET = ServedFleet(
     model="llama3-8b",
@@ -34,6 +26,8 @@ FLEET = ServedFleet(
     block_tokens=128,
     longest=1280,
     is_cached=True,
+    spare=1,
+    drain_s=30,
 )
 
 
@@ -58,6 +52,20 @@ def test_sglang_counts_the_chips_of_all_attention_ranks_as_tp() -> None:
     line = export_commands(experts, servers()["sglang"]).text.splitlines()[-1]
     for words in ("--tp-size 8", "--dp-size 8", "--ep-size 8", "--enable-dp-attention"):
         assert words in line
+    assert "--max-running-requests 256" in line and "--chunked-prefill-size 2048" in line
+
+
+def test_vllm_counts_rows_and_tokens_of_each_rank() -> None:
+    experts = replace(FLEET, ways={"dp": 8, "ep": 8}, on=parse_slice("h200:8"))
+    line = export_commands(experts, servers()["vllm"]).text.splitlines()[-1]
+    for words in ("--data-parallel-size 8", "--max-num-seqs 32", "--max-num-batched-tokens 256"):
+        assert words in line
+    assert "--enable-expert-parallel" in line
+
+
+def test_vllm_splits_over_devices_of_which_a_chip_may_have_two() -> None:
+    text = export_commands(replace(FLEET, on=parse_slice("tpu7x:2x2x1")), servers()["vllm"]).text
+    assert "--tensor-parallel-size 4 --pipeline-parallel-size 2" in text
 
 
 def test_separated_replicas_get_a_command_each() -> None:
@@ -72,6 +80,7 @@ def test_separated_replicas_get_a_command_each() -> None:
     [
         ({"ways": {"tp": 2, "ws": 2}}, "ws=2"),
         ({"kv_split": "batch"}, "kv=batch"),
+        ({"ways": {"tp": 2, "dp": 2, "ep": 2}}, "ep=2"),
         ({"kv": "int4"}, "cache in int4"),
         ({"weights": "int4"}, "weights in int4"),
         ({"weights": "int8", "compute": "int8"}, "matmuls in int8"),
@@ -81,26 +90,6 @@ def test_separated_replicas_get_a_command_each() -> None:
 def test_what_vllm_cannot_say_is_listed(changes: dict[str, Any], what: str) -> None:
     found = export_commands(replace(FLEET, **changes), servers()["vllm"])
     assert [loss.what for loss in found.losses] == [what] and f"# lost: {what}" in found.text
-
-
-@pytest.mark.parametrize("engine", SERVERS)
-def test_the_manifest_is_yaml_with_a_pool_over_its_deployments(engine: str) -> None:
-    fleet = replace(FLEET, on=parse_slice("v5e:2x4"), prefill_replicas=1)
-    *deployments, pool = yaml.safe_load_all(export_manifest(fleet, servers()[engine]).text)
-    assert [d["spec"]["replicas"] for d in deployments] == [1, 3]
-    assert pool["kind"] == "InferencePool"
-    label = pool["spec"]["selector"]["matchLabels"].items()
-    for deployment in deployments:
-        pod = deployment["spec"]["template"]
-        assert label <= pod["metadata"]["labels"].items()
-        assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
-        assert pod["spec"]["containers"][0]["resources"]["limits"] == {"google.com/tpu": 8}
-        assert pool["spec"]["targetPorts"][0]["number"] == 8000
-
-
-def test_a_replica_of_many_hosts_is_no_deployment() -> None:
-    found = export_manifest(replace(FLEET, on=parse_slice("h100:8x2")), servers()["vllm"])
-    assert [loss.what for loss in found.losses] == ["2 hosts a replica"]
 
 
 def test_a_file_without_a_fleet_says_how_to_write_one(tmp_path: Path) -> None:

@@ -207,7 +207,10 @@ class _ChipFile:
             raise self._error("lacks kubernetes.resource")
         self._positive("kubernetes.chips_per_node")
         return KubernetesNode(
-            resource, self._name("kubernetes.accelerator"), self._whole("kubernetes.chips_per_node")
+            resource,
+            self._name("kubernetes.accelerator"),
+            self._whole("kubernetes.chips_per_node"),
+            self._name("kubernetes.arch"),
         )
 
     def _flag(self, name: str) -> bool:

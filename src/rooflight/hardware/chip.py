@@ -76,6 +76,7 @@ class KubernetesNode:
     resource: str
     accelerator: str | None = None  # None: no label that we know
     chips_per_node: int | None = None  # None: those of a host
+    arch: str | None = None  # of the hosts' CPUs; None: that of most, which nobody asks for
 
 
 @dataclass(frozen=True, slots=True)

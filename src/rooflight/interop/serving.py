@@ -5,6 +5,7 @@ are rows of `servers.toml`, read at a dated commit.
 """
 
 import json
+import math
 import shlex
 import sys
 import tomllib
@@ -21,6 +22,7 @@ from rooflight.interop.framework import Loss
 SERVERS = ("vllm", "sglang")
 _FILE = Path(__file__).parent / "servers.toml"
 _WHOLE = ("bf16", "f16")  # stored as the checkpoint has it: no flag
+_DRAIN_S = 30  # at least
 _HAVE_NO_FLAG = {
     "ws": "2D weight-stationary matmuls are not among its layouts",
     "cp": "prompts are not split over chips",
@@ -46,6 +48,8 @@ class ServedFleet:
     block_tokens: int
     longest: int
     is_cached: bool
+    spare: int
+    drain_s: int  # in which what is open ends
 
     @property
     def roles(self) -> dict[str, int]:
@@ -88,6 +92,8 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
         int(fleet["block_tokens"]),
         int(fleet["longest_request"]),
         bool(document["hit_rate"]),
+        int(fleet["spare"]),
+        max(_DRAIN_S, math.ceil(2 * float(fleet["simulated"]["e2e"]["p99_s"]))),
     )
 
 
@@ -103,6 +109,7 @@ class Server:
     command: Sequence[str]
     model: str  # the flag before the model; empty where it stands alone
     tp_holds_dp: bool  # ways of tp are counted with those of dp
+    per_rank: bool  # sizes of a step are those of each of dp ranks
     chips: Sequence[str]  # kinds that it runs on
     disaggregated: Sequence[str]  # those where caches go from prefill to generate replicas
     flags: Mapping[str, str]
@@ -110,6 +117,11 @@ class Server:
     kv: Mapping[str, str]  # our dtype, theirs
     weights: Mapping[str, str]
     computes: Mapping[str, str]  # by dtype of weights, where matmuls run in another
+    devices: Mapping[str, int]  # of a chip, where tp counts them
+    pods: Mapping[str, Mapping[str, Any]]  # by kind of chip: image and further words
+
+    def pod(self, kind: str) -> Mapping[str, Any]:  # as the file has it
+        return self.pods.get(kind, {})
 
     @property
     def reference(self) -> str:
@@ -150,9 +162,12 @@ def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
     ways = dict(fleet.ways)
     if server.tp_holds_dp:
         ways["tp"] = ways.get("tp", 1) * ways.get("dp", 1)
+    if fleet.on.chip.name in server.devices:
+        ways["tp"] = ways.get("tp", 1) * server.devices[fleet.on.chip.name]
+    ranks = ways.get("dp", 1) if server.per_rank else 1
     sizes = {
-        "rows": fleet.max_rows,
-        "step_tokens": fleet.max_step_tokens,
+        "rows": math.ceil(fleet.max_rows / ranks),
+        "step_tokens": math.ceil(fleet.max_step_tokens / ranks),
         "longest": fleet.longest,
         "block_tokens": fleet.block_tokens,
         "kv": server.kv.get(fleet.kv, ""),
@@ -177,6 +192,9 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
     for name, why in _HAVE_NO_FLAG.items():
         if name in fleet.ways and name not in server.flags:
             yield Loss(f"{name}={fleet.ways[name]}", why)
+    ranks = math.prod(fleet.ways.get(name, 1) for name in ("tp", "dp"))
+    if "ep" not in server.flags and fleet.ways.get("ep", ranks) != ranks:
+        yield Loss(f"ep={fleet.ways['ep']}", f"experts are split over all {ranks} ranks")
     if fleet.kv_split != "heads":
         yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")
     for what, dtype, known in (

@@ -42,6 +42,11 @@ def configure(parser: Parser) -> None:
         help=f"that the manifest starts ({SERVERS[0]} by default)",
     )
     parser.add_argument(
+        "--gateway",
+        metavar="NAME",
+        help="of the manifest: an InferencePool and a route of this Gateway, not a Service",
+    )
+    parser.add_argument(
         "--row",
         type=int,
         default=1,
@@ -81,7 +86,10 @@ def _fleet(args: Namespace) -> int:
         )
     fleet = read_fleet(args.plan)
     engine = servers()[args.engine if args.to == KUBERNETES else args.to]
-    found = (export_manifest if args.to == KUBERNETES else export_commands)(fleet, engine)
+    if args.to == KUBERNETES:
+        found = export_manifest(fleet, engine, gateway=args.gateway)
+    else:
+        found = export_commands(fleet, engine)
     if args.json:
         losses = [asdict(loss) for loss in found.losses]
         print_json("export", {"to": found.to, "text": found.text, "losses": losses})
