@@ -28,8 +28,10 @@ _LENGTHS = {"": 1, **{k: 2**10 for k in ("k", "K", "Ki")}, **{m: 2**20 for m in 
 _NUMBER = re.compile(
     r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,2})?)\s*([kKMGTP]i?)?B?\s*"
 )
-_SECONDS = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[+-]?[0-9]{1,2})?)\s*(s|ms|us)?\s*")
-_SECOND_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_SECONDS = re.compile(
+    r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[+-]?[0-9]{1,2})?)\s*(s|ms|us|min|h)?\s*"
+)
+_SECOND_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 _RATE_STEPS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -107,10 +109,10 @@ def positive(flag: str, value: float | str, *, example: str = "20") -> float:
 
 
 def parse_seconds(text: str, *, what: str = "time") -> float:
-    """Reads a duration above 0: `1s`, `30ms`, `0.5`, `20us`.
+    """Reads a duration above 0: `1s`, `30ms`, `0.5`, `20us`, `3min`.
 
-    >>> parse_seconds("30ms"), parse_seconds("1.5")
-    (0.03, 1.5)
+    >>> parse_seconds("30ms"), parse_seconds("1.5"), parse_seconds("3min")
+    (0.03, 1.5, 180.0)
     """
     match = _SECONDS.fullmatch(text)
     value = float(match[1]) * _SECOND_UNITS[match[2] or "s"] if match else 0.0

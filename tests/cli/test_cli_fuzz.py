@@ -96,6 +96,7 @@ PLAUSIBLE = {
     "plan serve": [
         *("llama3.2-1b", "--rate", "4", "--isl", "64", "--osl", "8", "--ttft", "1s", "--requests"),
         *("100", "--on", "v5e:1x1", "--layout", "tp=1", "--policy", "continuous"),
+        *("--hourly", "2,4", "--cold-start", "3min"),
     ],
     "explain train": [
         *("gpt3-175b", "--layout", "fsdp=X,tp=Y", "--on", "v5p:4x4x4", "--mesh", "X=16,Y=4"),

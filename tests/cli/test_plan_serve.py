@@ -60,6 +60,7 @@ def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
     for what in found["doubled"].values():
         assert what["dollars_per_hour"] >= found["fleet"]["dollars_per_hour"]
     assert "runner_up" not in found  # one chip splits in one way
+    assert day["starts"] == day["replicas"] - night["replicas"] and not night["starts"]
     page = run(shlex.split(f"{TINY} --sensitivity --policy continuous --on v5e:1x1")).out
     assert "runner-up: no other replica meets the SLO" in page
 
@@ -82,6 +83,17 @@ def test_hours_are_counted_in_a_recorded_day(tmp_path: Path) -> None:
     hours = document(f"--hourly {path} --policy continuous --on v5e:1x1")["hours"]
     assert [hour["rate"] for hour in hours] == [20.0, 0.5]
     assert hours[0]["replicas"] >= hours[1]["replicas"] >= 1
+
+
+def test_replicas_start_before_the_hour_that_needs_them() -> None:
+    words = "--policy continuous --on v5e:1x1 --hourly 10,400"
+    at_once, late = document(words), document(f"{words} --cold-start 90min")
+    assert late["cold_start_s"] == 5400 and at_once["cold_start_s"] == 0
+    replicas = [[hour["replicas"] for hour in found["hours"]] for found in (at_once, late)]
+    assert replicas[0] == replicas[1]
+    assert late["saving"] == 0 < at_once["saving"]  # they would start before they end
+    page = run(shlex.split(f"{TINY} {words} --cold-start 5min")).out
+    assert " at 0:55 " in page and "300 s after they start" in page
 
 
 def test_separated_fleets_have_both_kinds() -> None:
@@ -107,6 +119,8 @@ def test_a_promise_that_nobody_keeps_is_a_finding() -> None:
         ("--rate 0", "--rate '0' is not a number above 0"),
         ("--hourly no.csv", "cannot read 'no.csv'"),
         ("--hourly 5,,6", "--hourly '' is not a number above 0"),
+        ("--hourly 5,6 --cold-start soon", "--cold-start 'soon' is not a time"),
+        ("--cold-start 5min", "--cold-start 5min is of replicas that start by the hour"),
         ("--layout tp=16 --on v5e:1x1", "nothing holds llama3.2-1b"),
         ("--rows 300 --step-tokens 200", "--step-tokens 200 is not from 300"),
         ("--isl 10M", "is not a number of tokens"),

@@ -17,13 +17,12 @@ from rooflight.plan.serving.fleet.cost import CalibratedCost, calibrated_cost, f
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import disaggregate_or_not
 from rooflight.plan.serving.fleet.evidence import novel_of, unseen_of
+from rooflight.plan.serving.fleet.hours import hourly_fleets, saving
 from rooflight.plan.serving.fleet.plan import (
     Fleet,
     Trials,
     cheapest_fleet,
     fewest_replicas,
-    hourly_fleets,
-    saving,
 )
 from rooflight.plan.serving.fleet.way import Way, chip_slices, ways_to_serve
 from rooflight.plan.serving.simulate.arrivals import Lengths
@@ -196,6 +195,10 @@ def test_night_needs_fewer_replicas_than_day() -> None:
     hours = hourly_fleets(best, [20.0, 200.0])
     assert hours[0].fleet.replicas <= hours[1].fleet.replicas == best.replicas
     assert 0 <= saving(hours) < 0.5
+    assert [hour.dollars for hour in hours] == [hour.fleet.dollars_per_hour for hour in hours]
+    late = hourly_fleets(best, [20.0, 200.0], cold_start_s=600)
+    assert [hour.fleet for hour in late] == [hour.fleet for hour in hours]
+    assert saving(late) == pytest.approx(saving(hours) * 5 / 6)  # ten minutes of one hour
 
 
 def test_the_calibrated_cost_is_that_of_the_calibration_at_its_lengths() -> None:

@@ -4,7 +4,6 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rooflight.api.serving import plan_serving
 from rooflight.cli.flags import add_choice, keywords
@@ -12,6 +11,7 @@ from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.cli.progress import progress
+from rooflight.cli.serving.hours import add_hours, asked_hours, hours_document, hours_text
 from rooflight.cli.serving.serving_flags import (
     SERVING_LAYOUT,
     add_draft,
@@ -24,17 +24,15 @@ from rooflight.plan.serving.fleet.cost import blocks_of
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison
 from rooflight.plan.serving.fleet.evidence import disaggregated
-from rooflight.plan.serving.fleet.plan import Doubled, Fleet, Hour, WhyNotFleet, saving
+from rooflight.plan.serving.fleet.hours import Hour
+from rooflight.plan.serving.fleet.plan import Doubled, Fleet, WhyNotFleet
 from rooflight.plan.serving.fleet.search import FleetPlan
 from rooflight.plan.serving.fleet.way import FLEET_POLICIES
 from rooflight.plan.serving.simulate.tally import Quantiles
-from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 from rooflight.ui.answers.serving import fleet_answer, searched
 from rooflight.ui.text.answer import answer_text
 from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, format_si, positive
-
-_TRACES = (".csv", ".jsonl", ".json")
+from rooflight.units import format_seconds, format_si
 
 HELP = "the cheapest fleet that serves a model's traffic within its SLO, and what a token costs"
 
@@ -68,6 +66,7 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
+    rates, cold_start_s = asked_hours(args)
     with progress("ways to serve", "simulations") as watch:
         asked = keywords(plan_serving, args, but=["prices", "watch"])
         prices = prices_of(args.price or [])
@@ -78,7 +77,7 @@ def run(args: Namespace) -> int:
             plan.verdict,
             plan.runner_up(watch) if args.sensitivity else None,
             plan.doubled(watch) if args.sensitivity and plan.best else (),
-            plan.hourly(rates_of(args.hourly)) if args.hourly else (),
+            plan.hourly(rates, cold_start_s=cold_start_s) if rates else (),
             plan.why_not(args.why_not, watch) if args.why_not else None,
             plan.without_draft(watch) if args.sensitivity and plan.question.draft else None,
         )
@@ -169,25 +168,13 @@ def add_serving_questions(parser: Parser) -> None:
         " tokens",
     )
     parser.add_argument("--why-not", metavar="LAYOUT", help="what this layout would cost: tp=4")
-    parser.add_argument(
-        "--hourly",
-        metavar="RATES",
-        help="requests per second by hour, joined by commas, or a recorded trace (.csv, .jsonl) to"
-        " count them in: replicas by hour and the saving",
-    )
+    add_hours(parser)
 
 
 def prices_of(words: Sequence[str]) -> dict[str, str]:
     """Dollars of a chip-hour by chip; without a chip, whose prices the others have."""
     split = (word.rpartition("=") for word in words)
     return {name: dollars for name, _, dollars in split}
-
-
-def rates_of(words: str) -> list[float]:
-    """Requests per second, hour by hour; a file is a trace."""
-    if words.endswith(_TRACES):
-        return hourly_rates(RequestTrace(Path(words)))
-    return [positive("--hourly", word, example="5,20,60") for word in words.split(",")]
 
 
 def document(page: FleetPage) -> dict[str, object]:
@@ -223,15 +210,7 @@ def document(page: FleetPage) -> dict[str, object]:
             "fleet": _fleet(asked.fleet) if asked.fleet else None,
         }
     if page.hours:
-        fields["hours"] = [
-            {
-                "rate": hour.rate,
-                "replicas": hour.fleet.replicas,
-                "dollars_per_hour": hour.fleet.dollars_per_hour,
-            }
-            for hour in page.hours
-        ]
-        fields["saving"] = saving(page.hours)
+        fields |= hours_document(page.hours)
     return fields
 
 
@@ -309,7 +288,7 @@ def text(page: FleetPage) -> str:
     if page.why_not:
         parts.append(_why_not(page.why_not, best))
     if page.hours:
-        parts.append(_hours(page.hours))
+        parts.append(hours_text(page.hours))
     return "\n\n".join([*parts, searched(page.plan)])
 
 
@@ -384,16 +363,3 @@ def _why_not(asked: WhyNotFleet, best: Fleet) -> str:
 def _beside(fleet: Fleet, best: Fleet) -> str:
     more = fleet.dollars_per_hour / best.dollars_per_hour - 1
     return f"{fleet}, {f'{more:+.0%}' if round(more, 2) else 'the same'} dollars"
-
-
-def _hours(hours: tuple[Hour, ...]) -> str:
-    rows = [
-        [str(i), f"{h.rate:g}", str(h.fleet.replicas), f"{h.fleet.dollars_per_hour:,.2f}"]
-        for i, h in enumerate(hours)
-    ]
-    listed = table(("hour", "requests/s", "replicas", "$/h"), rows)
-    total = sum(hour.fleet.dollars_per_hour for hour in hours)
-    return (
-        f"{listed}\nfollowing the rate: ${total:,.2f} in {len(hours)} hours, {saving(hours):.0%}"
-        " less than the peak's fleet all the time"
-    )

@@ -362,28 +362,3 @@ def _obstacle(setup: Setup) -> str:
     except UsageError as error:
         return str(error).splitlines()[0]
     return "the longest request does not fit"
-
-
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """The rate of an hour, and the fewest replicas that serve it; spares are there all day."""
-
-    rate: float
-    fleet: Fleet
-
-
-def hourly_fleets(best: Fleet, rates: Sequence[float]) -> tuple[Hour, ...]:
-    """The same way to serve, hour by hour; starting a replica is taken to be free and at once."""
-    known: dict[float, Fleet] = {}
-    for rate in dict.fromkeys(rates):
-        demand = replace(best.demand, rate=rate)
-        fleet = fewest_replicas(best.way, demand, spare=best.spare)
-        if fleet:
-            known[rate] = fleet
-    return tuple(Hour(rate, known[rate]) for rate in rates if rate in known)
-
-
-def saving(hours: Sequence[Hour]) -> float:
-    """The part of the cost that following the rate saves, of a fleet as large as the peak needs."""
-    dollars = [hour.fleet.dollars_per_hour for hour in hours]
-    return 1 - sum(dollars) / (max(dollars) * len(dollars))

@@ -12,16 +12,15 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.demand import Demand
 from rooflight.plan.serving.fleet.disaggregate import PolicyComparison, disaggregate_or_not
+from rooflight.plan.serving.fleet.hours import Hour, hourly_fleets
 from rooflight.plan.serving.fleet.plan import (
     Doubled,
     Fleet,
     FleetSearch,
-    Hour,
     Watch,
     WhyNotFleet,
     cheapest_fleet,
     doubled_demands,
-    hourly_fleets,
     why_not,
 )
 from rooflight.plan.serving.fleet.way import FleetPolicy, Way, ways_to_serve
@@ -94,9 +93,10 @@ class FleetPlan:
         asked, slices = self.question, self._slices
         return doubled_demands(asked.demand, lambda other: asked.search(slices, other, watch))
 
-    def hourly(self, rates: Sequence[float]) -> tuple[Hour, ...]:
-        """The fleet hour by hour, at these rates."""
-        return hourly_fleets(self.best, rates) if self.best else ()
+    def hourly(self, rates: Sequence[float], *, cold_start_s: float = 0.0) -> tuple[Hour, ...]:
+        """The fleet hour by hour, at these rates; a replica serves so long after it starts."""
+        found = self.best
+        return hourly_fleets(found, rates, cold_start_s=cold_start_s) if found else ()
 
     def why_not(self, layout: str, watch: Watch | None = None) -> WhyNotFleet | None:
         """The same search with this layout alone, on the slices that it fills."""
