@@ -1,6 +1,7 @@
 """Fleets as commands of engines and as a manifest: what they say, and what they cannot."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,29 @@ def test_vllm_has_a_flag_for_everything_said() -> None:
         "--enable-prefix-caching",
     ):
         assert words in line
+
+
+def test_draft_tokens_come_from_a_layer_or_from_a_model() -> None:
+    layer = replace(FLEET, ways={"tp": 4}, draft_tokens=3)
+    model = replace(layer, draft_model="llama3.2-1b")
+    said = {
+        name: [export_commands(fleet, engine).text.splitlines()[-1] for fleet in (layer, model)]
+        for name, engine in servers().items()
+    }
+    by_layer, by_model = (json.loads(shlex.split(line)[-1]) for line in said["vllm"])
+    assert by_layer == {"method": "mtp", "num_speculative_tokens": 3}
+    assert by_model["model"] == "llama3.2-1b" and by_model["num_speculative_tokens"] == 3
+    assert "--speculative-algorithm NEXTN --speculative-num-steps 3" in said["sglang"][0]
+    assert "--speculative-draft-model-path llama3.2-1b" in said["sglang"][1]
+    assert all("--speculative-num-draft-tokens 4" in line for line in said["sglang"])
+
+
+def test_a_model_without_a_layer_that_proposes_needs_the_checkpoint_of_one() -> None:
+    layer = replace(FLEET, ways={"tp": 4}, draft_tokens=3)
+    (lost,) = export_commands(layer, servers()["vllm"]).losses
+    assert lost.what == "a layer that proposes"
+    for fleet in (replace(layer, model="deepseek-v3"), replace(layer, draft_model="llama3.2-1b")):
+        assert not export_commands(fleet, servers()["vllm"]).losses
 
 
 def test_sglang_counts_the_chips_of_all_attention_ranks_as_tp() -> None:

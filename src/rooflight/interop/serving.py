@@ -11,7 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +50,8 @@ class ServedFleet:
     is_cached: bool
     spare: int
     drain_s: int  # in which what is open ends
+    draft_tokens: int = 0
+    draft_model: str | None = None  # None: a further layer of the model proposes them
 
     @property
     def roles(self) -> dict[str, int]:
@@ -77,6 +79,7 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
     words = dict(word.split("=") for word in str(fleet["layout"]).split(","))
     kv_split = words.pop("kv", "heads")
     weights, kv, compute = str(fleet["dtypes"]).split("/")
+    draft: Mapping[str, Any] = fleet.get("draft") or {"tokens": 0, "model": None}
     return ServedFleet(
         str(document["model"]),
         parse_slice(str(fleet["on"])),
@@ -94,6 +97,8 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
         bool(document["hit_rate"]),
         int(fleet["spare"]),
         max(_DRAIN_S, math.ceil(2 * float(fleet["simulated"]["e2e"]["p99_s"]))),
+        int(draft["tokens"]),
+        draft["model"],
     )
 
 
@@ -117,6 +122,7 @@ class Server:
     kv: Mapping[str, str]  # our dtype, theirs
     weights: Mapping[str, str]
     computes: Mapping[str, str]  # by dtype of weights, where matmuls run in another
+    draft: Mapping[str, Sequence[str]]  # words, where a layer proposes or a model
     devices: Mapping[str, int]  # of a chip, where tp counts them
     pods: Mapping[str, Mapping[str, Any]]  # by kind of chip: image and further words
 
@@ -177,7 +183,11 @@ def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
         if name in server.flags and value:
             words += [server.flags[name], str(value)]
     asked = [*fleet.ways, role, *(["cached"] if fleet.is_cached else [])]
-    return words + [word for name in asked for word in server.switches.get(name, ())]
+    words += [word for name in asked for word in server.switches.get(name, ())]
+    known = {"MODEL": fleet.draft_model or "", "ROUND": str(fleet.draft_tokens + 1)}
+    known["TOKENS"] = str(fleet.draft_tokens)
+    own = server.draft["model" if fleet.draft_model else "layer"] if fleet.draft_tokens else ()
+    return words + [reduce(lambda w, one: w.replace(*one), known.items(), word) for word in own]
 
 
 def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
@@ -195,6 +205,11 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
     ranks = math.prod(fleet.ways.get(name, 1) for name in ("tp", "dp"))
     if "ep" not in server.flags and fleet.ways.get("ep", ranks) != ranks:
         yield Loss(f"ep={fleet.ways['ep']}", f"experts are split over all {ranks} ranks")
+    has_heads = fleet.model.lower().startswith(tuple(server.draft["has_heads"]))
+    if fleet.draft_tokens and not (fleet.draft_model or has_heads):
+        yield Loss(
+            "a layer that proposes", "its checkpoint, such as an EAGLE head, is yours to name"
+        )
     if fleet.kv_split != "heads":
         yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")
     for what, dtype, known in (
