@@ -32,7 +32,8 @@ class Request(NamedTuple):
     id: int
     prompt_tokens: int
     max_new_tokens: int
-    keys: Sequence[Key] = ()  # of the full blocks of the prompt, as far as they may be shared
+    keys: Sequence[Key] = ()  # of full blocks, as far as they may be shared: the prompt's, then
+    # those that its answer will fill, if known
     priority: int = 0  # smaller goes first; equals in order of arrival
 
 

@@ -369,6 +369,8 @@ class Scheduler:
     def _vacate(self, sequence: Sequence) -> None:
         """Takes row and blocks back from a running sequence."""
         if self._decoding.rows.get(sequence.row) is sequence:
+            if sequence.named < len(sequence.keys):
+                self.room.name_blocks(sequence, sequence.origin + self._decoding.clock)
             self._decoding.leave(sequence)
         elif self._partial is sequence:
             self._partial = None
