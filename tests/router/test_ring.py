@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.serve.router.ring import HashRing, load_bound
+from rooflight.batching.ring import HashRing, load_bound
 
 _names = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=8, unique=True)
 _key = st.binary(max_size=16)

@@ -5,11 +5,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from rooflight.batching.ring import HashRing
 from rooflight.cli.flags import server_address
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.errors import MissingExtraError, UsageError, install
-from rooflight.serve.router.ring import HashRing
 from rooflight.ui.text.table import table
 from rooflight.units import parse_seconds, whole
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from rooflight.serve.router.ring import HashRing, load_bound
+from rooflight.batching.ring import HashRing, load_bound
 
 _PROBE_EVERY_S = 1.0
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=2.0)

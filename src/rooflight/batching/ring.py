@@ -31,7 +31,8 @@ class HashRing:
         """Every replica once, the owner of the key first."""
         start = bisect_right(self._places, _place(key))
         seen: set[str] = set()
-        for owner in (*self._owners[start:], *self._owners[:start]):
+        for at in range(start, start + len(self._owners)):
+            owner = self._owners[at % len(self._owners)]
             if owner not in seen:
                 seen.add(owner)
                 yield owner
