@@ -132,7 +132,7 @@ PLAUSIBLE = {
     "hlo": [DUMP, "--mesh", "X=4,Y=4", "--stage", "executable"],
     "simulate": [
         *("llama3-8b", "--on", "v5e:2x4", "--trace", TRACE, "--ttft", "1s"),
-        *("--policy", "continuous"),
+        *("--policy", "continuous", "--host-memory", "9GB", "--hit-curve", "--ssd", "1TB"),
     ],
     "route": [
         *("--replica", "http://127.0.0.1:9", "--replica", "http://127.0.0.1:10"),

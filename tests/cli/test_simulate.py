@@ -77,10 +77,74 @@ def test_so_many_clients_have_so_many_requests_open() -> None:
     assert more["requests"] == 300 and more["tpot"]["p50_s"] > document["tpot"]["p50_s"]
 
 
+TURNS = ["--rate", "0.5", "--isl", "700", "--osl", "90", "--turns", "6", "--think", "5s"]
+
+
+def test_sessions_are_simulated_turn_by_turn() -> None:
+    words = [*BASE, *TURNS, "--requests", "300", "--prefix-tokens", "2000"]
+    document = json.loads(run([*words, "--json"]).out)
+    shared = "1 shared x 2000 tokens"
+    assert document["traffic"] == f"0.5 sessions/s, 6 turns 5s apart, 700 in, 90 out, {shared}"
+    assert document["requests"] == 300 == 50 * 6  # sessions
+    assert document["input_tokens"] == 50 * sum(2700 + turn * 790 for turn in range(6))
+    assert 0.7 < document["cached_tokens"] / document["input_tokens"] < 0.9
+    assert document["ttft_later"]["p50_s"] < 1.3 * document["ttft_first"]["p50_s"]
+    assert "hit_curve" not in document and document["restored_tokens"] == 0
+    page = run(words).out
+    assert "TTFT first" in page and "TTFT later" in page and "KV cache" not in page
+
+
+def test_the_curve_marks_what_each_memory_holds() -> None:
+    tiers = ["--hit-curve", "--host-memory", "10GB", "--ssd", "1TB"]
+    words = [*BASE, *TURNS, "--requests", "300", *tiers]
+    points = json.loads(run([*words, "--json"]).out)["hit_curve"]
+    assert [p["tier"] for p in points if p["tier"]] == ["HBM", "with host memory", "with SSD"]
+    shares = [p["share"] for p in points]
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
+    hbm, both, all = (p["bytes"] for p in points if p["tier"])
+    assert both - hbm == pytest.approx(10e9, rel=0.01) and all - both == pytest.approx(1e12)
+    page = run(words).out
+    assert all_in_order(page, ["KV cache", "HBM", "with host memory", "with SSD"])
+
+
+def all_in_order(text: str, words: list[str]) -> bool:
+    places = [text.index(word) for word in words]
+    return places == sorted(places)
+
+
+def test_host_memory_serves_what_leaves_hbm() -> None:
+    """A cache of two contexts: sessions push each other out."""
+    crowd = ["--concurrency", "40", "--isl", "2000", *TURNS[4:], "--requests", "480", "--rows", "8"]
+    small = ["simulate", "llama3-8b", "--on", "v5e:1x2", "--dtypes", "int8/bf16/bf16"]
+    none, some = (
+        json.loads(run([*small, *crowd, *more, "--json"]).out)
+        for more in ([], ["--host-memory", "60GB"])
+    )
+    assert none["restored_tokens"] == 0 < some["restored_tokens"] < some["cached_tokens"]
+    assert some["cached_tokens"] > 1.2 * none["cached_tokens"]
+    assert some["ttft_later"]["mean_s"] < none["ttft_later"]["mean_s"]
+
+
+def test_a_recorded_session_waits_for_its_answers(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = [f"{at / 100},{900 + 300 * (at // 4)},200,{at % 4}" for at in range(40)]
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens,session", *lines]))
+    document = json.loads(run([*BASE, "--trace", str(trace), "--json"]).out)
+    assert document["requests"] == 40 and document["mean_rows"] <= 4
+    assert document["ttft_later"] and document["cached_tokens"] > 30 * 768
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["--rate", "20"], "--isl is missing"),
+        ([*LOAD, "--think", "5s"], "--think is between turns"),
+        ([*LOAD, "--turns", "3", "--think", "soon"], "--think 'soon' is not a time"),
+        ([*LOAD, "--turns", "few"], "--turns 'few'"),
+        (["--trace", "no.csv", "--turns", "3"], "--turns would be ignored"),
+        ([*TURNS, *APART], "turns that wait"),
+        ([*LOAD, "--ssd", "1TB"], "--ssd is only marked"),
+        ([*LOAD, "--host-memory", "some"], "--host-memory 'some'"),
         (["--trace", "no.csv", "--rate", "20"], "--rate would be ignored"),
         (["--trace", "no.csv"], "cannot read"),
         ([*LOAD, "--replicas", "0"], "--replicas 0"),

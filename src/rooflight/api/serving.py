@@ -1,7 +1,7 @@
 """A served model: the cheapest fleet for a traffic, and requests through a simulated one."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -48,6 +48,7 @@ _MOST_SPARES = 1000
 _MOST_REQUESTS = 10**6
 _MOST = 10**9
 _PADDING = 512  # of a vocabulary, that sizes of one family may differ by
+_MOST_BYTES = 10**16
 _SIZES = SchedulerLimits()
 REQUESTS = 10_000  # that are simulated unless said
 
@@ -232,19 +233,22 @@ class SimulationQuestion:
     prefill_replicas: int | None  # None: by work
     cost: StepCost
     calibration: Calibration | None  # that the cost rests on
+    counts_hits: bool = False  # against the size of the cache
 
     def obstacle(self, policy: SimulatedPolicy) -> str | None:
         """Why a policy cannot be."""
-        if policy == "disaggregated" and self.load.concurrency:
+        if policy == "disaggregated" and (self.load.concurrency or self.load.has_turns):
             return OPEN_ONLY
         few = policy == "disaggregated" and self.replicas < 2
         return "disaggregated needs a prefill and a generate replica" if few else None
 
     def run(self, policy: SimulatedPolicy, watch: Watch | None = None) -> Simulation:
-        if obstacle := self.obstacle(policy):
-            add = "write --rate for --concurrency" if self.load.concurrency else "add --replicas 2"
-            raise UsageError(obstacle, hint=f"{add}, or choose another --policy")
         load, replicas = self.load, self.replicas
+        if obstacle := self.obstacle(policy):
+            add = "add --replicas 2"
+            if obstacle == OPEN_ONLY:
+                add = "write --rate for --concurrency" if load.concurrency else "leave out turns"
+            raise UsageError(obstacle, hint=f"{add}, or choose another --policy")
         own = Policy.CONTINUOUS if policy == "disaggregated" else Policy(policy)
         fleet: int | PoolSplit = replicas
         if policy == "disaggregated":
@@ -263,6 +267,9 @@ class SimulationQuestion:
             slo=self.slo,
             watch=watch,
             concurrency=load.concurrency,
+            has_turns=load.has_turns,
+            restore_s=self.setup.restore_s,
+            counts_hits=self.counts_hits,
         )
 
 
@@ -274,15 +281,20 @@ def simulation_question(
     replicas: Count = 1,
     prefill_replicas: Count | None = None,
     engine: str = ANY,
+    host_memory: Count | None = None,
+    hit_curve: bool = False,
 ) -> SimulationQuestion:
     """Prices steps at the mean lengths of the traffic."""
+    if host_memory is not None:
+        host_bytes = whole("--host-memory", host_memory, most=_MOST_BYTES)
+        setup = replace(setup, sizes=replace(setup.sizes, host_bytes=host_bytes))
     prompt, half = load.input_tokens, load.output_tokens // 2
     cost, _, known = fleet_cost(
         setup, input_tokens=prompt, context=prompt + half, engine=engine_of(engine)
     )
     few, own = whole("--replicas", replicas, most=MOST_REPLICAS), prefill_replicas
     prefill = None if own is None else whole("--prefill-replicas", own, most=MOST_REPLICAS)
-    return SimulationQuestion(setup, load, slo, few, prefill, cost, known)
+    return SimulationQuestion(setup, load, slo, few, prefill, cost, known, hit_curve)
 
 
 def simulate(
@@ -298,6 +310,8 @@ def simulate(
     burstiness: Number = 1,
     prefix_tokens: Count | None = None,
     prefixes: Count = 1,
+    turns: Count | None = None,
+    think: Number | None = None,
     trace: str | Path | None = None,
     requests: Count | None = None,
     seed: Count = 0,
@@ -314,12 +328,21 @@ def simulate(
     draft_tokens: Count | None = None,
     acceptance: Number | None = None,
     draft_model: str | ModelSpec | None = None,
+    host_memory: Count | None = None,
+    hit_curve: bool = False,
 ) -> Simulation:
     """Requests, random or of a trace, through the real scheduler under a virtual clock.
 
     >>> served = simulate("llama3-8b", on="v5e:2x4", rate=4, isl=512, osl=64, requests=100)
     >>> served.num_finished, served.ttft.p50 > served.floor.ttft_s
     (100, True)
+
+    With `turns` a session sends its next turn `think` after the answer, with all that was said:
+
+    >>> asked = {"rate": 1, "isl": 256, "osl": 64, "turns": 8, "think": "5s", "requests": 200}
+    >>> chat = simulate("llama3-8b", on="v5e:2x4", **asked)
+    >>> chat.num_finished, chat.cached_share > 0.5
+    (200, True)
     """
     setup = read_setup(
         model,
@@ -343,6 +366,8 @@ def simulate(
         burstiness=burstiness,
         prefix_tokens=prefix_tokens,
         prefixes=prefixes,
+        turns=turns,
+        think=think,
         trace=trace,
         requests=requests,
         seed=seed,
@@ -356,4 +381,6 @@ def simulate(
         replicas=replicas,
         prefill_replicas=prefill_replicas,
         engine=engine,
+        host_memory=host_memory,
+        hit_curve=hit_curve,
     ).run(policy)

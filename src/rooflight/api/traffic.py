@@ -16,11 +16,13 @@ from rooflight.plan.serving.simulate.arrivals import (
 )
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.simulate.trace import RequestTrace
+from rooflight.plan.serving.simulate.turns import parse_think, with_turns
 from rooflight.units import positive, whole
 
 _MOST_SEED = 10**9
 _MOST_PREFIXES = 10**6
 _MOST_OPEN = 10**6
+_TURNS = "add --turns 8, or leave it out"
 _ROUNDS, _FEWEST = 10, 200  # requests of each client, as benchmarks send them; of all
 
 
@@ -33,7 +35,8 @@ class TrafficLoad:
     input_tokens: int
     output_tokens: int
     words: str
-    concurrency: int | None = None  # clients that send one request after another
+    concurrency: int | None = None  # clients that send one request, or session, after another
+    has_turns: bool = False  # that wait for the answer before
 
 
 def read_slo(ttft: Number | None, tpot: Number | None) -> Slo:
@@ -50,18 +53,25 @@ def read_traffic(
     burstiness: Number = 1,
     prefix_tokens: Count | None = None,
     prefixes: Count = 1,
+    turns: Count | None = None,
+    think: Number | None = None,
     trace: str | Path | None = None,
     requests: Count | None = None,
     seed: Count = 0,
     default: int,
     most: int,
 ) -> TrafficLoad:
-    """Random or recorded requests: `default` of them unless said, never above `most`."""
+    """Random or recorded requests: `default` of them unless said, never above `most`.
+
+    With `turns` a rate, or clients, are of sessions, and lengths of each turn; `think` is what lies
+    between an answer and the next turn.
+    """
     asked = None if requests is None else whole("--requests", requests, most=most)
     own = {"--rate": rate, "--isl": isl, "--osl": osl}
     clients = None if concurrency is None else whole("--concurrency", concurrency, most=_MOST_OPEN)
     if trace:
         _refuse(own | {"--prefix-tokens": prefix_tokens, "--concurrency": concurrency})
+        _refuse({"--turns": turns, "--think": think})
         return _recorded(Path(trace), asked or most)
     if clients:
         if rate is not None:
@@ -70,7 +80,14 @@ def read_traffic(
                 hint="leave out one of them",
             )
         rate = own["--rate"] = "inf"
-        default = min(max(_ROUNDS * clients, _FEWEST), most)
+        default = max(_ROUNDS * clients, _FEWEST)
+    several = None if turns is None else parse_lengths(str(turns), what="--turns")
+    if several is None and think is not None:
+        raise UsageError("--think is between turns; without them it would be ignored", hint=_TURNS)
+    mean_turns = max(1.0, several.mean) if several else 1.0
+    if clients:
+        default = min(round(default * mean_turns), most)
+    pause = None if think is None else parse_think(str(think), what="--think")
     if rate is None or isl is None or osl is None:
         missing = next(flag for flag, value in own.items() if value is None)
         raise UsageError(
@@ -82,7 +99,7 @@ def read_traffic(
         1.0 if is_at_once else positive("--rate", rate),
         parse_lengths(str(isl), what="--isl"),
         parse_lengths(str(osl), what="--osl"),
-        asked or default,
+        max(1, round((asked or default) / mean_turns)),
         burstiness=positive("--burstiness", burstiness),
         seed=whole("--seed", seed, least=0, most=_MOST_SEED),
     )
@@ -91,16 +108,27 @@ def read_traffic(
 
     def arrivals() -> Iterator[Arrival]:
         drawn = at_once(traffic.arrivals()) if is_at_once else traffic.arrivals()
-        if not shared:
+        if shared and several:  # before the tokens of the first turn
+            drawn = (a._replace(input_tokens=a.input_tokens + shared) for a in drawn)
+        if shared:
+            drawn = with_prefixes(drawn, prefixes=alike, tokens=shared, seed=traffic.seed)
+        if not several:
             return drawn
-        return with_prefixes(drawn, prefixes=alike, tokens=shared, seed=traffic.seed)
+        lengths = traffic.input, traffic.output
+        return with_turns(drawn, *lengths, turns=several, think=pause, seed=traffic.seed)
 
     words = "all at once" if is_at_once else f"{traffic.rate:g} requests/s"
     words = f"{clients} open at all times" if clients else words
+    if several:
+        words = words.replace("requests", "sessions").replace("open", "sessions open")
+        words += f", {several} turns {think or 0} apart"
     words += f", {traffic.input} in, {traffic.output} out"
     words += f", {alike} shared x {shared} tokens" if shared else ""
-    means = max(1, round(traffic.input.mean)), max(1, round(traffic.output.mean))
-    return TrafficLoad(arrivals, traffic.num_requests, *means, words, clients)
+    made = max(1, round(traffic.output.mean))
+    history = (mean_turns - 1) / 2 * (traffic.input.mean + made) + (shared if several else 0)
+    prompt = max(1, round(traffic.input.mean + history))
+    count = round(traffic.num_requests * mean_turns)
+    return TrafficLoad(arrivals, count, prompt, made, words, clients, several is not None)
 
 
 def _refuse(of_a_trace: dict[str, Number | None]) -> None:
@@ -116,9 +144,13 @@ def _refuse(of_a_trace: dict[str, Number | None]) -> None:
 def _recorded(path: Path, first: int) -> TrafficLoad:
     trace = RequestTrace(path)
     count = inputs = outputs = 0
+    has_turns = False
     for arrival in islice(trace.arrivals(), first):
         count += 1
+        has_turns = has_turns or arrival.turn > 1
         inputs, outputs = inputs + arrival.input_tokens, outputs + arrival.output_tokens
     means = max(1, inputs // count), max(1, outputs // count)
     words = f"{path.name}, {means[0]} in, {means[1]} out on average"
-    return TrafficLoad(lambda: islice(trace.arrivals(), first), count, *means, words)
+    return TrafficLoad(
+        lambda: islice(trace.arrivals(), first), count, *means, words, has_turns=has_turns
+    )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.plan.serving.simulate.arrivals import RandomTraffic, parse_lengths
+from rooflight.plan.serving.simulate.replica import block_keys
 from rooflight.plan.serving.simulate.tally import EXACT_UP_TO, RELATIVE_ERROR, QuantileSketch
 from rooflight.plan.serving.simulate.trace import RequestTrace, hourly_rates
 
@@ -84,6 +85,68 @@ def test_a_mooncake_trace_is_read_as_it_stands(tmp_path: Path) -> None:
     assert first.segment_tokens == 512 and second.time_s == 3.0
 
 
+def test_an_azure_trace_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "AzureLLMInferenceTrace_conv.csv"
+    rows = "2023-11-16 23:59:59.9799600,4808,10\n2023-11-17 00:00:01.2300000,110,27\n"
+    path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    first, second = RequestTrace(path).arrivals()
+    assert (first.time_s, first.input_tokens, first.output_tokens) == (0.0, 4808, 10)
+    assert second.time_s == pytest.approx(1.25004, abs=1e-6) and second.session == -1
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-12 00:00:00.009930+00:00,9,1\n2024-05-12 01:00:00+01:00,9,1\n"
+    )
+    with pytest.raises(ParseError, match="line 3 comes before"):
+        list(RequestTrace(path).arrivals())
+
+
+def test_a_burstgpt_trace_leaves_failures_out_and_continues_sessions(tmp_path: Path) -> None:
+    path = tmp_path / "BurstGPT.csv"
+    old = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    path.write_text(f"{old}5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,0,0,0,API log\n")
+    (only,) = RequestTrace(path).arrivals()
+    assert (only.input_tokens, only.output_tokens, only.session) == (472, 18, -1)
+    rows = [
+        "10.0,u-1,43,GPT-4,900,446,1346,Conversation log",
+        "20.0,u-2,2,ChatGPT,36,29,65,Conversation log",
+        "30.0,,2,ChatGPT,36,29,65,API log",
+        "90.0,u-1,9,GPT-4,1400,50,1450,Conversation log",
+        "99.0,u-1,9,GPT-4,1449,50,1499,Conversation log",  # shorter than all that was said
+        "99.0,u-1,9,GPT-4,1499,50,1549,Conversation log",
+    ]
+    new = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens"
+    path.write_text("\n".join([f"{new},Log Type", *rows]))
+    found = [(a.session, a.turn) for a in RequestTrace(path).arrivals()]
+    assert found == [(0, 1), (1, 1), (-1, 1), (0, 2), (2, 1), (2, 2)]
+
+
+def test_a_bailian_trace_has_sessions_and_blocks_that_name_all_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "qwen_traceA_blksz_16.jsonl"
+    rows = [(7, -1, 40, 1, [4, 5, 6]), (8, -1, 40, 1, [9, 5, 6]), (9, 7, 70, 2, [4, 5, 6, 1, 2])]
+    names = "chat_id", "parent_chat_id", "input_length", "turn", "hash_ids"
+    same = {"timestamp": 61.5, "output_length": 30, "type": "text"}
+    path.write_text(
+        "\n".join(json.dumps(dict(zip(names, row, strict=True)) | same) for row in rows)
+    )
+    first, other, later = RequestTrace(path).arrivals()
+    assert [(a.session, a.turn) for a in (first, other, later)] == [(0, 1), (1, 1), (0, 2)]
+    assert [len(a.segments) for a in (first, other, later)] == [2, 2, 4]
+    assert first.segments == later.segments[:2] and first.segment_tokens == 16
+    assert not {*first.segments} & {*other.segments}  # their second blocks are alike, but not all
+    assert block_keys(later, 32) == [*later.segments[1::2], (0, 2)]  # the last is of its answer
+    assert block_keys(later, 8)[:4] == block_keys(first, 8)[:4]
+
+
+def test_an_own_trace_may_name_sessions(tmp_path: Path) -> None:
+    path = tmp_path / "agents.csv"
+    path.write_text(
+        "arrival_s,input_tokens,output_tokens,session,tenant\n"
+        "0,100,20,x,a\n1,120,20,x,b\n2,150,20,x,a\n3,9,9,,\n"
+    )
+    found = [(a.session, a.turn) for a in RequestTrace(path).arrivals()]
+    assert found == [(0, 1), (1, 1), (0, 2), (-1, 1)]
+
+
 def test_a_trace_is_counted_by_the_hour(tmp_path: Path) -> None:
     """An hour without a request counts one; an unfinished one ends with its last request."""
     path = tmp_path / "day.csv"
@@ -113,6 +176,10 @@ def test_a_trace_is_counted_by_the_hour(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", "line 1 is not a JSON object"),
         ("a.jsonl", "{\n", "line 1 is not a JSON object"),
         ("a.jsonl", '{"hash_ids": 3}\n', "not a list"),
+        ("a.jsonl", '{"chat_id": 3, "hash_ids": []}\n', "line 1 must .* 'input_length' is missing"),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,2\n", "line 2 must .*noon"),
+        ("a.csv", "TIMESTAMP,ContextTokens\n1,2\n", "'GeneratedTokens' is missing"),
+        ("a.csv", "Timestamp,Request tokens,Response tokens\n1,x,2\n", "line 2 must .*'x'"),
         (
             "a.csv",
             "arrival_s,input_tokens,output_tokens,prefix,prefix_tokens\n1,5,1,p,9\n",

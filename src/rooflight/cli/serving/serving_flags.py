@@ -119,5 +119,6 @@ def add_traffic(parser: Parser, *, requests: int) -> None:
 
 def load_of(args: Namespace, *, default: int, most: int) -> TrafficLoad:
     """The traffic; `default` requests unless said, never above `most`."""
-    asked = keywords(read_traffic, args, but=["default", "most"])
+    own = [name for name in ("turns", "think") if name not in args]  # of `simulate` alone
+    asked = keywords(read_traffic, args, but=["default", "most", *own])
     return read_traffic(**asked, default=default, most=most)

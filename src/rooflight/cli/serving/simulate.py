@@ -1,5 +1,6 @@
 """`rooflight simulate`: requests through the real scheduler under a virtual clock."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from rooflight.cli.serving.serving_flags import (
     load_of,
     setup_of,
 )
+from rooflight.errors import UsageError
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.run import Simulation
@@ -30,7 +32,7 @@ from rooflight.plan.serving.simulate.tally import EXACT_UP_TO, RELATIVE_ERROR, Q
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot, latency_svg
 from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, format_si
+from rooflight.units import format_seconds, format_si, whole
 
 GOOD_SHARE = 0.99  # of all requests; less is a finding
 
@@ -43,7 +45,27 @@ def configure(parser: Parser) -> None:
     parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
     add_on(parser)
     add_traffic(parser, requests=REQUESTS)
+    parser.add_argument(
+        "--turns",
+        metavar="N",
+        help="of a session, in the words of --isl; --rate and --concurrency are of sessions, each"
+        " prompt is all that was said before and --isl new tokens",
+    )
+    parser.add_argument(
+        "--think",
+        metavar="TIME",
+        help="of a tool or a reader between an answer and the next turn: 5s, 5s~1, 1s..30s, exp:5s",
+    )
     add_replica(parser)
+    parser.add_argument(
+        "--host-memory",
+        metavar="BYTES",
+        help="of each replica, for cached prefixes that leave HBM: 400GB (default none)",
+    )
+    parser.add_argument(
+        "--hit-curve", action="store_true", help="prompt tokens cached, by size of the cache"
+    )
+    parser.add_argument("--ssd", metavar="BYTES", help="of each replica, to mark on the curve: 4TB")
     parser.add_argument(
         "--prefill-replicas", help="of these, in policy disaggregated (default: by work)"
     )
@@ -64,10 +86,14 @@ def configure(parser: Parser) -> None:
         " 1024",
         "rooflight simulate llama3-8b --on v5e:2x4 --rate 20 --isl 1024~0.8 --osl 256~0.6"
         " --replicas 3 --compare --requests 2000",
+        "rooflight simulate qwen3-32b --on h100:2 --rate 0.2 --turns 20 --think exp:8s --isl 600"
+        " --osl 300 --prefix-tokens 8000 --host-memory 400GB --hit-curve",
     )
 
 
 def run(args: Namespace) -> int:
+    if args.ssd is not None and not args.hit_curve:
+        raise UsageError("--ssd is only marked on the curve", hint="add --hit-curve")
     asked = simulation_question(
         setup_of(args),
         load_of(args, default=REQUESTS, most=_MOST),
@@ -80,6 +106,7 @@ def run(args: Namespace) -> int:
     page = SimulationPage(
         *(args.model, asked.setup, asked.load.words, asked.slo, args.policy, first),
         asked.calibration,
+        0 if args.ssd is None else whole("--ssd", args.ssd, most=10**18),
     )
     compared = {policy: found.get(policy, first) for policy in others}
     if args.plot:
@@ -100,8 +127,8 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 
 def _compare_command(args: Namespace) -> str:
-    flags = ("layout", "rate", "concurrency", "isl", "osl", "prefix-tokens", "trace", "requests")
-    flags += ("ttft", "tpot")
+    flags = ("layout", "rate", "concurrency", "turns", "think", "isl", "osl", "prefix-tokens")
+    flags += ("trace", "requests", "host-memory", "ttft", "tpot")
     values = {flag: getattr(args, flag.replace("-", "_")) for flag in flags}
     given = [f"--{flag} {value}" for flag, value in values.items() if value]
     replicas = args.replicas if args.replicas != "1" else "2"
@@ -120,6 +147,7 @@ class SimulationPage:
     policy: str
     found: Simulation
     calibration: Calibration | None  # that the seconds of steps rest on
+    ssd_bytes: int = 0
 
     @property
     def meets_slo(self) -> bool:
@@ -146,6 +174,11 @@ def text(page: SimulationPage) -> str:
             _did(found),
             _how(found),
             trust(page.calibration),
+            *(
+                ["", table(("KV cache", "tokens", "hits", ""), _hit_rows(page))]
+                if found.hits
+                else []
+            ),
         ]
     )
 
@@ -166,27 +199,75 @@ def _replicas(page: SimulationPage) -> str:
     return f"{count} x {page.setup.on}{kinds}"
 
 
-def _latencies(found: Simulation) -> list[tuple[str, float, Quantiles]]:
+def _hit_rows(page: SimulationPage) -> list[list[str]]:
+    return [
+        [
+            format_si(point.nbytes, "B"),
+            format_si(point.tokens, ""),
+            f"{point.share:.1%}",
+            point.tier or "",
+        ]
+        for point in hit_points(page)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class HitPoint:
+    """Of the hit-rate curve: a capacity of each replica, and the share of prompt tokens in it."""
+
+    nbytes: float
+    tokens: float
+    share: float
+    tier: str | None
+
+
+def hit_points(page: SimulationPage) -> list[HitPoint]:
+    """HBM, with host memory, with the SSD; halves and doubles of HBM up to where it is flat."""
+    curve, setup = page.found.hits, page.setup
+    if curve is None:
+        return []
+    limits = setup.limits()
+    hbm = float(limits.pool_tokens)
+    tiers: dict[float, str | None] = {hbm: "HBM"}
+    if setup.sizes.host_bytes:
+        tiers[hbm + limits.host_blocks * limits.block_tokens] = "with host memory"
+    if page.ssd_bytes:
+        tiers[max(tiers) + page.ssd_bytes / setup.token_bytes] = "with SSD"
+    last = math.ceil(math.log2(max(curve.most_tokens, limits.block_tokens) / hbm))
+    doubled: dict[float, str | None] = {hbm * 2.0**k: None for k in range(last - 6, last + 1)}
+    points = (
+        HitPoint(tokens * setup.token_bytes, tokens, curve.share(tokens), tier)
+        for tokens, tier in sorted((doubled | tiers).items())
+    )
+    return [point for point in points if point.share or point.tier]
+
+
+def _latencies(found: Simulation) -> list[tuple[str, float | None, Quantiles]]:
     floor = found.floor
     rows = (
         ("TTFT", floor.ttft_s, found.ttft),
+        ("TTFT first", None, found.ttft_first if found.ttft_later else None),
+        ("TTFT later", None, found.ttft_later),
         ("TPOT", floor.tpot_s, found.tpot),
         ("E2E", floor.e2e_s, found.e2e),
     )
     return [(name, least, times) for name, least, times in rows if times is not None]
 
 
-def _row(name: str, floor_s: float, times: Quantiles) -> list[str]:
-    seconds = (floor_s, times.mean, times.p50, times.p95, times.p99, times.largest)
+def _row(name: str, floor_s: float | None, times: Quantiles) -> list[str]:
+    seconds = (times.mean, times.p50, times.p95, times.p99, times.largest)
     ratio = f"{times.mean / floor_s:.2f}x" if floor_s else ""
-    return [name, *(format_seconds(s) for s in seconds), ratio]
+    floor = "" if floor_s is None else format_seconds(floor_s)
+    return [name, floor, *(format_seconds(s) for s in seconds), ratio]
 
 
 def _did(found: Simulation) -> str:
+    restored = found.restored_tokens / max(1, found.input_tokens)
+    host = f", {restored:.0%} in host memory" if found.restored_tokens else ""
     return (
         f"{format_si(_tokens_per_s(found), 'tokens/s')} out, {found.mean_rows:.1f} rows a decode"
         f" step, replicas {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
-        f" {found.num_rejected:,} rejected, {found.cached_share:.0%} of prompt tokens cached"
+        f" {found.num_rejected:,} rejected, {found.cached_share:.0%} of prompt tokens cached{host}"
     )
 
 
@@ -252,6 +333,11 @@ def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> di
         **page.slo.document,
         **summary(page.found),
     }
+    if page.found.hits:
+        fields["hit_curve"] = [
+            {"bytes": p.nbytes, "tokens": p.tokens, "share": p.share, "tier": p.tier}
+            for p in hit_points(page)
+        ]
     return fields | ({"compare": compared} if compared else {})
 
 
@@ -265,11 +351,13 @@ def summary(found: Simulation) -> dict[str, object]:
         **picked(
             found,
             "good_share goodput duration_s input_tokens output_tokens cached_tokens replicas"
-            " prefill_replicas busy_share mean_rows steps preemptions",
+            " restored_tokens prefill_replicas busy_share mean_rows steps preemptions",
         ),
         "floor": {"ttft_s": floor.ttft_s, "tpot_s": floor.tpot_s, "e2e_s": floor.e2e_s},
         "paid": found.paid,
-        **{name.lower(): quantiles(times) for name, _, times in _latencies(found)},
+        **{
+            name.lower().replace(" ", "_"): quantiles(times) for name, _, times in _latencies(found)
+        },
     }
 
 

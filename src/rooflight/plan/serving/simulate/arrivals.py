@@ -30,6 +30,9 @@ class Arrival(NamedTuple):
     segments: tuple[int, ...] = ()  # each names `segment_tokens` of the prompt and all before
     segment_tokens: int = 0
     priority: int = 0
+    session: int = -1  # beyond the segments its turns begin with all that was said before them
+    turn: int = 1
+    then: "Arrival | None" = None  # the next turn, timed from the end of this one's answer
 
 
 @dataclass(frozen=True, slots=True)

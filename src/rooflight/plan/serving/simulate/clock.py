@@ -34,10 +34,11 @@ class _Piece(NamedTuple):
 class StepClock:
     """The time of steps, single or in a row."""
 
-    __slots__ = ("_cost", "_spans")
+    __slots__ = ("_cost", "_spans", "restore_s")
 
-    def __init__(self, cost: StepCost) -> None:
+    def __init__(self, cost: StepCost, restore_s: float = 0.0) -> None:
         self._cost = cost
+        self.restore_s = restore_s  # of a KV block from host memory
         self._spans: dict[tuple[int, int], list[_Piece]] = {}
 
     def step(self, *, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:

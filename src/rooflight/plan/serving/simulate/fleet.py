@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from rooflight.batching.request import Admission, Limits
+from rooflight.batching.ring import HashRing, load_bound
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clock import StepClock
 from rooflight.plan.serving.simulate.replica import Replica, Ticket
@@ -28,16 +29,25 @@ class Transfer:
         return self.latency_s + tokens * self.bytes_per_token / self.bytes_per_s
 
 
+_LEAST_BOUND = 8  # requests of a replica that keeps its sessions, as of `rooflight route`
+
+
 class Router:
-    """Of two replicas drawn at random the one with fewer requests: nearly as good as of all."""
+    """Of two replicas drawn at random the one with fewer requests: nearly as good as of all.
+
+    The turns of a session go to the replica that the ring of `rooflight route` gives it.
+    """
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
         self._random = Random(0)
+        self._ring: HashRing | None = None
 
-    def choose(self, time_s: float) -> Replica:
+    def choose(self, time_s: float, session: int = -1) -> Replica:
         """The replica for a request that comes now, run up to this time."""
         count = len(self._replicas)
+        if session >= 0 and count > 1:
+            return self._keeper(time_s, session)
         if count == 1:
             first = second = self._replicas[0]
         else:
@@ -48,6 +58,18 @@ class Router:
         second.run_events(time_s)
         is_first = first.scheduler.num_requests <= second.scheduler.num_requests
         chosen = first if is_first else second
+        chosen.catch_up(time_s)
+        return chosen
+
+    def _keeper(self, time_s: float, session: int) -> Replica:
+        for replica in self._replicas:
+            replica.run_events(time_s)
+        named = {str(at): replica for at, replica in enumerate(self._replicas)}
+        self._ring = ring = self._ring or HashRing([*named])
+        loads = {name: replica.load for name, replica in named.items()}
+        bound = load_bound(loads, least=_LEAST_BOUND)
+        order = ring.order(str(session).encode())
+        chosen = named[next(name for name in order if loads[name] < bound)]
         chosen.catch_up(time_s)
         return chosen
 
@@ -62,9 +84,9 @@ class TogetherFleet:
 
     def arrive(self, ticket: Ticket) -> None:
         arrival = ticket.arrival
-        replica = self._router.choose(arrival.time_s)
+        replica = self._router.choose(arrival.time_s, arrival.session)
         if replica.add(ticket, output_tokens=arrival.output_tokens) is not Admission.ADMITTED:
-            self._tally.reject(arrival.time_s)
+            self._tally.reject(ticket)
 
     def drain(self) -> None:
         """Runs to the end of the last request."""
@@ -106,10 +128,10 @@ class DisaggregatedFleet:
         if self._count % (4 * len(self._prefills)) == 0:
             self._catch_up(arrival.time_s)
         limits = self._generates[0].scheduler.limits
-        replica = self._enter.choose(arrival.time_s)
+        replica = self._enter.choose(arrival.time_s, arrival.session)
         is_too_long = arrival.input_tokens + arrival.output_tokens - 1 > limits.pool_tokens
         if is_too_long or replica.add(ticket, output_tokens=1) is not Admission.ADMITTED:
-            self._tally.reject(arrival.time_s)
+            self._tally.reject(ticket)
 
     def drain(self) -> None:
         """Runs to the end of the last request."""

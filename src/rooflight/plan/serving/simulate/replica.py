@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 
-from rooflight.batching.request import Admission, Limits, Request
+from rooflight.batching.request import Admission, Key, Limits, Request
 from rooflight.batching.scheduler import Scheduler
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clock import StepClock
+from rooflight.plan.serving.simulate.reuse import ReuseLog
 
 _SEGMENT_BLOCKS = 1 << 20  # blocks one segment can have: room between the keys of two
 
@@ -32,12 +33,14 @@ class Replica:
 
     __slots__ = (
         "_clock",
+        "_restored",
         "_sink",
         "_steady_until_s",
         "_tickets",
         "busy_s",
         "decode_steps",
         "now",
+        "reuse",
         "row_steps",
         "scheduler",
         "steps",
@@ -50,6 +53,8 @@ class Replica:
         self.steps = 0
         self.decode_steps = 0  # in which any row decodes
         self.row_steps = 0  # summed over steps, the rows that decode in each
+        self.reuse: ReuseLog | None = None  # of those that ask for a hit-rate curve
+        self._restored = 0  # blocks that came back from host memory
         self._steady_until_s = 0.0  # before, nobody comes or goes of itself
         self._clock = clock
         self._sink = sink
@@ -59,6 +64,11 @@ class Replica:
         """The shared beginning of such a prompt is cached, as after hours of service."""
         self.scheduler.room.remember(segment_keys(arrival, self.scheduler.limits.block_tokens))
 
+    @property
+    def load(self) -> int:
+        """Requests; one that waits counts twice, as for a router that keeps prefixes."""
+        return self.scheduler.num_requests + self.scheduler.num_waiting
+
     def add(self, ticket: Ticket, *, output_tokens: int) -> Admission:
         """A prompt comes; it is seen at the end of the step under way."""
         self._steady_until_s = 0.0
@@ -66,6 +76,8 @@ class Replica:
         admission = self.scheduler.add(request)
         if admission is Admission.ADMITTED:
             self._tickets[ticket.id] = ticket
+            if self.reuse is not None:
+                self.reuse.add(request.keys, request.prompt_tokens)
         return admission
 
     def insert(self, ticket: Ticket) -> Admission:
@@ -79,7 +91,8 @@ class Replica:
 
     def _request(self, ticket: Ticket, output_tokens: int) -> Request:
         arrival = ticket.arrival
-        keys = segment_keys(arrival, self.scheduler.limits.block_tokens) if arrival.segments else ()
+        is_shared = arrival.segments or arrival.session >= 0
+        keys = block_keys(arrival, self.scheduler.limits.block_tokens) if is_shared else ()
         return Request(ticket.id, arrival.input_tokens, output_tokens, keys, arrival.priority)
 
     def next_s(self) -> float:
@@ -153,6 +166,10 @@ class Replica:
         seconds = self._clock.step(
             rows=rows, kv=batch.kv_tokens, chunk_tokens=chunk_tokens, attended=attended
         )
+        tier = self.scheduler.room.tier
+        if tier is not None and tier.num_restored > self._restored:  # before anything reads them
+            seconds += (tier.num_restored - self._restored) * self._clock.restore_s
+            self._restored = tier.num_restored
         self._passed(1, rows, seconds)
         outcome = self.scheduler.commit()
         if outcome.prefilled:
@@ -181,13 +198,25 @@ class Replica:
             self._sink(ticket, self.now + ticket.late_s)
 
 
+def block_keys(arrival: Arrival, block_tokens: int) -> list[Key]:
+    """Those of its segments, then those of its session, to the end of its answer."""
+    keys: list[Key] = [*segment_keys(arrival, block_tokens)]
+    if arrival.session >= 0:  # the last token of an answer is never computed
+        full = (arrival.input_tokens + arrival.output_tokens - 1) // block_tokens
+        keys += [(arrival.session, at) for at in range(len(keys), full)]
+    return keys
+
+
 def segment_keys(arrival: Arrival, block_tokens: int) -> list[int]:
     """Keys of the blocks that lie whole within the shared segments of a prompt."""
-    if len(arrival.segments) > 1 and arrival.segment_tokens % block_tokens:
+    size, segments = arrival.segment_tokens, arrival.segments
+    if len(segments) > 1 and size < block_tokens and block_tokens % size == 0:
+        each = block_tokens // size  # a block has the key of its last segment
+        return [*segments[each - 1 :: each]]
+    if len(segments) > 1 and size % block_tokens:
         raise UsageError(
-            f"segments of {arrival.segment_tokens} tokens do not split into blocks of"
-            f" {block_tokens}",
+            f"segments of {size} tokens do not split into blocks of {block_tokens}",
             hint="take blocks of 16, 32, 64 or 128 tokens",
         )
-    blocks = arrival.segment_tokens // block_tokens
-    return [segment * _SEGMENT_BLOCKS + at for segment in arrival.segments for at in range(blocks)]
+    blocks = size // block_tokens
+    return [segment * _SEGMENT_BLOCKS + at for segment in segments for at in range(blocks)]

@@ -9,7 +9,7 @@ import gc
 import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
@@ -18,12 +18,13 @@ from rooflight.plan.serving.simulate.clients import Clients
 from rooflight.plan.serving.simulate.clock import Floor, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Fleet, TogetherFleet, Transfer
 from rooflight.plan.serving.simulate.replica import Ticket
+from rooflight.plan.serving.simulate.reuse import HitCurve, ReuseLog, hit_curve
 from rooflight.plan.serving.simulate.tally import Quantiles, Slo, Tally
 from rooflight.plan.serving.step.cost import StepCost
 
 Watch = Callable[[int, int], None]  # requests that came, requests that are done
 _WATCH_EVERY = 4096
-OPEN_ONLY = "disaggregated replicas are not simulated in a closed loop"
+OPEN_ONLY = "disaggregated replicas are not simulated in a closed loop or with turns that wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ class Simulation:
     steps: int
     preemptions: int
     cached_tokens: int
+    restored_tokens: int  # of these, from host memory
+    ttft_first: Quantiles | None = None  # of the first turns of sessions
+    ttft_later: Quantiles | None = None  # of their other turns
+    hits: HitCurve | None = field(default=None, compare=False)  # where it was asked for
 
     @property
     def good_share(self) -> float:
@@ -90,24 +95,30 @@ def simulate(
     most_late: float = math.inf,
     warm: Arrival | None = None,
     concurrency: int | None = None,
+    has_turns: bool = False,
+    restore_s: float = 0.0,
+    counts_hits: bool = False,
 ) -> Simulation:
     """Runs all arrivals, in order of time, to the end of the last one.
 
     With a `concurrency` so many clients send them one after another, at no times of their own; all
-    of them may wait. What `warm` shares with others is cached before the first comes. It ends early
-    where more than `most_late` miss the SLO: the rest would not make it a good one.
+    of them may wait. Where it `has_turns`, those of a session wait for the answer before. What
+    `warm` shares with others is cached before the first comes. It ends early where more than
+    `most_late` miss the SLO: the rest would not make it a good one.
     """
-    slo, clock = slo or Slo(), StepClock(cost)
-    tally = Tally(slo)
+    slo, clock = slo or Slo(), StepClock(cost, restore_s)
+    tally = Clients(slo, concurrency) if concurrency or has_turns else Tally(slo)
+    if isinstance(tally, Clients) and not isinstance(replicas, int):
+        raise UsageError(OPEN_ONLY, hint="leave out the concurrency and the turns")
     if concurrency:
-        if not isinstance(replicas, int):
-            raise UsageError(OPEN_ONLY, hint="leave out the concurrency")
-        tally = Clients(slo, concurrency)
         limits = replace(limits, max_waiting=max(limits.max_waiting, concurrency))
     fleet = _fleet(limits, clock, tally, replicas)
     if warm:
         for replica in fleet.replicas:
             replica.warm(warm)
+    if counts_hits:
+        for replica in fleet.replicas:
+            replica.reuse = ReuseLog(limits.block_tokens)
     with _uncollected():
         if isinstance(tally, Clients):
             arrivals = tally.sent(iter(arrivals), fleet.replicas)
@@ -183,4 +194,10 @@ def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSp
         steps=sum(replica.steps for replica in fleet.replicas),
         preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
         cached_tokens=cached_tokens,
+        restored_tokens=sum(
+            s.room.tier.num_restored * s.limits.block_tokens for s in schedulers if s.room.tier
+        ),
+        ttft_first=latencies.ttft_first,
+        ttft_later=latencies.ttft_later,
+        hits=hit_curve([replica.reuse for replica in fleet.replicas if replica.reuse]),
     )

@@ -34,6 +34,7 @@ class SchedulerLimits:
     max_step_tokens: int = 2048
     block_tokens: int = 128
     max_waiting: int = 1000
+    host_bytes: int = 0  # of host memory, for cached prefixes that HBM lets go
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,26 @@ class Setup:
             sizes.block_tokens,
             sizes.max_waiting,
             policy=policy,
+            host_blocks=int(sizes.host_bytes / self.token_bytes) // sizes.block_tokens,
         )
+
+    @property
+    def token_bytes(self) -> float:
+        """Of the KV cache of one position."""
+        return kv_bytes_per_token(model_graph(self.model), self.precision.kv)
+
+    @property
+    def restore_s(self) -> float:
+        """A block from host memory to HBM: each chip reads its part of it over its own link."""
+        if not self.sizes.host_bytes:
+            return 0.0
+        rate = self.on.chip.pcie_bytes_per_s
+        if rate is None:
+            raise UsageError(
+                f"{self.on.chip.title} has no bandwidth to its host in the catalog",
+                hint="leave out --host-memory, or add pcie_bytes_per_s in your own chip file",
+            )
+        return self.sizes.block_tokens * self.token_bytes / (rate * self.on.num_chips)
 
     def transfer(self) -> Transfer:
         """The cache of a prompt over the network between two such slices."""

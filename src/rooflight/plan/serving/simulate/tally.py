@@ -119,6 +119,8 @@ class Latencies:
     ttft: Quantiles | None
     tpot: Quantiles | None
     e2e: Quantiles | None
+    ttft_first: Quantiles | None  # of first turns, where there are sessions
+    ttft_later: Quantiles | None
 
 
 class Tally:
@@ -130,9 +132,10 @@ class Tally:
         self.num_late = 0  # as soon as they finish; the others are counted block by block
         self.input_tokens = self.output_tokens = 0
         self.end_s = 0.0
-        self._sketches = (QuantileSketch(), QuantileSketch(), QuantileSketch())
+        self._sketches = tuple(QuantileSketch() for _ in range(5))
         self._times: tuple[list[float], list[float], list[float]] = ([], [], [])
         self._gaps: list[int] = []
+        self._turns: list[int] = []  # 0 of what is no session
 
     def finish(self, ticket: Ticket, end_s: float) -> None:
         """A request has all its tokens."""
@@ -143,6 +146,7 @@ class Tally:
         ends.append(end_s)
         gaps = arrival.output_tokens - 1
         self._gaps.append(gaps)
+        self._turns.append(arrival.turn if arrival.session >= 0 else 0)
         self.input_tokens += arrival.input_tokens
         tpot_s = (end_s - ticket.first_s) / max(gaps, 1)
         if ticket.first_s - arrival.time_s > self.slo.ttft_s or tpot_s > self.slo.tpot_s:
@@ -150,25 +154,25 @@ class Tally:
         if len(ends) == _BLOCK:
             self._flush()
 
-    def reject(self, time_s: float) -> None:
+    def reject(self, ticket: Ticket) -> None:
         """A request finds no place."""
         self.num_rejected += 1
 
     def _flush(self) -> None:
         arrived, first, end = (np.array(times) for times in self._times)
-        gaps = np.array(self._gaps)
+        gaps, turns = np.array(self._gaps), np.array(self._turns)
         if not gaps.size:
             return
         ttft, tpot = first - arrived, (end - first) / np.maximum(gaps, 1)
-        for sketch, values in zip(
-            self._sketches, (ttft, tpot[gaps > 0], end - arrived), strict=True
-        ):
+        by_turn = ttft[turns == 1], ttft[turns > 1]
+        taken = ttft, tpot[gaps > 0], end - arrived, *by_turn
+        for sketch, values in zip(self._sketches, taken, strict=True):
             sketch.add(values)
         self.num_good += int(((ttft <= self.slo.ttft_s) & (tpot <= self.slo.tpot_s)).sum())
         self.num_finished += gaps.size
         self.output_tokens += int(gaps.sum()) + gaps.size
         self.end_s = max(self.end_s, float(end.max()))
-        for values in (*self._times, self._gaps):
+        for values in (*self._times, self._gaps, self._turns):
             values.clear()
 
     def latencies(self) -> Latencies:

@@ -1,8 +1,13 @@
 """Recorded traffic: a CSV or JSONL file as a stream of arrivals, one line in memory at a time.
 
 CSV has a header; JSONL has an object a line. The names are `arrival_s`, `input_tokens`,
-`output_tokens`, and if prompts share beginnings `prefix` (any name), `prefix_tokens`, `tenant`.
-A Mooncake trace (`timestamp` in ms, `input_length`, `output_length`, `hash_ids`) is read as it is.
+`output_tokens`, if prompts share beginnings `prefix` (any name), `prefix_tokens`, `tenant`, and
+`session` (any name) if they continue one another. Public traces are told by their names:
+
+    Mooncake       timestamp (ms), input_length, output_length, hash_ids of 512 tokens
+    Qwen-Bailian   chat_id, parent_chat_id, timestamp (s), turn, lengths, hash_ids of 16 tokens
+    Azure LLM      TIMESTAMP (a date), ContextTokens, GeneratedTokens
+    BurstGPT       Timestamp (s), Session ID in newer ones, Request tokens, Response tokens
 """
 
 import csv
@@ -10,8 +15,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +27,8 @@ from rooflight.plan.serving.simulate.arrivals import Arrival
 
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens")
 _MOONCAKE_TOKENS = 512  # that one of its hash_ids stands for
+_BAILIAN_TOKENS = 16
+_CHAIN = (1 << 63) - 1  # ids in a chain stay below
 _MOST_TOKENS = 10_000_000
 _HOUR_S = 3600.0
 _LEAST_S = 600.0  # of an unfinished hour that still shows a rate
@@ -35,11 +44,14 @@ class RequestTrace:
     def arrivals(self) -> Iterator[Arrival]:
         """The stream; stops with the line that is wrong."""
         last = start = None
+        reader = _TraceReader()
         for number, fields in _rows(self.path):
             try:
-                arrival = _arrival(fields)
+                arrival = reader.arrival(fields)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise _wrong(self.path, number, f"must be a request: {_reason(error)}") from None
+            if arrival is None:
+                continue
             start = arrival.time_s if start is None else start
             if last is not None and arrival.time_s < last:
                 raise _wrong(self.path, number, "comes before the line above it")
@@ -74,7 +86,10 @@ def _wrong(path: Path, number: int, what: str) -> ParseError:
 
 
 def _hint() -> str:
-    return f"a header `{','.join(_NEEDED)}` and lines in order of time such as `0.25,1024,128`"
+    return (
+        f"a header `{','.join(_NEEDED)}` and lines in order of time such as `0.25,1024,128`;"
+        " or a trace of Mooncake, Qwen-Bailian, Azure LLM inference or BurstGPT"
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -103,27 +118,81 @@ def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, Mapping[
         yield number, cast(dict[str, object], fields)
 
 
-def _arrival(fields: Mapping[str, object]) -> Arrival:
-    if "hash_ids" in fields:
-        return _mooncake(fields)
-    time_s, inputs, outputs = (_number(fields[name]) for name in _NEEDED)
-    prefix = str(fields.get("prefix") or "")
-    shared = int(_number(fields.get("prefix_tokens") or 0))
-    if shared > inputs or (shared > 0) != bool(prefix):
-        raise ValueError(f"prefix {prefix!r} of {shared} tokens in a prompt of {inputs:.0f}")
-    segments = (_segment(str(fields.get("tenant") or ""), prefix),) if prefix else ()
-    return Arrival(time_s, _tokens(inputs), _tokens(outputs), segments, shared)
+class _TraceReader:
+    """Lines of a file, and the sessions that were seen: number, turns, tokens."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[int, int, int]] = {}
+        self._count = 0
+
+    def arrival(self, fields: Mapping[str, object]) -> Arrival | None:
+        """None of a request that failed."""
+        if "chat_id" in fields:
+            return self._bailian(fields)
+        if "hash_ids" in fields:
+            return _hashed(fields, _MOONCAKE_TOKENS, second=1000)
+        if "ContextTokens" in fields:
+            inputs, outputs = _number(fields["ContextTokens"]), _number(fields["GeneratedTokens"])
+            return Arrival(_date_s(fields["TIMESTAMP"]), _tokens(inputs), _tokens(outputs))
+        if "Request tokens" in fields:
+            return self._burst(fields)
+        return self._own(fields)
+
+    def _own(self, fields: Mapping[str, object]) -> Arrival:
+        time_s, inputs, outputs = (_number(fields[name]) for name in _NEEDED)
+        prefix, tenant = str(fields.get("prefix") or ""), str(fields.get("tenant") or "")
+        shared = int(_number(fields.get("prefix_tokens") or 0))
+        if shared > inputs or (shared > 0) != bool(prefix):
+            raise ValueError(f"prefix {prefix!r} of {shared} tokens in a prompt of {inputs:.0f}")
+        segments = (_segment(tenant, prefix),) if prefix else ()
+        found = Arrival(time_s, _tokens(inputs), _tokens(outputs), segments, shared)
+        name = str(fields.get("session") or "")
+        return self._continued(found, f"{len(tenant)}:{tenant}{name}") if name else found
+
+    def _burst(self, fields: Mapping[str, object]) -> Arrival | None:
+        outputs = _number(fields["Response tokens"])
+        if not outputs:
+            return None
+        inputs, time_s = _number(fields["Request tokens"]), _number(fields["Timestamp"])
+        found = Arrival(time_s, _tokens(inputs), _tokens(outputs))
+        name = str(fields.get("Session ID") or "")
+        return self._continued(found, name) if name else found
+
+    def _continued(self, found: Arrival, name: str) -> Arrival:
+        """A prompt that is shorter than its session so far begins a new one."""
+        number, turn, tokens = self._sessions.get(name, (-1, 0, 0))
+        if number < 0 or found.input_tokens < tokens:
+            number, turn = self._count, 0
+            self._count += 1
+        self._sessions[name] = number, turn + 1, found.input_tokens + found.output_tokens
+        return found._replace(session=number, turn=turn + 1)
+
+    def _bailian(self, fields: Mapping[str, object]) -> Arrival:
+        parent, chat = str(fields.get("parent_chat_id", -1)), str(fields["chat_id"])
+        number = self._sessions.get(parent, (self._count, 0, 0))[0]
+        self._count += number == self._count
+        self._sessions[chat] = number, 0, 0
+        found = _hashed(fields, _BAILIAN_TOKENS, second=1)
+        turn = max(1, int(_number(fields.get("turn", 1))))
+        chained = accumulate(found.segments, lambda before, id: hash((before, id)) & _CHAIN)
+        return found._replace(segments=(*chained,), session=number, turn=turn)
 
 
-def _mooncake(fields: Mapping[str, object]) -> Arrival:
+def _hashed(fields: Mapping[str, object], id_tokens: int, *, second: int) -> Arrival:
     ids = fields["hash_ids"]
     if not isinstance(ids, list):
         raise ValueError("hash_ids is not a list")
     segments = tuple(int(_number(id)) for id in cast(list[object], ids))
     inputs, outputs = _number(fields["input_length"]), _number(fields["output_length"])
-    whole = segments[: int(inputs) // _MOONCAKE_TOKENS]
-    time_s = _number(fields["timestamp"]) / 1000
-    return Arrival(time_s, _tokens(inputs), _tokens(outputs), whole, _MOONCAKE_TOKENS)
+    whole = segments[: int(inputs) // id_tokens]
+    time_s = _number(fields["timestamp"]) / second
+    return Arrival(time_s, _tokens(inputs), _tokens(outputs), whole, id_tokens)
+
+
+def _date_s(value: object) -> float:
+    """A date without a zone is read as UTC; only differences count."""
+    when = datetime.fromisoformat(str(value))
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def _number(value: object) -> float:
