@@ -68,9 +68,12 @@ class Draft:
     @property
     def document(self) -> dict[str, object]:
         """As JSON."""
-        model = self.model and self.model.name
-        known = {"tokens": self.tokens, "acceptance": self.acceptance, "model": model}
-        return known | {"tokens_per_step": self.per_round}
+        return {
+            "tokens": self.tokens,
+            "acceptance": self.acceptance,
+            "model": self.model and self.model.name,
+            "tokens_per_step": self.per_round,
+        }
 
     def held_by(self, model: ModelSpec) -> ModelSpec:
         """The model with the layer that proposes (MTP, EAGLE): another of its last kind."""
