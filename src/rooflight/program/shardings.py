@@ -21,7 +21,7 @@ from jax.custom_batching import custom_vmap
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
-from rooflight.program.varying import vary, varying_axes
+from rooflight.program.varying import axes_by_dim, vary, varying_axes
 
 
 def nested_map(
@@ -121,16 +121,16 @@ def _alone(
 
 
 def _plain(spec: PartitionSpec) -> PartitionSpec:
-    return PartitionSpec(*spec.partitions)
+    return PartitionSpec(*axes_by_dim(spec))
 
 
 def _stacked(spec: PartitionSpec, stages: Axes) -> PartitionSpec:
-    return PartitionSpec(stages, *spec.partitions, unreduced=spec.unreduced, reduced=spec.reduced)
+    return PartitionSpec(stages, *axes_by_dim(spec), unreduced=spec.unreduced, reduced=spec.reduced)
 
 
 def _transposed(spec: PartitionSpec) -> PartitionSpec:
     """Of a gradient: what is the same along an axis has a gradient that is a sum over it."""
-    return PartitionSpec(*spec.partitions, unreduced=spec.reduced, reduced=spec.unreduced)
+    return PartitionSpec(*axes_by_dim(spec), unreduced=spec.reduced, reduced=spec.unreduced)
 
 
 def _is_float(x: jax.Array) -> bool:

@@ -31,6 +31,7 @@ from rooflight.program.model.params import (
     map_specs,
 )
 from rooflight.program.pipeline.train import Microbatches, pipelined
+from rooflight.program.varying import axes_by_dim
 
 
 @jax.tree_util.register_dataclass
@@ -254,7 +255,7 @@ def _added(one: Callable[[Batch], tuple[jax.Array, Tree]], parts: Batch) -> tupl
 def _zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
     """Zeros of the same type, sums pending and all."""
     assert isinstance(like.sharding, NamedSharding)
-    plain = PartitionSpec(*like.sharding.spec.partitions)
+    plain = PartitionSpec(*axes_by_dim(like.sharding.spec))
     zeros = jnp.zeros(like.shape, like.dtype, out_sharding=plain)
     return jax.reshard(zeros, like.sharding.spec)
 

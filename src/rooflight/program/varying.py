@@ -6,10 +6,11 @@ axes it did not vary over is then the transpose of the cast made here, once, out
 """
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
+from jax.sharding import PartitionSpec
 
 Tree = TypeVar("Tree")
 
@@ -32,3 +33,8 @@ def vary(values: Tree, axes: Iterable[str]) -> Tree:
 def align(values: Tree) -> Tree:
     """The same tree, every array typed as varying over all axes that any of them varies over."""
     return vary(values, frozenset[str]().union(*map(varying_axes, jax.tree.leaves(values))))
+
+
+def axes_by_dim(spec: PartitionSpec) -> tuple[Any, ...]:
+    """The axes of each dim; before jax 0.10.2 a spec has no other word for them than itself."""
+    return spec.partitions if hasattr(spec, "partitions") else tuple(spec)

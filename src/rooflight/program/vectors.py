@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from rooflight.program.varying import axes_by_dim
+
 
 @jax.custom_vjp
 def scaled(x: jax.Array, v: jax.Array) -> jax.Array:
@@ -54,14 +56,14 @@ shifted.defvjp(_shifted_forward, _shifted_backward)
 
 def _whole(v: jax.Array) -> jax.Array:
     """The same values; nothing pends where no gradient is taken."""
-    return jax.reshard(v, PartitionSpec(*jax.typeof(v).sharding.spec.partitions))
+    return jax.reshard(v, PartitionSpec(*axes_by_dim(jax.typeof(v).sharding.spec)))
 
 
 def _gradient(v: jax.Array, terms: jax.Array) -> jax.Array:
     """The sum, in fp32, over the dims along which v is one value: of what a device has only."""
     spec = jax.typeof(v).sharding.spec
     along = tuple(i for i, size in enumerate(v.shape) if size == 1 and terms.shape[i] > 1)
-    kept = [axes for i, axes in enumerate(spec.partitions) if i not in along]
+    kept = [axes for i, axes in enumerate(axes_by_dim(spec)) if i not in along]
     placed = PartitionSpec(*kept, unreduced=spec.reduced)
     found = lax.reduce_sum(terms.astype(jnp.float32), along, out_sharding=placed)
     return lax.expand_dims(found.astype(v.dtype), along)

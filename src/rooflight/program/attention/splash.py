@@ -26,7 +26,8 @@ def kernels_can() -> bool:
     """
     mesh = jax.sharding.get_abstract_mesh()
     device = mesh.abstract_device
-    if (device.platform if device else jax.default_backend()) != "tpu":
+    kind = device.device_kind if device else jax.default_backend()
+    if not kind.lower().startswith("tpu"):
         return False
     return all(kind == AxisType.Explicit for kind in mesh.axis_types)
 

@@ -35,8 +35,7 @@ class Unrolled(tuple[tuple[dict[str, jax.Array], ...], ...]):
 def decode_form() -> DecodeForm:
     """The form for the mesh that is set, or else for the default backend."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = device.platform if device else jax.default_backend()
-    is_cpu = platform == "cpu"
+    is_cpu = (device.device_kind if device else jax.default_backend()) == "cpu"
     return DecodeForm(is_unrolled=is_cpu, is_by_row=is_cpu, is_native=is_cpu and has_native())
 
 

@@ -25,6 +25,7 @@ from rooflight.program.pipeline.buffer import Tree
 from rooflight.program.pipeline.in_step import run_in_step
 from rooflight.program.pipeline.table import encode
 from rooflight.program.pipeline.work import Fns, Inputs, Typed, untyped
+from rooflight.program.varying import axes_by_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def run_schedule(
 
     def joined(a: jax.Array) -> jax.Array:
         spec = jax.typeof(a).sharding.spec
-        kept = PartitionSpec(axis, *spec.partitions[2:], unreduced=spec.unreduced)
+        kept = PartitionSpec(axis, *axes_by_dim(spec)[2:], unreduced=spec.unreduced)
         return a.reshape(a.shape[0] * ticks.chunks, *a.shape[2:], out_sharding=kept)
 
     params, beside = jax.tree.map(by_chunk, (stage_params, fixed))

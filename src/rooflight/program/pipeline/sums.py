@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 
 from rooflight.program.pipeline.table import Ticks
 from rooflight.program.pipeline.work import Fns, Sums
+from rooflight.program.varying import axes_by_dim
 
 
 def adds_of(ticks: Ticks) -> npt.NDArray[Any]:
@@ -75,5 +76,5 @@ def zero_sums(parts: Fns, terms: Sums, chunks: int) -> Sums:
 
 def entries_of(like: jax.Array | jax.ShapeDtypeStruct) -> tuple[Any, ...]:
     """The axes of each dim."""
-    found = jax.typeof(like).sharding.spec.partitions
+    found = axes_by_dim(jax.typeof(like).sharding.spec)
     return (*found, *(None,) * (len(like.shape) - len(found)))

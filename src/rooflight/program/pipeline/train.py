@@ -27,6 +27,7 @@ from rooflight.program.model.loss import head_loss
 from rooflight.program.model.params import JAX_DTYPES, Tree
 from rooflight.program.pipeline.layers import Staging
 from rooflight.program.pipeline.run import run_schedule
+from rooflight.program.varying import axes_by_dim
 
 Frame = dict[str, jax.Array]
 Layers = tuple[tuple[dict[str, jax.Array], ...], ...]  # [run][block of its pattern][name]
@@ -99,7 +100,7 @@ def _by_stage(weight: jax.Array, *, stages: int) -> jax.Array:
 def _joined(gradient: jax.Array) -> jax.Array:
     """[stage, layer, ...] as weights are stacked, sums pending still."""
     spec = jax.typeof(gradient).sharding.spec
-    first, _, *rest = spec.partitions
+    first, _, *rest = axes_by_dim(spec)
     kept = PartitionSpec(first, *rest, unreduced=spec.unreduced)
     return gradient.reshape(-1, *gradient.shape[2:], out_sharding=kept)
 
