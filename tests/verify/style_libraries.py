@@ -20,7 +20,7 @@ Built = tuple[Any, tuple[Any, ...]]
 ROWS, D, F = 8192, 4096, 16384
 
 
-def _placed(mesh: Mesh, tree: Any, spec: Any) -> Any:
+def placed(mesh: Mesh, tree: Any, spec: Any) -> Any:
     """Abstract arrays of a tree, each placed as `spec` says of its path and shape."""
 
     def place(path: Any, leaf: Any) -> Any:
@@ -51,8 +51,8 @@ def optax_state(mesh: Mesh, *, mistaken: bool = True) -> Built:
 
     shapes = {"in": (D, 2 * F), "out": (2 * F, D)}
     like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
-    params = _placed(mesh, like, spec)
-    opt_state = _placed(mesh, jax.eval_shape(tx.init, params), spec)
+    params = placed(mesh, like, spec)
+    opt_state = placed(mesh, jax.eval_shape(tx.init, params), spec)
     how: dict[str, Any] = {} if mistaken else {"donate_argnums": (0, 1)}
     places = jax.tree.map(lambda leaf: leaf.sharding, (params, opt_state))
     x = abstract(mesh, (ROWS, D), P("X", None), jnp.float32)
@@ -78,9 +78,9 @@ def optax_moments(mesh: Mesh, *, mistaken: bool = True) -> Built:
 
     shapes = {"in": (D, 2 * F), "out": (2 * F, D)}
     like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
-    params = _placed(mesh, like, spec)
+    params = placed(mesh, like, spec)
     whole = (lambda path, shape: P()) if mistaken else spec
-    opt_state = _placed(mesh, jax.eval_shape(tx.init, params), whole)
+    opt_state = placed(mesh, jax.eval_shape(tx.init, params), whole)
     x = abstract(mesh, (ROWS, D), P("X", None), jnp.float32)
     places = jax.tree.map(lambda leaf: leaf.sharding, (params, opt_state))
     jitted = jax.jit(step, out_shardings=places, donate_argnums=(0, 1))
@@ -109,7 +109,7 @@ def nnx_mlp(mesh: Mesh, *, mistaken: bool = True) -> Built:
     def forward(state: Any, x: jax.Array) -> jax.Array:
         return jax.lax.with_sharding_constraint(nnx.merge(graph, state)(x), P("X", None))
 
-    state = _placed(mesh, state, lambda path, _: P(*(first if "up" in path else second)))
+    state = placed(mesh, state, lambda path, _: P(*(first if "up" in path else second)))
     return jax.jit(forward), (state, abstract(mesh, (ROWS, D), P("X", None)))
 
 
@@ -138,7 +138,7 @@ def nnx_head(mesh: Mesh, *, mistaken: bool = True) -> Built:
         return P(None, "Y") if "embed" in path or not mistaken else P()
 
     tokens = abstract(mesh, (ROWS,), P("X"), jnp.int32)
-    return jax.jit(forward), (_placed(mesh, state, spec), tokens)
+    return jax.jit(forward), (placed(mesh, state, spec), tokens)
 
 
 def equinox_mlp(mesh: Mesh, *, mistaken: bool = True) -> Built:
@@ -159,7 +159,7 @@ def equinox_mlp(mesh: Mesh, *, mistaken: bool = True) -> Built:
 
     first, second = (P(None, "Y"), P("Y", None)) if mistaken else (P("Y", None), P(None, "Y"))
     half = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), params)
-    params = _placed(mesh, half, lambda path, _: first if "[0]" in path else second)
+    params = placed(mesh, half, lambda path, _: first if "[0]" in path else second)
     return jax.jit(forward), (params, abstract(mesh, (ROWS, D), P("X", None)))
 
 
@@ -183,4 +183,4 @@ def haiku_mlp(mesh: Mesh, *, mistaken: bool = True) -> Built:
         return P(None, "Y") if shape[0] == D else P("Y", None)
 
     rows = P(None, None) if mistaken else P("X", None)
-    return jax.jit(pure.apply), (_placed(mesh, params, spec), abstract(mesh, (ROWS, D), rows))
+    return jax.jit(pure.apply), (placed(mesh, params, spec), abstract(mesh, (ROWS, D), rows))

@@ -13,7 +13,7 @@ from rooflight.compile.hlo.collectives import only_calls, sliced_axes
 from rooflight.compile.hlo.instruction import Instruction, Shape
 from rooflight.compile.hlo.step import CompiledStep
 
-_SPEC = re.compile(r"#sdy\.sharding<@\w+, \[(.*?)\](?:,|>)")
+_SPEC = re.compile(r"(?:#sdy\.sharding|\[)<@\w+, \[(.*?)\](?:,|>)")
 _DIM = re.compile(r"\{([^{}]*)\}")
 _AXIS = re.compile(r'"(\w+)')
 _MATMULS = ("dot", "convolution", "all-gather", "gather")
@@ -117,6 +117,13 @@ def _first_uses(found: CompiledStep) -> dict[str, str]:
 def _parameters(step: CompiledStep) -> Mapping[str, Instruction]:
     entry = step.module.computations[step.module.entry]
     return {i.op_name.replace("\\", ""): i for i in entry.instructions if i.opcode == "parameter"}
+
+
+def constraint_spec(constraint: Instruction) -> tuple[tuple[str, ...], ...] | None:
+    """What a sharding constraint of the program asks for; None if it is none, or asks for more."""
+    shapes = constraint.shapes
+    is_one = constraint.attribute("custom_call_target") == "Sharding" and len(shapes) == 1
+    return _spec(constraint, shapes[0]) if is_one else None
 
 
 def _spec(parameter: Instruction, shape: Shape) -> tuple[tuple[str, ...], ...] | None:

@@ -26,6 +26,7 @@ from rooflight.compile.findings.finding import (
 )
 from rooflight.compile.findings.surprises import find_surprises
 from rooflight.compile.findings.waste import (
+    find_host_calls,
     find_repeated_work,
     find_replicated,
     find_schedule_waste,
@@ -97,6 +98,7 @@ def verify_program(
     folder: str = "",
     arguments: dict[str, object] | None = None,
     explicit: bool = False,
+    python: str = "",
     cache: Path | None = None,
     watch: Watch | None = None,
 ) -> ProgramVerdict:
@@ -109,9 +111,12 @@ def verify_program(
     """
     given = arguments or {}
     plain = plain_collectives(mesh)
-    requests = [CompileRequest(build, mesh, given, "partitioned", plain, folder, explicit)]
+    first = CompileRequest(
+        build, mesh, given, "partitioned", plain, folder, explicit, python=python
+    )
+    requests = [first]
     if until != "partitioned":
-        requests.append(replace(requests[0], until=until, options={}))
+        requests.append(replace(first, until=until, options={}))
     done = compile_all(requests, cache=cache, watch=watch)
     if done[0].outcome == "not built":
         raise UsageError(
@@ -141,6 +146,7 @@ def verify_program(
         *(warning_finding(located(text, found.module)) for text in found.warnings),
         *wrong,
         *(f for f in (*repeated, *moved) if f.where not in explained),
+        *find_host_calls(found),
         *find_replicated(known, device, asked),
         *undonated_findings(updates, known),
         *(

@@ -42,6 +42,7 @@ class CompileRequest:
     folder: str = ""  # where `build` is found, if not on the path
     explicit: bool = False  # whether shardings are types, as on meshes of `jax.make_mesh`
     timeout_s: float = 900.0
+    python: str = ""  # whose jax and compiler; those of this process if left out
 
 
 class ChildTask(NamedTuple):

@@ -21,6 +21,11 @@ ELEMENTWISE = (
     *("power", "sqrt", "rsqrt", "exponential", "logistic", "tanh", "erf"),
 )
 _HANDED_ON = (*SAME_ELEMENTS, *_PARTS, "tuple", "negate", "multiply", "divide", "pad")
+_COMPUTED_ON = (
+    *(*ELEMENTWISE, *SAME_ELEMENTS, *_PARTS),
+    *("concatenate", "pad", "call", "get-tuple-element", "compare", "and"),
+    *("all-gather", "all-to-all", "collective-permute"),
+)
 _MOST = 4096  # values to look at from one start
 
 
@@ -72,6 +77,15 @@ class Flow:
             computation, value = self.callers[computation.name]
         return False
 
+    def is_conditional(self, name: str) -> bool:
+        """Whether a computation runs only if a condition holds."""
+        while name in self.callers:
+            computation, call = self.callers[name]
+            if call.opcode == "conditional":
+                return True
+            name = computation.name
+        return False
+
     def _given(self, computation: Computation, value: Instruction) -> Place | None:
         """What a call hands to a parameter."""
         place = self.callers.get(computation.name)
@@ -107,6 +121,26 @@ class Flow:
         tuples = [end for end in ends if end[1].opcode == "tuple"]
         return [before for end in tuples if (before := _operand(*end, index))]
 
+    def cast_up(self, place: Place) -> Place | None:
+        """The cast that made a value wide, if all of it was cast up and no more than computed on.
+
+        What is broadcast, such as a scale or the sums of a norm, is no part of it.
+        """
+        waiting, seen, found = [place], {place[1].name}, None
+        while waiting and len(seen) < _MOST:
+            computation, value = waiting.pop()
+            if value.opcode in ("broadcast", "constant", "iota"):
+                continue
+            if value.opcode == "convert" and _float_bits(computation.inputs(value)[0]) < 32:
+                found = (computation, value)
+                continue
+            if value.opcode not in _COMPUTED_ON:
+                return None
+            before = [p for p in self.made_from((computation, value)) if p[1].name not in seen]
+            seen |= {p[1].name for p in before}
+            waiting += before
+        return found
+
     def uses(self, place: Place) -> list[Place]:
         """The instructions that use the elements of a value, whatever their shape and dtype."""
         found: list[Place] = []
@@ -119,6 +153,12 @@ class Flow:
         """The instructions that only give the elements of a value another shape or dtype."""
         walk = self._walk(place, lambda user: user.opcode in SAME_ELEMENTS)
         return [(c, user) for c, user in walk if user.opcode in SAME_ELEMENTS]
+
+    def computed_on(self, place: Place) -> list[Place]:
+        """The instructions that work on a value element by element, and what they hand on."""
+        goes_on = (*SAME_ELEMENTS, *ELEMENTWISE)
+        walk = self._walk(place, lambda user: user.opcode in goes_on)
+        return [(c, user) for c, user in walk if user.opcode in goes_on]
 
     def handed_on(self, place: Place) -> Instruction:
         """What becomes of a value before it is used: the last to give it a shape or a dtype."""
@@ -191,6 +231,11 @@ def source_of(computation: Computation, value: Instruction) -> Instruction:
     return value
 
 
+def _float_bits(value: Instruction) -> int:
+    kinds = [s for s in value.shapes[:1] if s.dtype.startswith(("bf", "f"))]
+    return kinds[0].bits if kinds else UNKNOWN_BITS
+
+
 def bits_before(place: Place) -> int:
     """Bits of the narrowest float that an operand was cast from on its way."""
     computation, value = place
@@ -198,9 +243,7 @@ def bits_before(place: Place) -> int:
     value = computation.inputs(value)[0] if value.operands else value
     while value.opcode in SAME_ELEMENTS and value.operands:
         value = computation.inputs(value)[0]
-        for shape in value.shapes[:1]:
-            if shape.dtype.startswith(("bf", "f")):
-                bits = min(bits, shape.bits)
+        bits = min(bits, _float_bits(value))
     return bits
 
 
@@ -213,3 +256,10 @@ def bits_after(flow: Flow, place: Place) -> int:
     if not users or any(u.opcode != "convert" for u in users):
         return UNKNOWN_BITS
     return max(s.bits for u in users for s in u.shapes)
+
+
+def leak_of(flow: Flow, computation: Computation, dot: Instruction) -> Place | None:
+    """The cast that makes a matmul wide, if neither side of it was wide before."""
+    sides = [(computation, side) for side in computation.inputs(dot)]
+    wide = [flow.cast_up(side) for side in sides if _float_bits(side[1]) >= 32]
+    return wide[0] if wide and all(wide) and not flow.is_backward((computation, dot)) else None

@@ -6,6 +6,9 @@ the one all-reduce of the other way costs clearly less than what is there now.
 
     In[B,D] * W[D_Y,F] -> h[B,F], h[B,F] * V[F,D_Y] -> Out[B,D_Y]     all of h crosses the network
     In[B,D] * W[D,F_Y] -> h[B,F_Y], h[B,F_Y] * V[F_Y,D] -> Out[B,D]   only Out does
+
+Also a constraint on h that has the axis on another dim, where weights have it right: they are then
+gathered whole, and so is Out.
 """
 
 import math
@@ -13,9 +16,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflight.compile.aot.arguments import Argument, spec_text
+from rooflight.compile.aot.arguments import Argument, constraint_spec, spec_text
 from rooflight.compile.expected.flow import ELEMENTWISE, Flow, Place
 from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
+from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.instruction import Instruction
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.mesh import Mesh
@@ -24,6 +28,7 @@ _DIMS = re.compile(r"\b([lr])hs_(contracting|batch)_dims=\{([\d,]*)\}")
 _SAME_ORDER = ("convert", "copy", "bitcast", "opt-barrier", "get-tuple-element", "parameter")
 _LAYER = (*_SAME_ORDER, "dynamic-slice", "slice", "reshape", "call")  # of a stack of layers, too
 _ACTIVATION = (*_SAME_ORDER, *ELEMENTWISE, "call", "custom-call")
+Spec = tuple[tuple[str, ...], ...]
 _CLEARLY = 0.75  # of what it costs now
 _MOST = 512
 
@@ -51,10 +56,17 @@ class _Pair:
     second: _ChainedMatmul
     axis: str
     lines: frozenset[str]  # of both and of the activation between
+    asked: tuple[tuple[str, Spec], ...] = ()  # constraints between, with their lines
 
     @property
     def wrong(self) -> list[_ChainedMatmul]:
         return [m for m in (*self.first, self.second) if self.axis not in m.axes]
+
+    @property
+    def stale(self) -> tuple[str, Spec] | None:
+        """The constraint that has the axis on another dim than the one between."""
+        others = ((line, spec) for line, spec in self.asked if self.axis in sum(spec[:-1], ()))
+        return None if self.wrong else next(others, None)
 
 
 def find_wrong_axes(
@@ -79,8 +91,36 @@ def find_wrong_axes(
         cost += math.fsum(f.seconds or 0.0 for f in repeated if f.where in lines)
         passes = _passes(found, lines)
         left = math.fsum(passes * _left_seconds(pair, given, data, mesh) for pair in pairs)
-        if axis not in data and left < _CLEARLY * cost:
+        if axis in data or left >= _CLEARLY * cost:
+            continue
+        stale = pairs[0].stale
+        if stale is None:
             yield replace(_finding(pairs[0], data, cost - left), count=len(pairs)), lines
+        elif any(_is_whole_again(c, pairs[0], data, mesh) for c in found.collectives):
+            yield replace(_stale(stale, pairs[0], cost - left), count=len(pairs)), lines
+
+
+def _is_whole_again(found: Collective, pair: _Pair, data: set[str], mesh: Mesh) -> bool:
+    """Whether what comes out of the second matmul is gathered over the axis of a constraint."""
+    rows = math.prod(mesh.axes.get(axis, 1) for axis in data)
+    is_over = found.kind == "all_gather" and pair.axis in (found.axes or ())
+    return is_over and found.nbytes == pair.second.dot.nbytes // rows
+
+
+def _stale(asked: tuple[str, Spec], pair: _Pair, seconds: float) -> Finding:
+    line, spec = asked
+    dims = [tuple(a for a in dim if a != pair.axis) for dim in spec]
+    dims[-1] = (*dims[-1], pair.axis)
+    weights = ", ".join(m.weight.name for m in (*pair.first, pair.second))
+    return Finding(
+        "stale_constraint",
+        f"this constraint splits another dim over {pair.axis} than the weights around it, so"
+        f" {weights} are gathered, and so is what comes out",
+        f"constrain it to {spec_text(tuple(dims))}, as {pair.second.weight.name} is split, or"
+        " take the constraint out",
+        seconds=seconds,
+        where=line,
+    )
 
 
 def _passes(step: CompiledStep, lines: frozenset[str]) -> int:
@@ -142,16 +182,18 @@ class _Reader:
             narrows = second and second.other[1].nbytes > place[1].nbytes
             if second is None or not narrows or self.flow.is_backward(place):
                 continue
-            first, lines = self._before(second)
+            first, lines, asked = self._before(second)
             for axis in second.weight.axes if first else ():
-                pair = _Pair(first, second, axis, lines)
-                if pair.wrong and all(axis in m.weight.axes for m in first):
+                pair = _Pair(first, second, axis, lines, asked)
+                if (pair.wrong or pair.stale) and all(axis in m.weight.axes for m in first):
                     yield pair
 
-    def _before(self, second: _ChainedMatmul) -> tuple[tuple[_ChainedMatmul, ...], frozenset[str]]:
-        """The matmuls that make what the second sums over; the lines of all."""
+    def _before(
+        self, second: _ChainedMatmul
+    ) -> tuple[tuple[_ChainedMatmul, ...], frozenset[str], tuple[tuple[str, Spec], ...]]:
+        """The matmuls that make what the second sums over; the lines of all; constraints."""
         waiting, seen, found = [second.other], {second.other[1].name}, list[_ChainedMatmul]()
-        lines = {second.line}
+        lines, asked = {second.line}, list[tuple[str, Spec]]()
         while waiting and len(seen) < _MOST:
             computation, value = waiting.pop()
             if value.opcode == "dot" and value.shapes == second.other[1].shapes:
@@ -160,10 +202,12 @@ class _Reader:
                 lines |= {made.line} if made else set()
             elif value.opcode in _ACTIVATION:
                 lines.add(self.step.module.source(value))
+                if spec := constraint_spec(value):
+                    asked.append((self.step.module.source(value), spec))
                 before = [p for p in self.flow.made_from((computation, value))]
                 waiting += [p for p in before if p[1].name not in seen]
                 seen |= {p[1].name for p in before}
-        return tuple(sorted(found, key=lambda m: m.dot.line)), frozenset(lines - {""})
+        return tuple(sorted(found, key=lambda m: m.dot.line)), frozenset(lines - {""}), (*asked,)
 
     def _matmul(self, place: Place, *, sums: bool) -> _ChainedMatmul | None:
         """`rows * weight`, both summed over one dim; `dim` is that one or the other, the last."""

@@ -18,6 +18,7 @@ _SOURCE = re.compile(r'source_file="([^"]*)"[^{}]*?source_line=(\d+)')
 _FRAME = re.compile(r"stack_frame_id=(\d{1,9})")
 _REMATERIALISED = "Involuntary full rematerialization"
 FAILURES = ("out_of_memory", "refused", "crashed", "timed_out")  # before all that only costs
+_ALWAYS = (*FAILURES, "host_callback")  # few bytes, and a wait of unknown length
 # A leaf of an argument such as params['layers'][0]; bf16[64] is none.
 _LEAF = re.compile(r"\b(?!(?:bf|f|s|u|pred)\d*\[)[^\W\d]\w*(?:\.\w+|\['[^']*'\]|\[\d+\])+")
 
@@ -80,7 +81,7 @@ class Scale:
 
     def is_worth(self, finding: Finding) -> bool:
         """Whether it costs enough time, or memory if it costs no time; unknown is enough."""
-        if finding.kind in FAILURES or (finding.seconds is None and finding.nbytes is None):
+        if finding.kind in _ALWAYS or (finding.seconds is None and finding.nbytes is None):
             return True
         if finding.seconds is not None and finding.seconds >= _TIME_SHARE * self.step_s:
             return True

@@ -5,11 +5,20 @@ model. A collective that the program asks for by name (`jax.lax.ppermute`) is ne
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflight.compile.aot.arguments import Argument, spec_text
-from rooflight.compile.expected.flow import Flow, Place, bits_after, bits_before, source_of
+from rooflight.compile.expected.flow import (
+    SAME_ELEMENTS,
+    Flow,
+    Place,
+    bits_after,
+    bits_before,
+    leak_of,
+    source_of,
+)
 from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
 from rooflight.compile.hlo.collectives import Collective, only_calls, sliced_axes
 from rooflight.compile.hlo.instruction import Computation, Instruction, Shape
@@ -21,6 +30,7 @@ _ASKED = (
     *("psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast", "pmax", "pmin"),
 )
 _CONSTRAINTS = ("sharding_constraint", "reshard")
+_MOVED = ("resharded", "cut_again", "batch_gathered")
 _ENOUGH = 4  # times fewer bytes: another way must be clearly better to be advice
 
 
@@ -79,6 +89,10 @@ class _Finder:
         seconds = collective_seconds(found, self.mesh)
         place = self.step.module.find(found.name)
         asked = self._constraint(place) if place and kind != "wide" else ""
+        if place and not asked and kind in _MOVED:
+            asked = self._beside(place)
+            line = _file(found.source)
+            fix = f"take this constraint out, or give it what {line} wants" if asked else fix
         return Finding(
             kind=kind,
             words=words,
@@ -125,9 +139,22 @@ class _Finder:
         """The line of the constraint that a value goes straight to, "" if it goes to none."""
         for _, user in self.flow.hands_on(place):
             if _is_constraint(user):
-                line = self.step.module.source(user)
-                return self.step.module.caller(user) if line in self.helpers else line
+                return self._line(user)
         return ""
+
+    def _line(self, constraint: Instruction) -> str:
+        line = self.step.module.source(constraint)
+        return self.step.module.caller(constraint) if line in self.helpers else line
+
+    def _beside(self, place: Place) -> str:
+        """The line of the constraint that a value comes from, or goes to after elementwise work."""
+        computation, value = place
+        while value.operands and (value is place[1] or value.opcode in SAME_ELEMENTS):
+            value = computation.inputs(value)[0]
+            if _is_constraint(value):
+                return self._line(value)
+        after = (user for _, user in self.flow.computed_on(place) if _is_constraint(user))
+        return next((self._line(user) for user in after), "")
 
     def _made(self, place: Place) -> str:
         """The line that made the operand of a collective which has none of its own."""
@@ -172,11 +199,12 @@ class _Finder:
         dots = [(c, u) for c, u in uses if u.opcode == "dot"]
         if not dots or len(dots) < len(uses):
             return None
+        asked = {self._constraint(dot) for dot in dots}
         size = math.prod(self.axes[a] for a in found.axes)
         moved = sum(_other_bytes(c, u, place[1]) + u.nbytes for c, u in dots)
         if found.nbytes <= _ENOUGH * moved * size:
             return None
-        return self._finding(
+        named = self._finding(
             "weight_moved",
             found,
             f"{argument.name} is gathered over {_over(found)} for matmuls of fewer bytes than it"
@@ -184,6 +212,11 @@ class _Finder:
             f"store it split over other axes than {_over(found)}, or leave it where it is and move"
             " the activations: constrain them to be whole over these axes",
         )
+        line = asked.pop() if len(asked) == 1 else ""
+        if not line or line == found.source or any(_is_summed(*at, place[1]) for at in dots):
+            return named
+        fix = f"take this constraint out: it leaves out {_over(found)}, which splits the weight"
+        return replace(named, where=line, fix=fix)
 
     def _batch(self, found: Collective, place: Place) -> Finding | None:
         """Activations of the whole batch on every device, unless split weights want them there."""
@@ -247,11 +280,16 @@ class _Finder:
         return self.results[root.operands.index(result.name)] if is_known else ""
 
     def _replaces(self, result: Shape | None, argument: Argument, whole: tuple[str, ...]) -> bool:
-        """Whether a result is as an argument would be on a device if some axes did not split it."""
+        """Whether a result is as an argument would be on a device if some axes did not split it.
+
+        Perhaps no axis does: one collective after another makes it whole, and this is the last.
+        """
+        if result is None or result.dtype != argument.dtype:
+            return False
         sizes = {axis: 1 if axis in whole else size for axis, size in self.axes.items()}
         ways = [math.prod(sizes[axis] for axis in dim) for dim in argument.spec or ()]
         dims = tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
-        return result is not None and (result.dtype, result.dims) == (argument.dtype, dims)
+        return result.dims in (dims, argument.dims)
 
     def _is_returned(self, place: Place) -> bool:
         uses = self.flow.uses(place)
@@ -265,7 +303,8 @@ class _Finder:
             return None
         before = bits_before(place)
         after = bits_after(self.flow, place)
-        narrow = min(before, after)
+        leak = self._leak(place)
+        narrow = min(before, after, 16 if leak else before)
         if narrow >= shape.bits:
             return None
         small = network_seconds(
@@ -273,15 +312,28 @@ class _Finder:
         )
         each = network_seconds(found.kind, found.nbytes, found.axes, self.mesh)
         share = 1 - small / each if small and each else 1 - narrow / shape.bits
-        why = "was cast up just before" if before < shape.bits else "is cast down just after"
-        order = "after" if before < shape.bits else "before"
+        why = (
+            f"and {'was cast up just before' if before < shape.bits else 'is cast down just after'}"
+        )
+        how = f"cast {'after' if before < shape.bits else 'before'} the {_kind(found)}"
+        if leak:
+            why = f"only because bf16 became f32 in {_file(self.step.module.source(leak))}"
+            how = "cast back to bf16 before the matmul, or what made it f32 (a scale, a table)"
         return self._finding(
             "wide",
             found,
-            f"{_array(place)} goes over {_over(found)} in f32 and {why} ({_kind(found)})",
-            f"cast {order} the {_kind(found)}: half the bytes travel",
+            f"{_array(place)} goes over {_over(found)} in f32 {why} ({_kind(found)})",
+            f"{how}: half the bytes travel",
             share=share,
         )
+
+    def _leak(self, place: Place) -> Instruction | None:
+        """What made the matmul wide whose result, or whose operand, a collective moves."""
+        computation, value = place
+        made = source_of(computation, computation.inputs(value)[0]) if value.operands else value
+        dots = [(computation, made)] if made.opcode == "dot" else self.flow.uses(place)
+        leaks = [leak_of(self.flow, *at) if at[1].opcode == "dot" else None for at in dots]
+        return leaks[0][1] if leaks and leaks[0] and all(leaks) else None
 
     def _argument(self, place: Place) -> Argument | None:
         """The argument that is moved; the collective itself moves one."""
@@ -309,6 +361,19 @@ def _helpers(step: CompiledStep) -> frozenset[str]:
                 line = step.module.source(instruction)
                 callers.setdefault(line, set()).add(step.module.caller(instruction))
     return frozenset(line for line, outer in callers.items() if len(outer - {""}) > 1)
+
+
+def _is_summed(computation: Computation, dot: Instruction, gathered: Instruction) -> bool:
+    """Whether the dim that was gathered is one that a matmul sums over, or may be one."""
+    dim = re.search(r"\bdimensions=\{(\d+)\}", gathered.attributes)
+    side = "rl"[dot.operands[0] == gathered.name]
+    summed = re.search(rf"\b{side}hs_contracting_dims=\{{([\d,]*)\}}", dot.attributes)
+    is_plain = gathered in computation.inputs(dot)
+    return not is_plain or dim is None or summed is None or dim[1] in summed[1].split(",")
+
+
+def _file(line: str) -> str:
+    return line.rpartition("/")[2] or "a line that is not known"
 
 
 def _kind(found: Collective) -> str:

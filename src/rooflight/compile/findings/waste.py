@@ -13,6 +13,7 @@ from rooflight.compile.expected.flow import ELEMENTWISE, SAME_ELEMENTS, Flow, Pl
 from rooflight.compile.findings.finding import Finding, collective_seconds, merged
 from rooflight.compile.hlo.instruction import Instruction
 from rooflight.compile.hlo.manual import manual_parts
+from rooflight.compile.hlo.parse import is_installed
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.mesh import Mesh
@@ -29,6 +30,7 @@ _MOST = 4096
 _MORE = 1.02  # times its share of the FLOPs: below, it is the rounding of small shapes
 _MOST_ALIKE = 1 / 8  # of a device's memory may hold what every other device holds too
 _COPY_SHARE = 0.05  # of the step: the compiler chooses layouts, and some copies are in any program
+_NOT_MADE = ("bitcast", "get-tuple-element", "after-all", "copy-done", "constant")
 _EMPTY_FORMS = ("async", "async fusion", "offloaded", "dcn")
 
 
@@ -77,7 +79,8 @@ def _spread(over: str, axes: Mapping[str, int]) -> str:
     if over:
         return (
             f"split a dim of an operand over {over}: constrain it with with_sharding_constraint"
-            f" before this line, or store the weight with {over} in its spec"
+            f" before this line, or store the weight with {over} in its spec (padded, if no dim of"
+            f" it divides by {math.prod(axes[axis] for axis in over.split('+'))})"
         )
     return (
         "split a dim of every operand before this line (with_sharding_constraint), one that divides"
@@ -150,7 +153,7 @@ def find_schedule_waste(
     """
     copies = (c for c in merged(_copies(step, mesh.slice.chip)) if c.where not in updates)
     yield from (c for c in copies if (c.seconds or 0.0) >= _COPY_SHARE * step_s)
-    yield from _padding(step)
+    yield from _padding(step, mesh.slice.chip)
     for found in step.collectives:
         if found.form in _EMPTY_FORMS and found.is_exposed:
             yield Finding(
@@ -179,24 +182,57 @@ def _copies(step: CompiledStep, chip: Chip) -> Iterator[Finding]:
         )
 
 
-def _padding(step: CompiledStep) -> Iterator[Finding]:
-    """Buffers at the peak that are mostly tiles filled with nothing."""
-    for buffer in step.memory.peak if step.memory else ():
-        site = step.module.find(buffer.name.partition("{")[0])
-        shapes = site[1].shapes if site else ()
-        if len(shapes) != 1 or buffer.memory != "HBM":
-            continue
-        wasted = shapes[0].padded_bytes - shapes[0].nbytes
-        if wasted * 2 > shapes[0].padded_bytes:
-            yield Finding(
-                "padding",
-                f"{shapes[0]} takes {shapes[0].padded_bytes / shapes[0].nbytes:.1f} times its"
-                " bytes: its last dims are smaller than a tile",
-                f"make the last two dims multiples of {'x'.join(map(str, shapes[0].tile))}, or"
-                " join small ones",
-                nbytes=wasted,
-                where=buffer.source,
-            )
+def _padding(step: CompiledStep, chip: Chip) -> Iterator[Finding]:
+    """Arrays that are mostly tiles filled with nothing: at the peak, or passed over in a step."""
+    peak = {b.name.partition("{")[0] for b in step.memory.peak} if step.memory else set[str]()
+    for name, execution in step.runs.items():
+        for value in step.module.computations[name].instructions:
+            shapes = value.shapes
+            if value.opcode in _NOT_MADE or len(shapes) != 1 or shapes[0].memory != "HBM":
+                continue
+            shape, wasted = shapes[0], shapes[0].padded_bytes - shapes[0].nbytes
+            is_held = value.name in peak
+            passed = 2 * wasted * (execution.count or 1) / (chip.hbm_bytes_per_s or math.inf)
+            if wasted * 2 > shape.padded_bytes:
+                yield Finding(
+                    "padding",
+                    f"{shape} takes {shape.padded_bytes / shape.nbytes:.1f} times its bytes: its"
+                    " last dims are smaller than a tile",
+                    f"make the last two dims multiples of {'x'.join(map(str, shape.tile))}, or"
+                    " join small ones",
+                    seconds=None if is_held else passed,
+                    nbytes=wasted,
+                    where=step.module.source(value),
+                )
+
+
+def find_host_calls(step: CompiledStep) -> Iterator[Finding]:
+    """Lines that call the host in every step; under a condition only some steps may."""
+    flow = Flow(step.module)
+    lines: dict[str, list[tuple[str, int | None, int]]] = {}
+    for name, execution in step.runs.items():
+        for value in step.module.computations[name].instructions:
+            if _meets_host(value) and not flow.is_conditional(name):
+                nbytes = value.shapes[0].nbytes if value.shapes else 0
+                call = (value.op_name.rpartition("/")[2], execution.count, nbytes)
+                lines.setdefault(step.module.source(value), []).append(call)
+    for line, calls in lines.items():
+        name, count, _ = calls[0]
+        times = f", {format_count(count)} times per step" if count and count > 1 else ""
+        yield Finding(
+            "host_callback",
+            f"{name} calls the host{times}, and the step waits for the answer",
+            "return the value, and use it on the host after the step; or call under a jax.lax.cond"
+            " that few steps enter",
+            nbytes=sum((times or 1) * nbytes for _, times, nbytes in calls),
+            where=line,
+        )
+
+
+def _meets_host(value: Instruction) -> bool:
+    target = value.attribute("custom_call_target") or ""
+    is_sent = value.opcode in ("send", "recv") and "is_host_transfer=true" in value.attributes
+    return is_sent or value.opcode in ("infeed", "outfeed") or "callback" in target
 
 
 def find_updates(
@@ -219,9 +255,20 @@ def find_updates(
             is_same = is_in_place or (leaf and path.endswith(leaf))
             if origin.shapes == result.shapes and is_same and name in names - found.keys():
                 if int(origin.body) not in module.donated:
-                    found[name] = module.source(result)
+                    found[name] = _own_line(flow, (entry, result))
                 break
     return found
+
+
+def _own_line(flow: Flow, place: Place) -> str:
+    """The line that made a value; of the result of a manual region, a line inside it."""
+    line = flow.module.source(place[1])
+    for _ in range(_MOST):
+        before = flow.made_from(place) if is_installed(flow.module.source(place[1])) else []
+        if not before:
+            break
+        place = before[0]
+    return flow.module.source(place[1]) or line
 
 
 def _origins(flow: Flow, place: Place) -> Iterator[tuple[Instruction, bool]]:
