@@ -43,7 +43,12 @@ def _cache(base: str | None, _home: str | None) -> Path:
         why = f"{folder} cannot be written"
     except (OSError, RuntimeError) as error:  # no home at all
         why = str(error)
-    other = Path(tempfile.gettempdir()) / f"rooflight-{os.getuid()}"
+    other = _temporary() / f"rooflight-{os.getuid()}"
+    if other.parent == Path():
+        raise UsageError(
+            f"{why}, and there is no temporary folder that can be",
+            hint="set XDG_CACHE_HOME to a folder that can be written",
+        )
     other.mkdir(mode=0o700, exist_ok=True)
     if not is_own(other):
         raise UsageError(
@@ -51,6 +56,15 @@ def _cache(base: str | None, _home: str | None) -> Path:
         )
     print(f"{why}: what is compiled is kept in {other}", file=sys.stderr)
     return other
+
+
+def _temporary() -> Path:
+    """Where temporary files go; nowhere rather than where one happens to be."""
+    try:
+        found = tempfile.gettempdir()
+    except FileNotFoundError:
+        return Path()
+    return Path() if found == os.getcwd() else Path(found)
 
 
 def is_own(path: Path) -> bool:

@@ -6,9 +6,10 @@ import shlex
 from rooflight import __version__
 from rooflight.cli.output import print_json, show
 from rooflight.cli.parser import Namespace, Parser
-from rooflight.compile.aot.cache import MOST_BYTES, cache_entries, cache_folder
+from rooflight.compile.aot.cache import MOST_BYTES, CacheEntry, cache_entries, cache_folder
 from rooflight.compile.aot.environment import Ability, abilities
 from rooflight.compile.aot.target import target_names
+from rooflight.errors import UsageError
 from rooflight.ui.text.table import table
 from rooflight.units import format_count, format_si
 
@@ -54,8 +55,11 @@ def _table(found: list[Ability]) -> str:
 
 
 def _place() -> str:
-    folder, entries = cache_folder(), cache_entries(cache_folder())
     moves = "ROOFLIGHT_CACHE moves it"
+    try:
+        folder, entries = cache_folder(), cache_entries(cache_folder())
+    except UsageError as error:
+        return f"Results of compiles cannot be kept: {error}; {moves}."
     if not entries:
         return f"Results of compiles will be kept in {folder}; {moves}."
     size = format_si(sum(e.nbytes for e in entries), "B")
@@ -69,7 +73,10 @@ def _place() -> str:
 
 
 def _document(found: list[Ability], targets: dict[str, list[str]]) -> dict[str, object]:
-    entries = cache_entries(cache_folder())
+    try:
+        folder, entries = cache_folder(), cache_entries(cache_folder())
+    except UsageError:
+        folder, entries = None, list[CacheEntry]()
     return {
         "rooflight": __version__,
         "system": platform.system(),
@@ -78,7 +85,7 @@ def _document(found: list[Ability], targets: dict[str, list[str]]) -> dict[str, 
         "parts": {a.name: {"version": a.version, "how_to_get_it": a.remedy} for a in found},
         "targets": targets,
         "cache": {
-            "folder": str(cache_folder()),
+            "folder": folder and str(folder),
             "results": len(entries),
             "bytes": sum(e.nbytes for e in entries),
             "most_bytes": MOST_BYTES,
