@@ -124,8 +124,8 @@ def test_a_finding_is_the_exit_code_of_the_verb(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def found(plan: Plan, *, until: str, watch: Watch | None) -> Verdict:
-        del until, watch
+    def found(plan: Plan, *, until: str, compiler: str, watch: Watch | None) -> Verdict:
+        del until, compiler, watch
         assert plan == verdicts[name].plan
         return verdicts[name]
 

@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rooflight.api.values import slice_of
+from rooflight.compile.aot.cache import cache_folder
+from rooflight.compile.aot.environment import find_compiler
 from rooflight.compile.aot.program import ProgramVerdict, parse_build, verify_program
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.aot.target import device_axes, make_target
@@ -15,6 +17,7 @@ from rooflight.compile.findings.verify import Until, Verdict
 from rooflight.compile.findings.verify import verify as verify_plan
 from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.step import CompiledStep
+from rooflight.errors import UsageError
 from rooflight.hardware.mesh import mesh_of
 from rooflight.hardware.slice import Slice
 from rooflight.plan.file.record import Plan
@@ -22,10 +25,18 @@ from rooflight.program.from_plan.served_step import ServedStep
 
 
 def verify(
-    plan: Plan | ServedStep, *, until: Until = "partitioned", watch: Watch | None = None
+    plan: Plan | ServedStep,
+    *,
+    until: Until = "partitioned",
+    compiler: str = "",
+    watch: Watch | None = None,
 ) -> Verdict:
-    """Compiles the program of a plan for its slice, no chip attached, and says what is odd."""
-    return verify_plan(plan, until=until, watch=watch)
+    """Compiles the program of a plan for its slice, no chip attached, and says what is odd.
+
+    `compiler` is the Python, or the environment, of another jax and libtpu.
+    """
+    python = find_compiler(compiler) if compiler else ""
+    return verify_plan(plan, until=until, python=python, watch=watch)
 
 
 def verify_function(
@@ -36,13 +47,15 @@ def verify_function(
     explicit: bool = False,
     shardings: Any = None,
     until: Until = "scheduled",
+    compiler: str = "",
     watch: Watch | None = None,
 ) -> ProgramVerdict:
     """Compiles any function for a slice, no chip attached, and says what it could do without.
 
     Arguments are arrays or `jax.ShapeDtypeStruct`; `shardings` has a `PartitionSpec` for each, over
     the axes of `mesh`: text such as `X=4,Y=2`, whose axes may be `explicit`, or a mesh of jax,
-    which says so itself. Text such as `steps.py:build` names a function that returns both.
+    which says so itself. Text such as `steps.py:build` names a function that returns both; then
+    `compiler` may be the Python, or the environment, of another jax and libtpu.
 
     >>> from jax import ShapeDtypeStruct
     >>> from jax.sharding import PartitionSpec as P
@@ -58,7 +71,12 @@ def verify_function(
     asked = partial(verify_program, mesh=placed, until=until, explicit=explicit, watch=watch)
     if isinstance(function, str):
         build, folder = parse_build(function)
-        return asked(build, folder=folder)
+        return asked(build, folder=folder, python=find_compiler(compiler) if compiler else "")
+    if compiler:
+        raise UsageError(
+            "a function of this process is traced by its own jax, and no other compiler's",
+            hint="name it, as steps.py:build, to have another environment build it",
+        )
     from rooflight.compile.aot.traced import (
         BUILD,
         abstract_mesh,
@@ -66,7 +84,9 @@ def verify_function(
     )  # only here: it imports jax
 
     axes, platform = device_axes(placed), make_target(placed).platform
-    with TemporaryDirectory() as folder:
+    store = cache_folder()
+    store.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=store) as folder:
         traced = Path(folder, "traced")
         types = abstract_mesh(axes, explicit=explicit)
         write_traced(traced, function, arguments, shardings, mesh=types, platform=platform)

@@ -9,7 +9,7 @@ from rooflight.cli.output import print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.program.compile_progress import compile_progress
 from rooflight.compile.aot.program import ProgramVerdict
-from rooflight.compile.findings.baseline import compare, read_baseline
+from rooflight.compile.findings.baseline import compare, compare_compilers, read_baseline
 from rooflight.compile.findings.document import comparison_document, known_of, verdict_document
 from rooflight.compile.findings.subject import subject_of
 from rooflight.compile.findings.verify import STAGES, Verdict
@@ -60,6 +60,13 @@ def configure(parser: Parser) -> None:
         help="an earlier --json: exit 1 only if a collective or a gigabyte was added to it",
     )
     parser.add_argument(
+        "--compiler",
+        metavar="PYTHON",
+        action="append",
+        help="compile with the jax and libtpu of another environment (its folder or its python); a"
+        " second one is held against the first: exit 1 only if it is worse",
+    )
+    parser.add_argument(
         "--expect", action="store_true", help="only what the plan expects; nothing is compiled"
     )
     parser.add_argument(
@@ -74,20 +81,31 @@ def run(args: Namespace) -> int:
         _refuse(args, ["--on", "--mesh", "--explicit"], "is for --fn; a plan has its own")
         if args.plan is None or args.expect:
             return _run_expectation(args)
+    *others, compiler = args.compiler or [""]
+    if len(others) + bool(args.baseline) > 1:
+        raise UsageError(
+            "a verdict is held against one other",
+            hint="give --compiler once or twice, or once with --baseline",
+        )
     before = read_baseline(args.baseline) if args.baseline else None
-    verdict = _of_program(args) if args.fn else _of_plan(args)
+    against = args.baseline
+    for other in others:
+        first = _compared(args, other)
+        before = verdict_document(first)
+        against = f"{other} ({', '.join(map(' '.join, first.done[0].versions.items()))})"
+    verdict = _compared(args, compiler) if others else _verdict(args, compiler)
     if args.html:
         write_file(args.html, verdict_page(verdict), flag="--html")
     document, compared = verdict_document(verdict), None
     if before is not None:
-        compared = compare(before, document)
+        compared = (compare_compilers if others else compare)(before, document)
         document |= {"baseline": comparison_document(compared)}
     if args.json:
         print_json("verify", document)
     else:
         said = answer_text(verdict_answer(known_of(verdict), most=_most(args)))
-        against = comparison_answer(compared, args.baseline) if compared else None
-        show(f"{answer_text(against)}\n\n{said}" if against else said)
+        held = comparison_answer(compared, against) if compared else None
+        show(f"{answer_text(held)}\n\n{said}" if held else said)
         if not args.fn and verdict.memory is None:
             suggest(f"rooflight verify {args.plan} --until scheduled")
     if compared:  # only what was added is a finding
@@ -95,14 +113,29 @@ def run(args: Namespace) -> int:
     return 1 if verdict.findings else 0
 
 
+def _compared(args: Namespace, compiler: str) -> Verdict | ProgramVerdict:
+    """A verdict to hold against another; of what did not get through there is nothing to say."""
+    verdict = _verdict(args, compiler)
+    if failed := verdict.failed:
+        raise UsageError(
+            f"{compiler} did not get through: {failed.outcome}: {failed.last_words}",
+            hint=f"see what it takes with --compiler {compiler} alone",
+        )
+    return verdict
+
+
+def _verdict(args: Namespace, compiler: str) -> Verdict | ProgramVerdict:
+    return _of_program(args, compiler) if args.fn else _of_plan(args, compiler)
+
+
 def _most(args: Namespace) -> int | None:
     return None if args.verbose else FEW_ROWS
 
 
-def _of_plan(args: Namespace) -> Verdict:
+def _of_plan(args: Namespace, compiler: str) -> Verdict:
     plan = _read(args.plan)
     with compile_progress() as watch:
-        return verify(plan, until=args.until or "partitioned", watch=watch)
+        return verify(plan, until=args.until or "partitioned", compiler=compiler, watch=watch)
 
 
 def _read(path: str) -> Plan | ServedStep:
@@ -111,7 +144,7 @@ def _read(path: str) -> Plan | ServedStep:
     return step_of_fleet(text) if is_fleet(text) else from_json(text)
 
 
-def _of_program(args: Namespace) -> ProgramVerdict:
+def _of_program(args: Namespace, compiler: str) -> ProgramVerdict:
     if args.plan or args.expect:
         raise UsageError(
             "--fn verifies a function without a plan", hint="leave the plan and --expect out"
@@ -127,12 +160,13 @@ def _of_program(args: Namespace) -> ProgramVerdict:
             mesh=args.mesh,
             explicit=args.explicit,
             until=args.until or "scheduled",
+            compiler=compiler,
             watch=watch,
         )
 
 
 def _run_expectation(args: Namespace) -> int:
-    _refuse(args, ["--baseline", "--html"], "needs a plan to compile")
+    _refuse(args, ["--baseline", "--compiler", "--html"], "needs a plan to compile")
     plan = _read(args.plan) if args.plan else from_json(_EXAMPLE.read_text())
     expected = subject_of(plan).expected()
     if args.json:

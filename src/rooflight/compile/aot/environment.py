@@ -1,13 +1,15 @@
 """What this machine can compile for: the packages it has, and the environment of a compile."""
 
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
-from rooflight.errors import MissingExtraError, install
+from rooflight.errors import MissingExtraError, UsageError, install
 
 # The compiler must not look for a chip, a lock, a log folder or a metadata server, and must say
 # its warnings, which it keeps to itself otherwise.
@@ -19,8 +21,13 @@ _QUIET = {
     "TPU_LOG_DIR": "disabled",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",  # beside a user's file
 }
 # What a user may have set would change the program or the compiler behind the cache's back.
+_PROBE = (
+    "import sys; from importlib.metadata import version as v; v('jax'); v('libtpu');"
+    "assert sys.version_info >= (3, 11), 'older than Python 3.11'"
+)
 _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64")
 # By the name of an extra: which verbs need it, and its packages beyond jax.
 _EXTRAS = {
@@ -108,6 +115,28 @@ def require_compiler(kind: str) -> None:
             f"compiling for this slice needs the {needed.name}, which is not installed",
             hint=needed.remedy,
         )
+
+
+def find_compiler(text: str) -> str:
+    """The interpreter of another environment, given itself or by its folder, which compiles.
+
+    It needs jax, libtpu and what the program imports; Rooflight's own code comes from here.
+    """
+    path = Path(text).expanduser()
+    python = str((path / "bin" / "python" if path.is_dir() else path).absolute())
+    try:
+        said = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60)
+        words = said.stderr.strip().splitlines()
+        why = "" if said.returncode == 0 else words[-1] if words else f"exit {said.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    if why:
+        raise UsageError(
+            f"{text!r} must be a Python with jax and libtpu, or its environment: {why}",
+            hint="python -m venv older; older/bin/pip install 'jax[tpu]==0.9.2' optax safetensors;"
+            " --compiler older",
+        )
+    return python
 
 
 def child_environment(outside: Mapping[str, str]) -> dict[str, str]:

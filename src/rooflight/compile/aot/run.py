@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import rooflight
 from rooflight.compile.aot.cache import cache_folder, evict, failed, keep, work_folder
 from rooflight.compile.aot.environment import child_environment, require_compiler
 from rooflight.compile.aot.request import CompileRequest, Stage, write_task
@@ -30,6 +31,16 @@ Outcome = Literal["compiled", "out of memory", "refused", "crashed", "timed out"
 Watch = Callable[[int, str, float], None]  # which request, what it is doing, for how many seconds
 
 _POLL_S = 0.05
+_PACKAGE = Path(rooflight.__file__)
+# Another environment has its own jax: of this one it sees the package alone, not what lies beside.
+_BOOT = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("rooflight", sys.argv[1])
+sys.modules["rooflight"] = module_from_spec(spec)
+from rooflight.compile.aot.child import main
+sys.exit(main(sys.argv[2]))
+"""
 _LAST_LINES = 12
 _MOST_WORDS = 400
 _ERROR = re.compile(r"[\w.]+(Error|Exception): ")
@@ -92,7 +103,7 @@ def compile_all(
 
     `cache` is where results are kept; the user's own cache folder if left out.
     """
-    for request in requests:
+    for request in (one for one in requests if not one.python):
         require_compiler("gpu" if request.mesh.slice.chip.kind == "gpu" else "tpu")
     store = (cache or cache_folder()).resolve()  # a child works in a folder of its own
     store.mkdir(parents=True, exist_ok=True)
@@ -155,6 +166,8 @@ def _compile(
 
 def _run_child(request: CompileRequest, work: Path, tell: Callable[[str, float], None]) -> _Ended:
     command = [sys.executable, "-m", "rooflight.compile.aot.child", str(work / "task.pickle")]
+    if request.python:
+        command = [request.python, "-c", _BOOT, str(_PACKAGE), str(work / "task.pickle")]
     scratch = work / "scratch"  # logs of libtpu, which has no word for none
     scratch.mkdir()
     environment = child_environment(os.environ) | {"TMPDIR": str(scratch)}

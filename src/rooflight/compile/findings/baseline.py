@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, cast
 
 from rooflight.compile.findings.finding import Finding
 from rooflight.errors import UsageError
-from rooflight.units import format_count, format_si
+from rooflight.units import format_count, format_seconds, format_si
 
 _GIGABYTE = 10**9
 _TINY = 1000  # bytes per step: the sum of one more metric is nobody's finding
@@ -24,10 +24,11 @@ Row = Mapping[str, Any]  # one collective of a document; plain JSON
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a change added, each a reason to fail, and what it spared."""
+    """What a change added, each a reason to fail, what it spared, and what is only otherwise."""
 
     added: tuple[Finding, ...]
     better: tuple[str, ...]
+    changed: tuple[str, ...] = ()
 
 
 def read_baseline(path: str) -> dict[str, Any]:
@@ -77,6 +78,63 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
         elif change <= -_GIGABYTE:
             better.append(f"{format_si(-change, 'B')} less memory per device")
     return Comparison(tuple(added), tuple(better))
+
+
+def compare_compilers(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
+    """Two compilers on one program: also its schedule, smaller changes of memory, and its time."""
+    plain = compare(before, after)
+    added, better, changed = list(plain.added), list(plain.better), list[str]()
+    old, new = before["schedule"], after["schedule"]
+    if old and new:
+        for what, key, unit in (("fusions", "fusions", ""), ("copies", "moved_bytes", "B")):
+            if old[key] != new[key]:
+                changed.append(f"{what}: {_amounts(old[key], new[key], unit)} per step")
+        forms = [_by_form(schedule["collectives"]) for schedule in (old, new)]
+        for form in sorted(forms[0].keys() | forms[1].keys()):
+            (times, nbytes), (now, total) = (f.get(form, (0, 0)) for f in forms)
+            if (times, nbytes) != (now, total):
+                changed.append(
+                    f"scheduled {form}: {_amounts(times, now, '')} times,"
+                    f" {_amounts(nbytes, total, 'B')} per step"
+                )
+    waits = (s["waits_s"] if s else None for s in (old, new))
+    steps = (_step_s(document) for document in (before, after))
+    for kind, what, was, now in (
+        ("added_wait", "waits for collectives", *waits),
+        ("added_time", "estimated step", *steps),
+    ):
+        words = f"{what}: {format_seconds(now or 0)} instead of {format_seconds(was or 0)}"
+        if was is None or now is None or max(was, now) <= _MORE * min(was, now):
+            continue
+        if now < was:
+            better.append(words)
+        else:
+            fix = "stay with the compiler that is quicker here, or take the new one knowing this"
+            added.append(Finding(kind, words, fix, seconds=now - was))
+    held = [_memory(document) or 0 for document in (before, after)]
+    if abs(held[1] - held[0]) < _GIGABYTE and max(held) > _MORE * min(held) > 0:
+        changed.append(f"memory: {_amounts(held[0], held[1], 'B')} per device")
+    return Comparison(tuple(added), tuple(better), tuple(changed))
+
+
+def _amounts(old: int, new: int, unit: str) -> str:
+    texts = (format_si(n, unit) if unit else format_count(n) for n in (old, new))
+    return " -> ".join(texts)
+
+
+def _by_form(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
+    """Executions and bytes by how a collective is written: `all-gather over X, async`."""
+    found: dict[str, list[Row]] = {}
+    for (kind, axes), group in _grouped(rows).items():
+        for row in group:
+            found.setdefault(f"{kind.replace('_', '-')} over {axes}, {row['form']}", []).append(row)
+    return {form: _totals(group) for form, group in found.items()}
+
+
+def _step_s(document: Mapping[str, Any]) -> float | None:
+    time = document["time"]
+    time = time["compiled"] if time and "compiled" in time else time
+    return time["seconds"] if time else None
 
 
 def _grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:

@@ -15,6 +15,7 @@ from rooflight.compile.findings.finding import collective_seconds
 from rooflight.compile.findings.subject import subject_of
 from rooflight.compile.findings.verify import Verdict
 from rooflight.compile.hlo.collectives import Collective
+from rooflight.compile.hlo.step import CompiledStep
 from rooflight.compile.time.step import time_document
 from rooflight.hardware.mesh import Mesh
 
@@ -64,6 +65,7 @@ def _of_plan(verdict: Verdict) -> Document:
         "replicated": [asdict(r) for r in verdict.replicated],
         "unseen": list(verdict.unseen),
         "warnings": list(verdict.warnings),
+        "schedule": _schedule(verdict.scheduled, verdict.mesh),
         "time": {"planned_s": plan.time.roofline_s, "compiled": time_document(verdict.time)},
         "memory": {
             "planned_bytes": plan.memory.total_bytes,
@@ -82,6 +84,7 @@ def _of_program(verdict: ProgramVerdict) -> Document:
         "mesh": str(mesh),
         **_asked(verdict),
         "least_s": verdict.step_s,
+        "schedule": _schedule(verdict.scheduled, mesh),
         "time": time_document(verdict.time),
         "flops": step.flops if step else None,
         "collectives": _collectives(step.collectives, mesh) if step else [],
@@ -106,6 +109,23 @@ def _asked(verdict: Verdict | ProgramVerdict) -> Document:
     }
 
 
+def _schedule(step: CompiledStep | None, mesh: Mesh) -> Document | None:
+    """How the compiler laid the step out; none before the schedule."""
+    if step is None:
+        return None
+    fusions = [w.count or 1 for w in step.work if w.opcode == "fusion"]
+    waits = [c for c in step.collectives if c.is_exposed or c.form in ("sync", "fusion")]
+    return {
+        "fusions": sum(fusions),
+        "moved_bytes": sum(w.nbytes * (w.count or 1) for w in step.moves),
+        "collectives": [
+            {"kind": c.kind, "axes": c.axes, "form": c.form, "count": c.count, "nbytes": c.nbytes}
+            for c in step.collectives
+        ],
+        "waits_s": sum(collective_seconds(c, mesh) or 0.0 for c in waits),
+    }
+
+
 def _surplus(one: Surplus) -> Document:
     return _fields(one.collective, _SURPLUS, count=one.count, op=one.op, named=one.named)
 
@@ -123,4 +143,5 @@ def comparison_document(comparison: Comparison) -> Document:
     return {
         "added": [asdict(finding) for finding in comparison.added],
         "better": list(comparison.better),
+        "changed": list(comparison.changed),
     }

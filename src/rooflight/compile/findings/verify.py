@@ -79,7 +79,7 @@ class Verdict:
     time: CompiledTime | None = None  # None before the executable: unknown
     collectives: tuple[Collective, ...] = ()  # right after partitioning
     recompute_flops: int | None = None  # of recomputed matmuls; None if nothing was compiled
-    scheduled: tuple[Collective, ...] = ()  # as the executable has them
+    scheduled: CompiledStep | None = None
 
     @property
     def mesh(self) -> Mesh:
@@ -100,9 +100,15 @@ class Verdict:
             *(stored_finding(r.name, r.nbytes, r.expected_bytes) for r in self.replicated),
             *map(absent_finding, self.unseen),
             *subject_of(self.plan).of_policy(self.recompute_flops),
-            *(exposed_findings(self.plan.time, self.time, self.scheduled) if self.time else ()),
+            *self._exposed,
             *map(warning_finding, self.warnings),
         )
+
+    @property
+    def _exposed(self) -> Iterable[Finding]:
+        if self.time is None or self.scheduled is None:
+            return ()
+        return exposed_findings(self.plan.time, self.time, self.scheduled.collectives)
 
     @property
     def hash(self) -> str:
@@ -116,6 +122,7 @@ def verify(
     until: Until = "partitioned",
     build: str = "",
     folder: str = "",
+    python: str = "",
     cache: Path | None = None,
     watch: Watch | None = None,
 ) -> Verdict:
@@ -129,11 +136,13 @@ def verify(
     subject.check()
     expected = subject.expected()  # first: a plan that does not divide is not compiled
     stages = dict.fromkeys(("partitioned", until))
-    requests = [_request(plan, build or subject.build, folder, stage) for stage in stages]
+    requests = [_request(plan, build or subject.build, folder, stage, python) for stage in stages]
     done = compile_all(requests, cache=cache, watch=watch)
     step = read_compilation(done[0]) if done[0].is_good else None
     replicated, unseen = _stored(plan, step) if step else ((), ())
-    last = read_compilation(done[-1]) if until == "executable" and done[-1].is_good else None
+    is_laid_out = until != "partitioned" and done[-1].outcome in ("compiled", "out of memory")
+    last = read_compilation(done[-1]) if is_laid_out else None
+    is_finished = until == "executable" and done[-1].is_good
     return Verdict(
         plan,
         tuple(done),
@@ -141,15 +150,17 @@ def verify(
         replicated,
         unseen,
         tuple(located(text, step.module) for text in step.warnings) if step else (),
-        _memory(done[-1]) if until != "partitioned" else None,
-        compiled_time(last, plan.placed()) if last else None,
+        last.memory if last else None,
+        compiled_time(last, plan.placed()) if last and is_finished else None,
         step.collectives if step else (),
         step.recomputed_flops if step else None,
-        last.collectives if last else (),
+        last,
     )
 
 
-def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> CompileRequest:
+def _request(
+    plan: Plan | ServedStep, build: str, folder: str, until: Until, python: str
+) -> CompileRequest:
     return CompileRequest(
         build,
         plan.placed(),
@@ -157,6 +168,7 @@ def _request(plan: Plan | ServedStep, build: str, folder: str, until: Until) -> 
         until,
         plain_collectives(plan.placed()) if until == "partitioned" else {},
         folder,
+        python=python,
     )
 
 
@@ -202,13 +214,6 @@ def _path(op_name: str) -> str:
     """The name of an argument; pages of a layer, and values beside scales, go by one."""
     name = op_name.replace("\\", "").removesuffix(".values")
     return name.partition("['")[0] if name.startswith("cache[") and _SCALE not in name else name
-
-
-def _memory(done: Compilation) -> HloMemory | None:
-    """The compiler's total; it writes one also where it then finds that it does not fit."""
-    if done.outcome not in ("compiled", "out of memory"):
-        return None
-    return read_compilation(done).memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,13 +314,16 @@ def expected_answer(
 
 def comparison_answer(comparison: Comparison, path: str) -> Answer:
     """What a change added to a baseline, then what it spared."""
-    added, better = comparison.added, comparison.better
-    if not added and not better:
+    added, better, changed = comparison.added, comparison.better, comparison.changed
+    if not added and not better and not changed:
         return Answer((f"As {path}: no collective and no gigabyte was added.",))
-    head = f"Against {path}: {len(added)} added, {len(better)} better."
+    more = f", {len(changed)} otherwise" if changed else ""
+    head = f"Against {path}: {len(added)} added, {len(better)} better{more}."
     table = findings_table([JsonPart(asdict(finding)) for finding in added])
     return Answer(
         (head,),
         tables=(table,) if added else (),
-        notes=tuple(f"- better: {text}" for text in better),
+        notes=tuple(
+            [*(f"- better: {text}" for text in better), *(f"- otherwise: {t}" for t in changed)]
+        ),
     )
