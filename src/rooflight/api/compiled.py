@@ -33,9 +33,10 @@ def verify(
 ) -> Verdict:
     """Compiles the program of a plan for its slice, no chip attached, and says what is odd.
 
-    `compiler` is the Python, or the environment, of another jax and libtpu.
+    `compiler` is the Python, or the environment, of another jax with libtpu, or, for GPUs, with the
+    CUDA plugin.
     """
-    python = find_compiler(compiler) if compiler else ""
+    python = find_compiler(compiler, plan.placed().slice.chip.kind) if compiler else ""
     return verify_plan(plan, until=until, python=python, watch=watch)
 
 
@@ -71,7 +72,8 @@ def verify_function(
     asked = partial(verify_program, mesh=placed, until=until, explicit=explicit, watch=watch)
     if isinstance(function, str):
         build, folder = parse_build(function)
-        return asked(build, folder=folder, python=find_compiler(compiler) if compiler else "")
+        python = find_compiler(compiler, placed.slice.chip.kind) if compiler else ""
+        return asked(build, folder=folder, python=python)
     if compiler:
         raise UsageError(
             "a function of this process is traced by its own jax, and no other compiler's",

@@ -25,9 +25,15 @@ _QUIET = {
 }
 # What a user may have set would change the program or the compiler behind the cache's back.
 _PROBE = (
-    "import sys; from importlib.metadata import version as v; v('jax'); v('libtpu');"
+    "import sys; from importlib.util import find_spec; import jax;"
+    "assert any(map(find_spec, sys.argv[1:])), f'it has no {sys.argv[1]}';"
     "assert sys.version_info >= (3, 11), 'older than Python 3.11'"
 )
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")}
+_MAKE = {
+    "tpu": "older/bin/pip install 'jax[tpu]==0.9.2' optax safetensors; --compiler older",
+    "gpu": "cuda/bin/pip install 'jax[cuda12-local]' optax safetensors; --compiler cuda",
+}
 _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_X64")
 # By the name of an extra: which verbs need it, and its packages beyond jax.
 _EXTRAS = {
@@ -117,24 +123,26 @@ def require_compiler(kind: str) -> None:
         )
 
 
-def find_compiler(text: str) -> str:
+def find_compiler(text: str, kind: str) -> str:
     """The interpreter of another environment, given itself or by its folder, which compiles.
 
-    It needs jax, libtpu and what the program imports; Rooflight's own code comes from here.
+    It needs jax, the compiler of this kind of chip and what the program imports; Rooflight's own
+    code comes from here.
     """
     path = Path(text).expanduser()
     python = str((path / "bin" / "python" if path.is_dir() else path).absolute())
     try:
-        said = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, timeout=60)
+        probe = [python, "-c", _PROBE, *_COMPILERS[kind]]
+        said = subprocess.run(probe, capture_output=True, text=True, timeout=60)
         words = said.stderr.strip().splitlines()
         why = "" if said.returncode == 0 else words[-1] if words else f"exit {said.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error)
     if why:
         raise UsageError(
-            f"{text!r} must be a Python with jax and libtpu, or its environment: {why}",
-            hint="python -m venv older; older/bin/pip install 'jax[tpu]==0.9.2' optax safetensors;"
-            " --compiler older",
+            f"{text!r} must be a Python with jax and {_COMPILERS[kind][0]}, or its environment:"
+            f" {why}",
+            hint=f"python -m venv {_MAKE[kind].partition('/')[0]}; {_MAKE[kind]}",
         )
     return python
 

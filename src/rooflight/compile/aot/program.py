@@ -12,7 +12,13 @@ from pathlib import Path
 
 from rooflight.compile.aot.arguments import Argument, read_arguments
 from rooflight.compile.aot.request import CompileRequest, Stage, plain_collectives
-from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
+from rooflight.compile.aot.run import (
+    Compilation,
+    Watch,
+    compile_all,
+    laid_out,
+    read_compilation,
+)
 from rooflight.compile.aot.target import device_chip
 from rooflight.compile.findings.axes import find_wrong_axes
 from rooflight.compile.findings.finding import (
@@ -128,7 +134,9 @@ def verify_program(
             build, mesh, tuple(done), (), None, None, None, tuple(_failures(done, None))
         )
     found, whole = read_compilation(done[0]), read_compilation(done[0], stage="given")
-    scheduled = _scheduled(done[-1]) if len(done) > 1 else None
+    scheduled = None
+    if len(done) > 1:
+        done[-1], scheduled = laid_out(done[-1])
     axes = done[0].axes
     asked = {a: n for a, n in axes.items() if a in mesh.axes or _is_used(a, whole)}
     device = device_chip(mesh, axes)
@@ -187,11 +195,6 @@ def _over(asked: Mapping[str, int], step: CompiledStep) -> CompiledStep:
     """A step without the collectives of axes that nobody asked for: they are the compiler's."""
     kept = (c for c in step.collectives if asked.keys() >= set(c.axes or ()))
     return replace(step, collectives=tuple(kept))
-
-
-def _scheduled(done: Compilation) -> CompiledStep | None:
-    """The scheduled step; the compiler writes one also where it then finds that it is too large."""
-    return read_compilation(done) if done.outcome in ("compiled", "out of memory") else None
 
 
 def _failures(done: Sequence[Compilation], step: CompiledStep | None) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ import rooflight
 from rooflight.compile.aot.cache import cache_folder, evict, failed, keep, work_folder
 from rooflight.compile.aot.environment import child_environment, require_compiler
 from rooflight.compile.aot.request import CompileRequest, Stage, write_task
+from rooflight.compile.aot.target import usable_bytes
 from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.memory import OutOfMemory, read_out_of_memory
 from rooflight.compile.hlo.step import CompiledStep
@@ -126,6 +127,25 @@ def read_compilation(done: Compilation, *, stage: str | None = None) -> Compiled
     """What a compile came to, at its latest stage or the one asked for."""
     dumps = find_dumps(done.folder, stage=stage)
     return read_dump(choose_dump(dumps, module=None, where=done.folder))
+
+
+def laid_out(done: Compilation) -> tuple[Compilation, CompiledStep | None]:
+    """The scheduled step, where there is one; that of a GPU is held to its memory here.
+
+    A compiler writes one also where it then finds that it is too large; that of GPUs never looks.
+    """
+    if done.outcome not in ("compiled", "out of memory"):
+        return done, None
+    step, limit = read_compilation(done), usable_bytes(done.request.mesh, done.axes)
+    needed = step.memory.total_bytes if step.memory else 0
+    if (
+        not done.is_good
+        or done.request.mesh.slice.chip.kind != "gpu"
+        or needed <= (limit or needed)
+    ):
+        return done, step
+    over = OutOfMemory(needed, limit or needed)
+    return replace(done, outcome="out of memory", out_of_memory=over), step
 
 
 def _name_of(request: CompileRequest) -> str:

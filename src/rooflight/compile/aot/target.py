@@ -74,8 +74,9 @@ def device_chip(mesh: Mesh, axes: Mapping[str, int]) -> Chip:
 
 
 def usable_bytes(mesh: Mesh, axes: Mapping[str, int]) -> int | None:
-    """What the compiler lets a program use of a device, if the catalog knows."""
-    usable = device_chip(mesh, axes).detail.get(_USABLE)
+    """What the compiler lets a program use of a device, if the catalog knows; all of a GPU."""
+    device = device_chip(mesh, axes)
+    usable = device.detail.get(_USABLE) or (device.hbm_bytes if device.kind == "gpu" else None)
     return int(usable) if usable else None
 
 

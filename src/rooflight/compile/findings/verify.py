@@ -18,7 +18,13 @@ from typing import Literal
 from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import device_bytes
 from rooflight.compile.aot.request import CompileRequest, plain_collectives
-from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
+from rooflight.compile.aot.run import (
+    Compilation,
+    Watch,
+    compile_all,
+    laid_out,
+    read_compilation,
+)
 from rooflight.compile.aot.target import CORE_AXIS
 from rooflight.compile.expected.match import Matching, Small, match
 from rooflight.compile.expected.train import Expected
@@ -140,8 +146,9 @@ def verify(
     done = compile_all(requests, cache=cache, watch=watch)
     step = read_compilation(done[0]) if done[0].is_good else None
     replicated, unseen = _stored(plan, step) if step else ((), ())
-    is_laid_out = until != "partitioned" and done[-1].outcome in ("compiled", "out of memory")
-    last = read_compilation(done[-1]) if is_laid_out else None
+    last = None
+    if until != "partitioned":
+        done[-1], last = laid_out(done[-1])
     is_finished = until == "executable" and done[-1].is_good
     return Verdict(
         plan,
