@@ -128,7 +128,7 @@ def test_the_exit_code_is_that_of_the_findings_or_of_the_baseline(
     earlier.write_text(capsys.readouterr().out)
     assert main([*command, "--baseline", str(earlier)]) == 0
     compared = json.loads(capsys.readouterr().out)["baseline"]
-    assert compared == {"added": [], "better": []}
+    assert compared == {"added": [], "better": [], "changed": []}
 
 
 def test_a_build_is_a_module_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def configure(parser: Parser) -> None:
         "--compiler",
         metavar="PYTHON",
         action="append",
-        help="compile with the jax, and libtpu or CUDA plugin, of another environment (its folder or"
-        " its python); a second one is held against the first: exit 1 only if it is worse",
+        help="compile with the jax, and libtpu or CUDA plugin, of another environment (its folder"
+        " or its python); a second one is held against the first: exit 1 only if it is worse",
     )
     parser.add_argument(
         "--expect", action="store_true", help="only what the plan expects; nothing is compiled"

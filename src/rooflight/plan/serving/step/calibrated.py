@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
-from rooflight.plan.serving.step.draft import ACCEPTED, Drafter, tokens_per_round
+from rooflight.plan.serving.step.draft import ACCEPTED, Drafter
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Stage, StepModel, term_s
 from rooflight.plan.serving.step.terms import CommTerm
+from rooflight.plan.serving.step.totals import tokens_per_round
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]

@@ -9,10 +9,6 @@ the tokens it makes; what they leave out is that a round makes them at once.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import overload
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
@@ -23,26 +19,10 @@ from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.time import ServingStepTime
+from rooflight.plan.serving.step.totals import tokens_per_round
 
 ACCEPTED = 0.65  # of draft tokens; DeepSeek's own report says 0.85 for the first, fewer later
 MOST_DRAFT = 16  # tokens
-
-
-@overload
-def tokens_per_round(acceptance: float, ahead: float) -> float: ...
-@overload
-def tokens_per_round(acceptance: float, ahead: NDArray[np.float64]) -> NDArray[np.float64]: ...
-def tokens_per_round(
-    acceptance: float, ahead: float | NDArray[np.float64]
-) -> float | NDArray[np.float64]:
-    """Expected tokens of one check: (1 - a^(k+1)) / (1 - a), each accepted alike.
-
-    The first rejected token is replaced by the model's own (arXiv 2211.17192).
-
-    >>> round(tokens_per_round(0.6, 3), 3)
-    2.176
-    """
-    return (1 - acceptance ** (ahead + 1)) / (1 - acceptance)
 
 
 @dataclass(frozen=True, slots=True)

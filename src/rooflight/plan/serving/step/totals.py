@@ -6,12 +6,16 @@ the book, before any layout: what no engine on these chips can beat.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
 
 from rooflight.costs.roofline import memory_bytes_per_s
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice
-from rooflight.plan.serving.step.draft import tokens_per_round
 from rooflight.plan.serving.step.time import ServingStepTime
+
+if TYPE_CHECKING:  # the book's pages have no numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST = 64  # proposals; acceptance that high is no draft but the model itself
 
@@ -107,6 +111,23 @@ def generate_ways(*, inner: float, batch: float, hbm_over_ici: float) -> float:
     64.0
     """
     return inner / (batch * hbm_over_ici)
+
+
+@overload
+def tokens_per_round(acceptance: float, ahead: float) -> float: ...
+@overload
+def tokens_per_round(acceptance: float, ahead: "NDArray[np.float64]") -> "NDArray[np.float64]": ...
+def tokens_per_round(
+    acceptance: float, ahead: "float | NDArray[np.float64]"
+) -> "float | NDArray[np.float64]":
+    """Expected tokens of one check: (1 - a^(k+1)) / (1 - a), each accepted alike.
+
+    The first rejected token is replaced by the model's own (arXiv 2211.17192).
+
+    >>> round(tokens_per_round(0.6, 3), 3)
+    2.176
+    """
+    return (1 - acceptance ** (ahead + 1)) / (1 - acceptance)
 
 
 @dataclass(frozen=True, slots=True)
