@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import pxla
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 Built = tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]
@@ -138,3 +139,26 @@ def endless(mesh: Mesh) -> Built:
 def broken(mesh: Mesh) -> Built:
     """A program with a mistake of its own."""
     raise ValueError(f"no such axis in {tuple(mesh.shape)}")
+
+
+def asks_where_it_runs(mesh: Mesh) -> Any:
+    """What programs ask before they choose a kernel: the answers are those of the slice."""
+    own = jax.make_mesh((2, 8), ("rows", "cols"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    told = {
+        "devices": {
+            device.platform for device in (*jax.devices(), *jax.local_devices(backend="tpu"))
+        },
+        "hosts": {device.platform for device in jax.devices("cpu")},
+        "backend": jax.default_backend(),
+        "count": (jax.device_count(), jax.local_device_count(), mesh.size, own.size),
+        "old mesh": pxla.thread_resources.env.physical_mesh.axis_names,
+    }
+    assert told == {
+        "devices": {"tpu"},
+        "hosts": {"cpu"},
+        "backend": "tpu",
+        "count": (16,) * 4,
+        "old mesh": mesh.axis_names,
+    }, told
+    x = jax.ShapeDtypeStruct((1024, 1024), jnp.float32, sharding=NamedSharding(own, P("rows")))
+    return jax.jit(lambda x: jax.lax.with_sharding_constraint(x + 1, P("cols"))), (x,)

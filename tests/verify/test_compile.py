@@ -4,8 +4,13 @@ All of them run in one batch, two at a time; each needs about two seconds of one
 """
 
 import importlib.util
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -51,6 +56,7 @@ REQUESTS = {
     "killed": _request("killed"),
     "endless": CompileRequest("programs:endless", V5E, folder=str(HERE), timeout_s=2.0),
     "broken": _request("broken"),
+    "asks": _request("asks_where_it_runs"),
     "refused": CompileRequest(
         *("programs:psum", V5E, SMALL, "scheduled", {"xla_no_such_option": True}, str(HERE))
     ),
@@ -100,6 +106,14 @@ def test_a_compile_stops_at_the_schedule_and_says_what_it_took(
     assert set(found.versions) == {"jax", "jaxlib", "libtpu"}
     assert 0 < found.cpu_s < 60 and 50 * MIB < found.resident_bytes < 2**31
     assert read_compilation(found).warnings == ()
+
+
+def test_a_program_that_asks_where_it_runs_is_told_of_the_slice(
+    done: dict[str, Compilation],
+) -> None:
+    found = done["asks"]
+    assert found.is_good, found.words
+    assert found.axes == {"rows": 2, "cols": 8}  # the mesh that the program made
 
 
 def test_the_same_program_comes_from_the_cache(done: dict[str, Compilation]) -> None:
@@ -176,6 +190,41 @@ def test_nothing_is_left_but_the_results_however_a_compile_ends(
     (cache,) = {folder.parent for folder in folders}
     assert {*cache.iterdir()} == folders
     assert [*cache.rglob("tpu_driver*")] == []
+
+
+def test_a_child_ends_with_its_parent_and_leaves_nothing(tmp_path: Path) -> None:
+    """The program tells its process, and waits for ever."""
+    told = tmp_path / "pid"
+    (tmp_path / "waits.py").write_text(
+        "import os, pathlib, time\n"
+        "def build():\n"
+        f"    pathlib.Path({str(told)!r} + '.part').write_text(str(os.getpid()))\n"
+        f"    os.rename({str(told)!r} + '.part', {str(told)!r})\n"
+        "    time.sleep(3600)\n"
+    )
+    command = [sys.executable, "-m", "rooflight", "verify", "--fn", "waits.py:build"]
+    store = tmp_path / "cache"
+    parent = subprocess.Popen(
+        [*command, "--on", "v5e:2x4"],
+        cwd=tmp_path,
+        env=os.environ | {"ROOFLIGHT_CACHE": str(store)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _until(told.exists)
+    parent.kill()
+    parent.wait()
+    child = int(told.read_text())
+    _until(lambda: not Path(f"/proc/{child}").exists())
+    assert not [path for path in store.rglob("*") if path.is_file()]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    """A bounded wait for what has to come."""
+    deadline = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_failure_that_another_process_has_just_replaced_is_told(

@@ -152,9 +152,10 @@ SOUND = (
     *(Case(c.build, {"mistaken": False}, is_large=c.is_large) for c in LATER),
     *(Case(c.build, {"mistaken": False}, is_large=c.is_large) for c in (*STYLES, *FRESH)),
     *(Case(f"style_sound:{name}", {}) for name in _SOUND_STYLES),
+    *(Case(f"kernels_sound:{name}", {}) for name in ("flash", "splash", "megablox", "paged")),
 )
 QUICK = (
-    *(EARLY[1], EARLY[5], EARLY[8], LATER[1], LATER[2], LATER[4], SOUND[1], SOUND[2]),
+    *(EARLY[1], EARLY[5], EARLY[8], LATER[1], LATER[2], LATER[4], SOUND[1], SOUND[2], SOUND[-2]),
     *(STYLES[1], STYLES[5], STYLES[18], FRESH[2], FRESH[5], FRESH[6]),
 )
 
@@ -232,5 +233,5 @@ def _marked(mark: str) -> set[str]:
 def test_there_are_sixty_two_mistakes_and_every_one_has_a_line() -> None:
     names = [case.mark for case in (*EARLY, *LATER, *STYLES, *FRESH)]
     assert len(set(names)) == 62 and len(FRESH) == 20
-    assert len({(case.build, str(case.arguments)) for case in SOUND}) == 65
+    assert len({(case.build, str(case.arguments)) for case in SOUND}) == 69
     assert all(_marked(name) for name in names)

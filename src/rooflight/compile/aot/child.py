@@ -10,17 +10,24 @@ the end, error or not) and the compiler's dumps, all in the task's dump folder.
 
 import inspect
 import json
+import os
+import shutil
+import stat
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import jax
+from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Lowered
 
@@ -41,6 +48,7 @@ _COSTS = ("flops", "bytes accessed")
 
 def main(path: str) -> int:
     """Builds, lowers, asks the cache, compiles."""
+    threading.Thread(target=_end_with_parent, args=(Path(path),), daemon=True).start()
     task = read_task(Path(path))
     started = time.monotonic()
     try:
@@ -68,12 +76,20 @@ def main(path: str) -> int:
     return 0
 
 
+def _end_with_parent(task: Path) -> None:
+    """A parent that is killed cannot end its children: the pipe to them closes, though."""
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        os.read(0, 1)
+        shutil.rmtree(task.parent, ignore_errors=True)
+        os._exit(1)
+
+
 def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
     build, folder = task.request.build, task.request.folder
     if folder:
         sys.path.insert(0, folder)
     mesh = target_mesh(task.target, explicit=task.request.explicit)
-    jax.set_mesh(mesh)
+    _stand_for(mesh)
     module, _, name = build.partition(":")
     built = _build(getattr(_load(module, Path(folder)), name), mesh, task)
     if not isinstance(built, tuple) or len(built) != 2 or not callable(built[0]):
@@ -86,8 +102,9 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
         arguments = (arguments,)
     jitted = function if hasattr(function, "lower") else jax.jit(function)
     mesh = _mesh_of(arguments) or mesh
-    jax.set_mesh(mesh)
+    _set(mesh)
     lowered = jitted.lower(*arguments)
+    lowered = getattr(lowered, "lowered", lowered)  # flax.nnx.jit wraps that of jax
     if mesh.size > 1 and _SPLIT not in lowered.as_text():
         raise TypeError(
             f"no argument of {build} has a sharding, so every device would do the same: give"
@@ -95,6 +112,35 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
             " in_shardings to jax.jit"
         )
     return lowered, mesh
+
+
+def _stand_for(mesh: Mesh) -> None:
+    """Programs choose a kernel by `jax.devices()`: they are told of the slice, not of this host."""
+    devices: list[Any] = list(mesh.devices.flat)
+    platform = str(devices[0].platform)
+    for name, of in (("devices", jax.devices), ("local_devices", jax.local_devices)):
+
+        def told(*args: Any, of: Callable[..., Any] = of, **more: Any) -> Any:
+            return of(*args, **more) if {*args, *more.values()} - {platform} else devices
+
+        setattr(jax, name, told)
+    jax.make_mesh = partial(jax.make_mesh, devices=devices)
+    jax.default_backend = lambda: platform
+    backend.get_default_device = lambda: devices[0]
+    jax.device_count = jax.local_device_count = partial(_count, len(devices))
+    _set(mesh)
+
+
+def _count(devices: int, *_asked: object, **_more: object) -> int:
+    return devices
+
+
+def _set(mesh: Mesh) -> None:
+    """For those who ask for the mesh as jax now tells it, and as `with mesh:` told it."""
+    with catch_warnings():
+        simplefilter("ignore", DeprecationWarning)
+        mesh.__enter__()
+    jax.set_mesh(mesh)
 
 
 def _build(build: Callable[..., Any], mesh: Mesh, task: ChildTask) -> Any:

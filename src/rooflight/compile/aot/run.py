@@ -192,13 +192,22 @@ def _run_child(request: CompileRequest, work: Path, tell: Callable[[str, float],
     scratch.mkdir()
     environment = child_environment(os.environ) | {"TMPDIR": str(scratch)}
     with (work / "compiler.log").open("w") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=work)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # the child ends when it closes: with us, however we end
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=work,
+        )
     try:
         return _watch_child(child, request, work, tell)
     finally:
         if child.returncode is None:
             child.kill()
             child.wait()
+        if child.stdin:
+            child.stdin.close()
         shutil.rmtree(scratch, ignore_errors=True)
 
 

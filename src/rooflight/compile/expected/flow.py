@@ -141,6 +141,17 @@ class Flow:
             waiting += before
         return found
 
+    def computed_from(self, place: Place) -> Iterator[Place]:
+        """What a value is made from element by element, or by a sum over devices."""
+        waiting, seen = [place], {place[1].name}
+        while waiting and len(seen) < _MOST:
+            at = waiting.pop()
+            yield at
+            if at is place or at[1].opcode in (*SAME_ELEMENTS, *ELEMENTWISE, "all-reduce"):
+                before = [p for p in self.made_from(at) if p[1].name not in seen]
+                seen |= {p[1].name for p in before}
+                waiting += before
+
     def uses(self, place: Place) -> list[Place]:
         """The instructions that use the elements of a value, whatever their shape and dtype."""
         found: list[Place] = []

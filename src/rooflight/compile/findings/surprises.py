@@ -124,6 +124,8 @@ class _Finder:
         axes, weights = frozenset(found.axes or ()), self._weights_met(place)
         if any(weight.axes & axes for weight in weights):
             return None
+        if any(axes & {a for dim in (t.spec or ())[1:] for a in dim} for t in self._tables(place)):
+            return None  # rows of a table whose width these axes split
         if self._constraint(place) and not weights:
             return None
         what = self._what(place)
@@ -173,6 +175,17 @@ class _Finder:
                 if value is not place[1] and argument:
                     found.append(argument)
         return found
+
+    def _tables(self, place: Place) -> Iterator[Argument]:
+        """Arguments that rows were looked up in, or whose gradient rows are added up to."""
+        for computation, value in self.flow.computed_from(place):
+            if value.opcode == "gather":
+                table = self._argument((computation, computation.inputs(value)[0]))
+                yield from [table] if table else []
+        for _, user in self.flow.uses(place):
+            shape = _shape(user) if user.opcode == "scatter" else None
+            rows = shape.dims[0] if shape else None
+            yield from (a for a in self.arguments.values() if a.spec and self._dims(a)[0] == rows)
 
     def _added_each_round(self, found: Collective, place: Place) -> Finding | None:
         """A sum over devices may pend while rounds are added up: same memory, fewer sums."""
@@ -286,10 +299,13 @@ class _Finder:
         """
         if result is None or result.dtype != argument.dtype:
             return False
+        return result.dims in (self._dims(argument, whole), argument.dims)
+
+    def _dims(self, argument: Argument, whole: tuple[str, ...] = ()) -> tuple[int, ...]:
+        """Of an argument on a device, as if some axes did not split it."""
         sizes = {axis: 1 if axis in whole else size for axis, size in self.axes.items()}
         ways = [math.prod(sizes[axis] for axis in dim) for dim in argument.spec or ()]
-        dims = tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
-        return result.dims in (dims, argument.dims)
+        return tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
 
     def _is_returned(self, place: Place) -> bool:
         uses = self.flow.uses(place)
