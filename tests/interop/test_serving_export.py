@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rooflight.cli.main import main
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.serving import ServedFleet, export_commands, read_fleet, servers
@@ -114,6 +115,14 @@ def test_separated_replicas_get_a_command_each() -> None:
 def test_what_vllm_cannot_say_is_listed(changes: dict[str, Any], what: str) -> None:
     found = export_commands(replace(FLEET, **changes), servers()["vllm"])
     assert [loss.what for loss in found.losses] == [what] and f"# lost: {what}" in found.text
+
+
+@pytest.mark.parametrize("to", ["vllm", "megatron"])
+def test_a_gateway_without_a_manifest_is_refused(
+    to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "fleet.json", "--to", to, "--gateway", "front"]) == 2
+    assert "--gateway is of a manifest" in capsys.readouterr().err
 
 
 def test_a_file_without_a_fleet_says_how_to_write_one(tmp_path: Path) -> None:
