@@ -52,6 +52,18 @@ def test_the_page_says_the_fleet_its_floor_and_whom_to_believe() -> None:
     assert "uncalibrated: the roofline bound" in bare
 
 
+def test_the_suggested_commands_keep_the_draft_tokens() -> None:
+    drafted = "--draft-tokens 2 --acceptance 0.8"
+    found = run(shlex.split(f"{TINY} {drafted}"))
+    assert found.err.strip().endswith(f"--context 288 {drafted}")
+    frontier = run(shlex.split(found.err.removeprefix("next: rooflight ")))
+    assert "2 draft tokens, 80% accepted" in frontier.out
+    again = run(shlex.split(found.err.removeprefix("next: rooflight ") + " --json"))
+    assert json.loads(again.out)["curves"][0]["draft"]["acceptance"] == 0.8
+    simulated = "simulate llama3.2-1b --on v5e:1x1 --rate 9 --isl 64 --osl 8 --requests 99"
+    assert drafted in run(shlex.split(f"{simulated} {drafted}")).err
+
+
 def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
     found = document("--sensitivity --hourly 10,400 --policy continuous --on v5e:1x1")
     assert set(found["doubled"]) == {"rate", "input", "output"}

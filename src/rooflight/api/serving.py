@@ -97,6 +97,10 @@ def plan_serving(
     if sizes.rows and step_tokens is not None:
         whole("--step-tokens", step_tokens, most=10**7, least=sizes.rows)  # one for each
     paid = hourly_prices(prices)
+    draft = read_draft(spec, draft_tokens, acceptance, draft_model)
+    layouts = (parse_serving_layout(layout),) if layout else ()
+    if draft:
+        draft.check(*layouts)
     question = FleetQuestion(
         spec,
         Demand(
@@ -119,11 +123,11 @@ def plan_serving(
         precision,
         paid,
         (policy,) if policy else FLEET_POLICIES,
-        (parse_serving_layout(layout),) if layout else (),
+        layouts,
         engine_of(engine),
         sizes,
         whole("--spare", spare, most=_MOST_SPARES, least=0),
-        read_draft(spec, draft_tokens, acceptance, draft_model),
+        draft,
     )
     return plan_fleet(question, watch)
 

@@ -235,3 +235,9 @@ def test_draft_tokens_that_cannot_be_are_refused_in_words() -> None:
     staged = read_setup("llama3.1-70b", on="h100:4", layout="tp=2,pp=2", draft_tokens=3)
     with pytest.raises(UsageError, match="2 stages"):
         staged.limits()
+    with pytest.raises(UsageError, match="2 stages"):
+        plan_serving("llama3.1-70b", rate=1, isl=9, osl=9, layout="tp=2,pp=2", draft_tokens=3)
+    with pytest.raises(UsageError, match="2 stages"):
+        asked = partial(curves, precisions=[DTYPES], contexts=[99], layouts=[staged.layout])
+        asked(target, [staged.on], draft=Draft(3))
+    assert str(Draft(1, 0.7)).startswith("1 draft token, ")

@@ -145,6 +145,7 @@ def _config_document(point: Point) -> dict[str, object]:
         "layout": str(config.layout),
         "dtypes": str(config.precision),
         "context": config.context,
+        **({"draft": config.draft.document} if config.draft else {}),
     }
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rooflight.api.serving import plan_serving
-from rooflight.cli.flags import add_choice, keywords
+from rooflight.cli.flags import add_choice, again, keywords
 from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.cli.progress import progress
 from rooflight.cli.serving.hours import add_hours, asked_hours, hours_document, hours_text
 from rooflight.cli.serving.serving_flags import (
+    SERVED,
     SERVING_LAYOUT,
     add_draft,
     add_dtypes,
@@ -94,8 +95,8 @@ def _next(args: Namespace, best: Fleet) -> str:
     """What the chosen slice does at other batches."""
     setup = best.way.setup
     words = ["--on", str(setup.on), "--layout", str(setup.layout), "--dtypes", args.dtypes]
-    context = f"--context {best.demand.work().longest}"
-    return " ".join(["rooflight frontier", shlex.quote(args.model), *words, context])
+    words += ["--context", str(best.demand.work().longest), *again(args, SERVED)]
+    return shlex.join(["rooflight", "frontier", args.model, *words])
 
 
 def add_traffic(parser: Parser) -> None:

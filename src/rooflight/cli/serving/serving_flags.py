@@ -16,6 +16,8 @@ SERVING_LAYOUT = (
     " batch or sequence splits the cache where tp is more than the kv heads"
 )
 
+SERVED = ("draft-tokens", "acceptance", "draft-model")  # what a replica runs, of all verbs
+
 
 def add_dtypes(parser: Parser) -> None:
     parser.add_argument(

@@ -1,6 +1,7 @@
 """`rooflight simulate`: requests through the real scheduler under a virtual clock."""
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,11 +13,12 @@ from rooflight.api.serving import (
     simulation_question,
 )
 from rooflight.api.traffic import read_slo
-from rooflight.cli.flags import add_choice, add_on, add_plot, keywords
+from rooflight.cli.flags import add_choice, add_on, add_plot, again, keywords
 from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.serving.serving_flags import (
+    SERVED,
     add_engine,
     add_replica,
     add_traffic,
@@ -128,12 +130,10 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 def _compare_command(args: Namespace) -> str:
     flags = ("layout", "rate", "concurrency", "turns", "think", "isl", "osl", "prefix-tokens")
-    flags += ("trace", "requests", "host-memory", "ttft", "tpot")
-    values = {flag: getattr(args, flag.replace("-", "_")) for flag in flags}
-    given = [f"--{flag} {value}" for flag, value in values.items() if value]
+    flags += ("trace", "requests", "host-memory", "ttft", "tpot", *SERVED)
     replicas = args.replicas if args.replicas != "1" else "2"
-    words = [args.model, "--on", args.on, "--dtypes", args.dtypes, *given]
-    return " ".join(["rooflight simulate", *words, "--replicas", replicas, "--compare"])
+    words = [args.model, "--on", args.on, "--dtypes", args.dtypes, *again(args, flags)]
+    return shlex.join(["rooflight", "simulate", *words, "--replicas", replicas, "--compare"])
 
 
 @dataclass(frozen=True, slots=True)

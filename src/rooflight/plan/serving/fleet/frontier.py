@@ -39,6 +39,7 @@ class Config:
     layout: ServingLayout
     precision: Precision
     context: int
+    draft: Draft | None = None
 
     def __str__(self) -> str:
         return f"{self.on} {self.layout} {self.precision}, {self.context:,} positions"
@@ -124,6 +125,8 @@ def curves(
     Without an `engine` nothing is calibrated.
     """
     found: list[Curve] = []
+    if draft:
+        draft.check(*layouts)
     for on in slices:
         known = calibration_of(model, on.chip, engine) if engine else None
         for layout in layouts or candidate_layouts(model, on.num_chips):
@@ -146,7 +149,7 @@ def _curves(
     steps = serving_model(setup.model, on, layout, precision)
     drafter = draft and drafter_on(draft, on, precision)
     for context, room in rooms.items():
-        config = Config(on, layout, precision, context)
+        config = Config(on, layout, precision, context, draft)
         batches = _batches(min(room, most))
         points = [_point(steps, config, n, bound, known, drafter) for n in batches]
         if points:

@@ -65,12 +65,8 @@ class Setup:
     def limits(self, policy: Policy = Policy.CONTINUOUS) -> Limits:
         """The KV cache is all that weights and activations leave of HBM."""
         sizes = self.sizes
-        if self.draft and self.layout.pp > 1:
-            raise UsageError(
-                f"draft tokens through the {self.layout.pp} stages of {self.layout}: a round would"
-                " wait for all of them",
-                hint="take a layout without pp",
-            )
+        if self.draft:
+            self.draft.check(self.layout)
         positions = sizes.max_rows * self.memory().longest_context(sizes.max_rows)
         num_blocks = min(positions // sizes.block_tokens, _MOST_BLOCKS)
         if num_blocks < 1:
