@@ -234,3 +234,17 @@ def test_a_chip_is_tied_with_the_cheapest_within_their_bars_together() -> None:
         table = run(shlex.split(line)).out.split("chip  fleet")[1].splitlines()
         standing = {row.split()[0]: row.split()[-1] for row in table[2:4]}
         assert standing == {"v5e": "cheapest", "h100": word}
+
+
+def test_uneven_experts_are_told_on_the_page_and_in_the_document() -> None:
+    asked = "frontier qwen3-30b-a3b --on h100:4 --layout dp=4,ep=4 --context 1024 --most 8"
+    flags = "--dtypes fp8 --expert-skew 0.8 --redundant-experts 4"
+    page = run(shlex.split(f"{asked} {flags}"))
+    assert "expert loads of skew 0.8, EPLB with 4 redundant; the busiest of 4 ranks" in page.out
+    found = json.loads(run(shlex.split(f"{asked} {flags} --json")).out)["curves"][0]["experts"]
+    assert found["redundant"] == 4 and found["balancedness"] == 1 / found["busiest"]
+    simulated = "simulate qwen3-30b-a3b --on h100:4 --layout dp=4,ep=4 --rate 5 --isl 64 --osl 8"
+    told = json.loads(run(shlex.split(f"{simulated} --requests 50 {flags} --json")).out)
+    assert told["experts"] == found
+    refused = run(shlex.split(f"{asked} --redundant-experts 3"))
+    assert refused.code == 2 and "hint: take --redundant-experts 4" in refused.err

@@ -64,6 +64,19 @@ def test_draft_tokens_come_from_a_layer_or_from_a_model() -> None:
     assert all("--speculative-num-draft-tokens 4" in line for line in said["sglang"])
 
 
+def test_redundant_experts_are_eplb_where_experts_are_split() -> None:
+    fleet = replace(FLEET, model="deepseek-v3", ways={"dp": 8, "ep": 8}, redundant_experts=32)
+    known = servers()
+    told = "--enable-eplb --eplb-config '{\"num_redundant_experts\":32}'"
+    assert told in export_commands(fleet, known["vllm"]).text
+    told = "--enable-eplb --ep-num-redundant-experts 32"
+    assert told in export_commands(fleet, known["sglang"]).text
+    for other in (replace(fleet, ways={"tp": 8}), replace(fleet, redundant_experts=None)):
+        assert "eplb" not in export_commands(other, known["vllm"]).text
+    on_tpu = export_commands(replace(fleet, on=parse_slice("v6e:8")), known["vllm"])
+    assert "EPLB" in [loss.what for loss in on_tpu.losses]
+
+
 def test_a_model_without_a_layer_that_proposes_needs_the_checkpoint_of_one() -> None:
     layer = replace(FLEET, ways={"tp": 4}, draft_tokens=3)
     (lost,) = export_commands(layer, servers()["vllm"]).losses

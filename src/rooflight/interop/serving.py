@@ -52,6 +52,7 @@ class ServedFleet:
     drain_s: int  # in which what is open ends
     draft_tokens: int = 0
     draft_model: str | None = None  # None: a further layer of the model proposes them
+    redundant_experts: int | None = None  # of EPLB; None: no EPLB
 
     @property
     def roles(self) -> dict[str, int]:
@@ -99,6 +100,7 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
         max(_DRAIN_S, math.ceil(2 * float(fleet["simulated"]["e2e"]["p99_s"]))),
         int(draft["tokens"]),
         draft["model"],
+        (fleet.get("experts") or {}).get("redundant"),
     )
 
 
@@ -123,6 +125,7 @@ class Server:
     weights: Mapping[str, str]
     computes: Mapping[str, str]  # by dtype of weights, where matmuls run in another
     draft: Mapping[str, Sequence[str]]  # words, where a layer proposes or a model
+    eplb: Sequence[str]
     devices: Mapping[str, int]  # of a chip, where tp counts them
     pods: Mapping[str, Mapping[str, Any]]  # by kind of chip: image and further words
 
@@ -187,6 +190,8 @@ def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
     known = {"MODEL": fleet.draft_model or "", "ROUND": str(fleet.draft_tokens + 1)}
     known["TOKENS"] = str(fleet.draft_tokens)
     own = server.draft["model" if fleet.draft_model else "layer"] if fleet.draft_tokens else ()
+    if fleet.redundant_experts is not None and "ep" in fleet.ways:
+        known["REDUNDANT"], own = str(fleet.redundant_experts), [*own, *server.eplb]
     return words + [reduce(lambda w, one: w.replace(*one), known.items(), word) for word in own]
 
 
@@ -210,6 +215,8 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
         yield Loss(
             "a layer that proposes", "its checkpoint, such as an EAGLE head, is yours to name"
         )
+    if fleet.redundant_experts is not None and kind == "tpu":
+        yield Loss("EPLB", "experts stay where they are on TPUs")
     if fleet.kv_split != "heads":
         yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")
     for what, dtype, known in (

@@ -1,6 +1,6 @@
 """The flags that verbs about serving share: the layout in ways, dtypes, and whose calibration."""
 
-from rooflight.api.serving import read_setup
+from rooflight.api.replica import read_setup
 from rooflight.api.traffic import TrafficLoad, read_traffic
 from rooflight.cli.flags import add_choice, keywords
 from rooflight.cli.parser import Namespace, Parser
@@ -16,7 +16,7 @@ SERVING_LAYOUT = (
     " batch or sequence splits the cache where tp is more than the kv heads"
 )
 
-SERVED = ("draft-tokens", "acceptance", "draft-model")  # what a replica runs, of all verbs
+SERVED = ("draft-tokens", "acceptance", "draft-model", "expert-skew", "redundant-experts")
 
 
 def add_dtypes(parser: Parser) -> None:
@@ -51,10 +51,11 @@ def add_replica(parser: Parser) -> None:
         ("--max-waiting", default.max_waiting, "requests that may wait for a replica"),
     ):
         parser.add_argument(flag, default=str(value), help=f"{what} (default {value})")
-    add_draft(parser)
+    add_features(parser)
 
 
-def add_draft(parser: Parser) -> None:
+def add_features(parser: Parser) -> None:
+    """What a replica serves beside the model, or as it is not by itself."""
     parser.add_argument(
         "--draft-tokens",
         metavar="N",
@@ -70,6 +71,18 @@ def add_draft(parser: Parser) -> None:
         "--draft-model",
         metavar="MODEL",
         help="proposes them (default: one further layer of the model itself, as MTP and EAGLE)",
+    )
+    parser.add_argument(
+        "--expert-skew",
+        metavar="SKEW",
+        help="of tokens over experts: 0.5, visits of the r-th hottest as r^-0.5 (default 0, even);"
+        " or a file of measured counts, a line for each layer",
+    )
+    parser.add_argument(
+        "--redundant-experts",
+        metavar="N",
+        help="EPLB with so many replicas of the hottest experts over all ranks; 0 only moves"
+        " experts (default: neither)",
     )
 
 

@@ -165,7 +165,7 @@ def text(page: SimulationPage) -> str:
             answer(found, page.slo),
             f"{page.model} on {_replicas(page)}, {page.setup.layout}, {page.setup.precision};"
             f" {page.traffic}; {page.policy}",
-            *([str(page.setup.draft)] if page.setup.draft else []),
+            *page.setup.told,
             "",
             table(header, rows),
             "",
@@ -325,7 +325,7 @@ def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> di
         "on": str(setup.on),
         "layout": str(setup.layout),
         "dtypes": str(setup.precision),
-        **({"draft": setup.draft.document} if setup.draft else {}),
+        **setup.document,
         "traffic": page.traffic,
         "policy": page.policy,
         "calibration": f"{known.engine} on {known.chip}" if known else None,

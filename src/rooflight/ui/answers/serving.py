@@ -36,7 +36,7 @@ def fleet_answer(model: str, plan: FleetPlan) -> Answer:
         sentences=(
             f"{fleet}: {many(fleet.num_chips, 'chip')}, ${fleet.dollars_per_hour:,.2f} an hour",
             f"{model}, {fleet.way.setup.precision}; {demand}",
-            *([str(fleet.way.setup.draft)] if fleet.way.setup.draft else []),
+            *fleet.way.setup.told,
         ),
         facts=(
             Fact("dollars_per_hour", "an hour", fleet.dollars_per_hour, show_dollars),
@@ -224,7 +224,7 @@ def frontier_answer(
             f" at batch {fast.batch}, up to {rate} per chip at {format_seconds(cheap.step_s)} and"
             f" batch {cheap.batch}",
             f"{bound} time of a step; {_trust(bound, found, best)}",
-            *([str(point.config.draft)] if point.config.draft else []),
+            *point.config.setup.told,
         ),
         facts=_point_facts(point, curve, price),
         pictures=(frontier_picture(model, bound, found, best, curve),),

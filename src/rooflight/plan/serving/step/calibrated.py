@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
 from rooflight.plan.serving.step.draft import ACCEPTED, Drafter
+from rooflight.plan.serving.step.experts import Balance
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Stage, StepModel, term_s
 from rooflight.plan.serving.step.terms import CommTerm
@@ -73,14 +74,21 @@ class PromptParts(NamedTuple):
 
 
 def generate_s(
-    parts: GenerateParts, values: Values, rows: Floats, acceptance: float = ACCEPTED
+    parts: GenerateParts,
+    values: Values,
+    rows: Floats,
+    acceptance: float = ACCEPTED,
+    balance: Balance | None = None,
 ) -> Floats:
     """Seconds of a generate step, for each token that it hands to a sequence."""
     queries = 1 + parts.drafted
     dealt = np.maximum(rows, parts.ranks)  # a rank without a sequence waits for the others
     kept = _kept(parts.weight_bits, values)
     read = np.where(parts.expert_bits < 8, values["experts4"], values["experts8"])
-    touched = 1 - (1 - parts.expert_share) ** (rows * queries)
+    if balance:
+        touched = np.vectorize(balance.touched, otypes=[float])(rows * queries)
+    else:
+        touched = 1 - (1 - parts.expert_share) ** (rows * queries)
     weights = _smooth_max(
         parts.weights_s / (values["hbm"] * kept),
         parts.matmul_s * dealt * queries / (values["matmul"] * kept),
@@ -181,6 +189,7 @@ class TokenParts(NamedTuple):
     parts: GenerateParts
     steps: float = 1.0
     acceptance: float = ACCEPTED
+    balance: Balance | None = None  # of experts
 
     def over(self, change: Callable[[GenerateParts], GenerateParts]) -> "TokenParts":
         return self._replace(parts=change(self.parts))
@@ -191,20 +200,23 @@ def token_parts(
 ) -> tuple[TokenParts, ...]:
     """Of the model, and of the draft model if one proposes."""
     if drafter is None:
-        return (TokenParts(generate_parts(model, context)),)
+        return (TokenParts(generate_parts(model, context), balance=model.balance),)
     draft = drafter.draft
     check = generate_parts(model, context, drafted=draft.tokens)
     if drafter.steps is None:
-        return (TokenParts(check, acceptance=draft.acceptance),)
+        return (TokenParts(check, 1.0, draft.acceptance, model.balance),)
     check = check._replace(layers=np.inf * check.layers)  # no layer of its own proposes
     each = generate_parts(drafter.steps, context)
     proposals = draft.tokens / draft.per_round
-    return TokenParts(check, acceptance=draft.acceptance), TokenParts(each, proposals)
+    return TokenParts(check, 1.0, draft.acceptance, model.balance), TokenParts(each, proposals)
 
 
 def token_s(priced: Iterable[TokenParts], values: Values, rows: Floats) -> Floats:
     """Seconds of each stage for a token of each of `rows` sequences."""
-    found = (each.steps * generate_s(each.parts, values, rows, each.acceptance) for each in priced)
+    found = (
+        each.steps * generate_s(each.parts, values, rows, each.acceptance, each.balance)
+        for each in priced
+    )
     return reduce(np.add, found)
 
 

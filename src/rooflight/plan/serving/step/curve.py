@@ -13,7 +13,7 @@ from itertools import accumulate
 from rooflight.models.graph.ops import Mask
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
-from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm
+from rooflight.plan.serving.step.terms import CommTerm, ExpertReads, MatmulTerm
 
 _PHASES: tuple[Phase, ...] = ("generate", "prefill")
 
@@ -53,12 +53,12 @@ class Shared:
     split: int
     is_head: bool
     matmuls: Bends  # latencies and bandwidth of the collectives among them
-    experts: tuple[tuple[int, float, float, float, float], ...]  # count, a, read, c, k / E
+    experts: tuple[tuple[int, float, float, ExpertReads], ...]  # count, a, c, what is read
 
     def seconds(self, n: float) -> float:
         total = self.matmuls.seconds(n)
-        for count, flops_s, read_s, activations_s, share in self.experts:
-            read = read_s * (1 - (1 - share) ** n) + activations_s * n
+        for count, flops_s, activations_s, held in self.experts:
+            read = held.read_s * held.touched(n) + activations_s * n
             total += count * max(flops_s * n, read)
         return total
 
@@ -225,14 +225,13 @@ def _shared(
     phases: frozenset[Phase], split: int, is_head: bool, terms: Sequence[Counted]
 ) -> Shared:
     lines: list[tuple[float, float, float]] = []
-    experts: dict[tuple[float, float, float, float], int] = {}
+    experts: dict[tuple[float, float, ExpertReads], int] = {}
     for counted in terms:
         n, term = counted.count, counted.term
         if isinstance(term, CommTerm):
             lines.append((0.0, n * term.latency_s, n * term.unit_s))
         elif term.experts:
-            held = term.experts
-            key = (term.flops_s, held.read_s, term.activations_s, held.share)
+            key = (term.flops_s, term.activations_s, term.experts)
             experts[key] = experts.get(key, 0) + n
         else:
             lines.append((n * term.flops_s, n * term.weights_s, n * term.activations_s))

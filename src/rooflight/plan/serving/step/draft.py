@@ -56,15 +56,14 @@ class Draft:
             "tokens_per_step": self.per_round,
         }
 
-    def check(self, *layouts: ServingLayout) -> None:
+    def check(self, layout: ServingLayout) -> None:
         """Raises for a layout whose rounds nobody has modelled."""
-        for one in layouts:
-            if one.pp > 1:
-                raise UsageError(
-                    f"draft tokens through the {one.pp} stages of {one}: a round would wait for all"
-                    " of them",
-                    hint="take a layout without pp",
-                )
+        if layout.pp > 1:
+            raise UsageError(
+                f"draft tokens through the {layout.pp} stages of {layout}: a round would wait for"
+                " all of them",
+                hint="take a layout without pp",
+            )
 
     def held_by(self, model: ModelSpec) -> ModelSpec:
         """The model with the layer that proposes (MTP, EAGLE): another of its last kind."""

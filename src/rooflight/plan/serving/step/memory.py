@@ -74,6 +74,7 @@ class ServingMemory:
     precision: Precision
     step_tokens: int = 2048
     beside: "ServingMemory | None" = None  # a draft model on the same chips
+    redundant: int = 0  # replicas of experts, on all ranks together
 
     def held(self, batch: int, context: int) -> ChipUsage:
         """With `batch` sequences of `context` positions."""
@@ -148,7 +149,10 @@ class ServingMemory:
                 count = int(home or (is_tied and stage == last))
             tensor = setting.layout.of_weight(param.tensor)
             dtype = self.precision.of_part(param.part)
-            yield count * dtype.nbytes(self._local(tensor, self._sizes))
+            sizes = self._sizes
+            if self.redundant and param.part == "experts" and self.layout.ep > 1:
+                sizes = sizes | {"E": self._setting.graph.sizes["E"] + self.redundant}
+            yield count * dtype.nbytes(self._local(tensor, sizes))
 
     def _caches(self, stage: int) -> Iterator[tuple[Cache, int]]:
         for cache in self._setting.graph.caches:

@@ -12,6 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.load import Load, chunk_load, generate_load, prefill_load
+from rooflight.plan.serving.step.experts import Balance
 from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout
 from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm, Term
 from rooflight.plan.serving.step.time import ServingStepTime
@@ -39,6 +40,7 @@ class StepModel:
     precision: Precision
     stages: Mapping[frozenset[Phase], tuple[Stage, ...]]
     overhead_s: float = 0.0  # of one step; 0 is uncalibrated
+    balance: Balance | None = None  # of experts; None where all are alike
 
     @property
     def windows(self) -> tuple[int | None, ...]:

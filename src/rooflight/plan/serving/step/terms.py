@@ -26,6 +26,7 @@ from rooflight.dtypes import DTYPES, Dtype
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
+from rooflight.plan.serving.step.experts import Balance
 from rooflight.plan.serving.step.layout import Precision
 from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.derive.derivation import Derived, derive_forward, known_strategies
@@ -43,12 +44,12 @@ class ExpertReads:
 
     read_s: float
     share: float  # k / E
+    balance: Balance | None = None  # where some experts are hotter than others
 
     def touched(self, tokens: float) -> float:
-        """The part of the experts that `tokens` visit: 1 - (1 - k/E)^n, routed uniformly.
-
-        It stops holding where some experts are favourites: then fewer are read.
-        """
+        """The part of the experts that `tokens` visit: 1 - (1 - k/E)^n, routed uniformly."""
+        if self.balance:
+            return self.balance.touched(tokens)
         return 1 - (1 - self.share) ** tokens
 
 
@@ -94,6 +95,12 @@ class StepSpec:
     layout: Layout
     mesh: Mesh
     precision: Precision
+    balance: Balance | None = None  # of experts; None where all are alike
+
+    @property
+    def busiest(self) -> float:
+        """Of the ranks that have experts, over the mean."""
+        return self.balance.busiest if self.balance else 1.0
 
     @property
     def axes(self) -> dict[str, int]:
@@ -224,21 +231,22 @@ def _matmul(
         read_s = _local(tensor, one, axes) * dtype.bits_per_element / 8 / hbm
         if kind == "weights" and "E" in tensor.dims and op.part == "experts":
             share = next(float(p.active) for p in setting.graph.params if p.name in op.params)
-            experts = ExpertReads(read_s, share)
+            experts = ExpertReads(read_s, share, setting.balance)
         elif tensor.name not in read or kind != "positions":
             seconds[kind] += read_s
         if kind == "positions":  # a latent is key and value at once
             read.add(tensor.name)
+    busiest = setting.busiest if experts else 1.0
     return MatmulTerm(
         op.name,
         op.part,
         _unit(d for t in step.inputs for d in t.dims),
         _split((*step.inputs, step.output), axes),
-        2 * _multiplies(step, one, axes) / chip.peak_flops(chip.matmul_dtype(compute)),
+        busiest * 2 * _multiplies(step, one, axes) / chip.peak_flops(chip.matmul_dtype(compute)),
         seconds["weights"],
         experts,
         seconds["positions"],
-        seconds["tokens"],
+        busiest * seconds["tokens"],
         op.mask.window if op.mask else None,
     )
 
@@ -268,6 +276,8 @@ def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> C
     if kind == "all_to_all":
         elements *= group.size
     nbytes = elements * _sent_bytes(op, setting.precision)
+    split = _split((step.inputs[0], step.output), axes)
+    busiest = 1.0 if split else setting.busiest  # of what is routed
     time = collective_time(kind, nbytes, group)
     return CommTerm(
         op.name,
@@ -275,8 +285,8 @@ def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> C
         kind,
         "+".join(sorted(step.axes)),
         _unit(larger.dims),
-        _split((step.inputs[0], step.output), axes),
-        time.bandwidth_s,
+        split,
+        busiest * time.bandwidth_s,
         time.latency_s,
         op.mask.window if op.mask else None,
     )
