@@ -248,3 +248,12 @@ def test_uneven_experts_are_told_on_the_page_and_in_the_document() -> None:
     assert told["experts"] == found
     refused = run(shlex.split(f"{asked} --redundant-experts 3"))
     assert refused.code == 2 and "hint: take --redundant-experts 4" in refused.err
+
+
+def test_adapters_are_told_and_cost_memory_of_the_cache() -> None:
+    plain, found = document("--policy continuous"), document("--adapters 200 --policy continuous")
+    told = {"count": 200, "rank": 16, "resident": 200}
+    assert found["fleet"]["adapters"] == told and "adapters" not in plain["fleet"]
+    assert found["fleet"]["pool_tokens"] < plain["fleet"]["pool_tokens"]
+    page = run(shlex.split(f"{TINY} --adapters 200"))
+    assert "200 LoRA adapters of rank 16" in page.out and "--adapters 200" in page.err

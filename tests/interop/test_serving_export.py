@@ -77,6 +77,16 @@ def test_redundant_experts_are_eplb_where_experts_are_split() -> None:
     assert "EPLB" in [loss.what for loss in on_tpu.losses]
 
 
+def test_adapters_are_slots_of_a_rank_that_the_engine_knows() -> None:
+    fleet = replace(FLEET, adapters={"count": 50, "rank": 24, "resident": 8})
+    vllm, sglang = (export_commands(fleet, servers()[name]) for name in ("vllm", "sglang"))
+    assert "--enable-lora --max-loras 8 --max-lora-rank 32 --max-cpu-loras 50" in vllm.text
+    told = "--max-loras-per-batch 8 --max-lora-rank 24 --max-loaded-loras 50"
+    assert f"--enable-lora {told} --lora-target-modules all" in sglang.text
+    assert "the adapters" in [loss.what for loss in vllm.losses]
+    assert "lora" not in export_commands(FLEET, servers()["vllm"]).text
+
+
 def test_a_model_without_a_layer_that_proposes_needs_the_checkpoint_of_one() -> None:
     layer = replace(FLEET, ways={"tp": 4}, draft_tokens=3)
     (lost,) = export_commands(layer, servers()["vllm"]).losses

@@ -8,6 +8,7 @@ from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.setup import Features, SchedulerLimits, Setup
+from rooflight.plan.serving.step.adapters import MOST_ADAPTERS, MOST_RANK, RANK, Adapters
 from rooflight.plan.serving.step.draft import ACCEPTED, MOST_DRAFT, Draft, accepted_share
 from rooflight.plan.serving.step.experts import (
     MOST_SKEW,
@@ -39,6 +40,9 @@ def read_setup(
     draft_model: str | ModelSpec | None = None,
     expert_skew: Number | None = None,
     redundant_experts: Count | None = None,
+    adapters: Count | None = None,
+    adapter_rank: Count | None = None,
+    adapters_resident: Count | None = None,
 ) -> Setup:
     """One replica: tensor parallel over all chips of its slice unless a layout is given."""
     spec, chips = load_model(model), slice_of(on)
@@ -57,6 +61,9 @@ def read_setup(
         draft_model=draft_model,
         expert_skew=expert_skew,
         redundant_experts=redundant_experts,
+        adapters=adapters,
+        adapter_rank=adapter_rank,
+        adapters_resident=adapters_resident,
     )
     if layout:
         features.check(spec, split)
@@ -71,12 +78,34 @@ def read_features(
     draft_model: str | ModelSpec | None,
     expert_skew: Number | None,
     redundant_experts: Count | None,
+    adapters: Count | None,
+    adapter_rank: Count | None,
+    adapters_resident: Count | None,
 ) -> Features:
     """What a replica serves beside the model, or as it is not by itself."""
     return Features(
         read_draft(model, draft_tokens, acceptance, draft_model),
         read_experts(model, expert_skew, redundant_experts),
+        read_adapters(model, adapters, adapter_rank, adapters_resident),
     )
+
+
+def read_adapters(
+    model: ModelSpec, count: Count | None, rank: Count | None, resident: Count | None
+) -> Adapters | None:
+    """LoRA adapters; all of them are in HBM unless fewer are said to be."""
+    own = {"--adapter-rank": rank, "--adapters-resident": resident}
+    given = [flag for flag, value in own.items() if value is not None]
+    if count is None and given:
+        raise UsageError(f"{given[0]} without adapters", hint="add --adapters 32")
+    number = 0 if count is None else whole("--adapters", count, least=0, most=MOST_ADAPTERS)
+    if not number:
+        return None
+    wide = RANK if rank is None else whole("--adapter-rank", rank, most=MOST_RANK)
+    held = number if resident is None else whole("--adapters-resident", resident, most=number)
+    found = Adapters(number, wide, held)
+    found.check(model)
+    return found
 
 
 def read_draft(

@@ -77,6 +77,9 @@ def plan_serving(
     draft_model: str | ModelSpec | None = None,
     expert_skew: Number | None = None,
     redundant_experts: Count | None = None,
+    adapters: Count | None = None,
+    adapter_rank: Count | None = None,
+    adapters_resident: Count | None = None,
     percentile: Number = 95,
     confidence: Number = 50,
     hit_rate: Number = 0,
@@ -108,6 +111,9 @@ def plan_serving(
         draft_model=draft_model,
         expert_skew=expert_skew,
         redundant_experts=redundant_experts,
+        adapters=adapters,
+        adapter_rank=adapter_rank,
+        adapters_resident=adapters_resident,
     )
     layouts = (parse_serving_layout(layout),) if layout else ()
     for one in layouts:
@@ -274,6 +280,9 @@ def simulate(
     draft_model: str | ModelSpec | None = None,
     expert_skew: Number | None = None,
     redundant_experts: Count | None = None,
+    adapters: Count | None = None,
+    adapter_rank: Count | None = None,
+    adapters_resident: Count | None = None,
     host_memory: Count | None = None,
     hit_curve: bool = False,
 ) -> Simulation:
@@ -305,6 +314,9 @@ def simulate(
         draft_model=draft_model,
         expert_skew=expert_skew,
         redundant_experts=redundant_experts,
+        adapters=adapters,
+        adapter_rank=adapter_rank,
+        adapters_resident=adapters_resident,
     )
     load = read_traffic(
         rate=rate,

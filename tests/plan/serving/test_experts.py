@@ -66,7 +66,7 @@ def _placements(chances: Sequence[float], ranks: int, redundant: int) -> Iterato
 
 
 def test_the_greedy_balancer_is_near_the_best_of_all_placements() -> None:
-    draw, ratios = Random(3), []
+    draw, ratios = Random(3), list[float]()
     for experts, ranks, redundant in ((4, 2, 0), (4, 2, 2), (6, 3, 0), (5, 3, 1), (4, 3, 2)) * 6:
         chances = [draw.random() ** 3 for _ in range(experts)]
         placed = eplb(chances, ranks, redundant)
@@ -255,9 +255,17 @@ def test_what_cannot_be_is_refused_in_words(
 
 
 def test_a_search_leaves_out_layouts_that_the_replicas_do_not_suit() -> None:
-    asked = {"rate": 20, "isl": 512, "osl": 64, "tpot": "50ms", "requests": 200, "dtypes": "fp8"}
     plan = plan_serving(
-        "qwen3-30b-a3b", **asked, on="h100:2,h100:4", expert_skew=0.8, redundant_experts=2
+        "qwen3-30b-a3b",
+        rate=20,
+        isl=512,
+        osl=64,
+        tpot="50ms",
+        on="h100:2,h100:4",
+        dtypes="fp8",
+        requests=200,
+        expert_skew=0.8,
+        redundant_experts=2,
     )
     ways = [w.setup for w in plan.question.ways(plan.question.slices["h100"], plan.question.demand)]
     assert {w.layout.ep for w in ways} == {1, 2} and plan.best

@@ -8,6 +8,7 @@ from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.hardware.calibration import ANY, ROOFS
 from rooflight.hardware.serving_calibration import shipped_serving
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.step.adapters import RANK
 from rooflight.plan.serving.step.draft import ACCEPTED
 
 SERVING_LAYOUT = (
@@ -17,6 +18,7 @@ SERVING_LAYOUT = (
 )
 
 SERVED = ("draft-tokens", "acceptance", "draft-model", "expert-skew", "redundant-experts")
+SERVED += ("adapters", "adapter-rank", "adapters-resident")
 
 
 def add_dtypes(parser: Parser) -> None:
@@ -83,6 +85,16 @@ def add_features(parser: Parser) -> None:
         metavar="N",
         help="EPLB with so many replicas of the hottest experts over all ranks; 0 only moves"
         " experts (default: neither)",
+    )
+    parser.add_argument(
+        "--adapters",
+        metavar="N",
+        help="LoRA adapters that requests choose among, each as often (default 0), at the linear"
+        " layers of attention, MLPs and shared experts",
+    )
+    parser.add_argument("--adapter-rank", metavar="R", help=f"of adapters (default {RANK})")
+    parser.add_argument(
+        "--adapters-resident", metavar="N", help="of them, in HBM at once (default: all)"
     )
 
 

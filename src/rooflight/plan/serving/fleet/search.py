@@ -28,6 +28,8 @@ from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.setup import Features
 from rooflight.plan.serving.step.layout import Precision, ServingLayout, parse_serving_layout
 
+_NONE = Features()
+
 
 @dataclass(frozen=True, slots=True)
 class FleetQuestion:
@@ -43,7 +45,7 @@ class FleetQuestion:
     engine: str | None  # whose calibration; None is the roofs'
     sizes: AskedSizes
     spare: int
-    features: Features
+    features: Features = _NONE
 
     def search(
         self, slices: Sequence[Slice], demand: Demand, watch: Watch | None = None

@@ -16,6 +16,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.clock import StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.run import PoolSplit
+from rooflight.plan.serving.step.adapters import Adapters
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
@@ -45,6 +46,7 @@ class Features:
 
     draft: Draft | None = None
     experts: ExpertLoads | None = None  # None: all are visited alike
+    adapters: Adapters | None = None
 
     def check(self, model: ModelSpec, layout: ServingLayout) -> None:
         """Raises for a layout that was asked for and cannot have them."""
@@ -52,6 +54,8 @@ class Features:
             self.draft.check(layout)
         if self.experts:
             self.experts.check(model, layout)
+        if self.adapters:
+            self.adapters.check(model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +76,20 @@ class Setup:
     @property
     def told(self) -> list[str]:
         """A sentence on each of its features."""
-        experts = self.features.experts
-        loads = [experts.told(self.model, self.layout)] if experts else []
-        return [*([str(self.draft)] if self.draft else []), *loads]
+        draft, experts, adapters = self.draft, self.features.experts, self.features.adapters
+        loads = experts and experts.told(self.model, self.layout)
+        return [str(one) for one in (draft, loads, adapters) if one]
 
     @property
     def document(self) -> dict[str, object]:
         """Its features as JSON."""
-        draft, experts = self.draft, self.features.experts
-        loads = {"experts": experts.document(self.model, self.layout)} if experts else {}
-        return ({"draft": draft.document} if draft else {}) | loads
+        draft, experts, adapters = self.draft, self.features.experts, self.features.adapters
+        found: dict[str, object] = {"draft": draft.document} if draft else {}
+        if experts:
+            found["experts"] = experts.document(self.model, self.layout)
+        if adapters:
+            found["adapters"] = adapters.document
+        return found
 
     @property
     def can_be(self) -> bool:
@@ -99,21 +107,21 @@ class Setup:
             self.features.experts.balance(self.model, self.layout)
 
     def memory(self) -> ServingMemory:
-        """Of a replica, with what proposes and redundant experts."""
+        """Of a replica, with what proposes, redundant experts and adapters."""
         on, precision, tokens = self.on, self.precision, self.sizes.max_step_tokens
         model, beside, draft = self.model, None, self.draft
-        experts = self.features.experts
+        experts, adapters = self.features.experts, self.features.adapters
         redundant = (experts and experts.redundant) or 0
         if draft:
             model = draft.held_by(model)
         if draft and draft.model:
             beside = ServingMemory(draft.model, on, draft.layout(on), precision, tokens)
-        return ServingMemory(model, on, self.layout, precision, tokens, beside, redundant)
+        return ServingMemory(model, on, self.layout, precision, tokens, beside, redundant, adapters)
 
     def steps(self) -> StepModel:
         """Of its model; what proposes draft tokens has its own."""
-        on, layout, precision = self.on, self.layout, self.precision
-        return serving_model(self.model, on, layout, precision, experts=self.features.experts)
+        what, own = (self.model, self.on, self.layout, self.precision), self.features
+        return serving_model(*what, experts=own.experts, adapters=own.adapters)
 
     def cost(self) -> StepCost:
         """Expected seconds of a step, uncalibrated unless the catalog has an overhead."""

@@ -58,6 +58,10 @@ class GenerateParts(NamedTuple):
     collectives: Floats
     ranks: Floats  # ways that sequences are split
     drafted: Floats
+    adapters_s: Floats  # HBM, once a step if every LoRA adapter is read
+    adapter_share: Floats  # a sequence's chance to have one
+    adapter_most: Floats  # of them, that a step may have
+    adapter_matmul_s: Floats  # matrix unit, of a token
     is_eager: Floats  # 1 where kernels are launched one by one
     layers: Floats
 
@@ -96,6 +100,11 @@ def generate_s(
     experts = _smooth_max(
         parts.experts_s * touched / read, parts.expert_matmul_s * rows * queries / values["matmul"]
     )
+    loras = np.minimum(parts.adapter_most, 1 - (1 - parts.adapter_share) ** (dealt / parts.ranks))
+    adapters = _smooth_max(
+        parts.adapters_s * loras / values["hbm"],
+        parts.adapter_matmul_s * dealt * queries / values["matmul"],
+    )
     attention = _smooth_max(
         parts.kv_s * dealt / values["kv"], parts.attention_s * dealt * queries / values["attention"]
     )
@@ -109,7 +118,7 @@ def generate_s(
     )
     per_draft = 1 + parts.drafted / parts.layers  # each is drafted by one more layer
     per_round = tokens_per_round(acceptance, parts.drafted)
-    return (weights + experts + attention + rest) * per_draft / per_round
+    return (weights + experts + adapters + attention + rest) * per_draft / per_round
 
 
 def prompt_s(parts: PromptParts, values: Values) -> Floats:
@@ -151,6 +160,7 @@ def prompt_parts(model: StepModel, tokens: int, *, cached: int = 0) -> PromptPar
     """Of one prompt, of which the first `cached` positions are there already, stage by stage."""
     load = prefill_load([tokens], model.windows, cached=cached)
     rows = [_sums(model, stage, load) for stage in model.stages[_PREFILL]]
+    rows = [r | {"matmul_s": r["matmul_s"] + r["adapter_matmul_s"]} for r in rows]
     return PromptParts(*(np.array([float(r[n]) for r in rows]) for n in PromptParts._fields))
 
 
@@ -169,6 +179,11 @@ def _sums(model: StepModel, stage: Stage, load: Load) -> dict[str, float]:
         total["weights_s"] += count * term.weights_s
         total["kv_s"] += count * kv_s
         total["activations_s"] += count * activations_s
+        if term.experts and term.part == "adapters":
+            total["adapter_share"], total["adapter_most"] = term.experts.share, term.experts.most
+            total["adapters_s"] += count * term.experts.read_s
+            total["adapter_matmul_s"] += count * flops_s
+            continue
         if term.experts:
             total["expert_share"] = term.experts.share
             total["experts_s"] += count * term.experts.read_s

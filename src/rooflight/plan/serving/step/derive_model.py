@@ -16,6 +16,7 @@ from rooflight.hardware.mesh import Mesh, place
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.adapters import Adapters
 from rooflight.plan.serving.step.experts import Balance, ExpertLoads
 from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
@@ -43,6 +44,7 @@ def serving_model(
     *,
     overhead_s: float | None = None,
     experts: ExpertLoads | None = None,
+    adapters: Adapters | None = None,
 ) -> StepModel:
     """Derives the terms of every layer; `overhead_s` is that of the chip's catalog unless given.
 
@@ -62,8 +64,9 @@ def serving_model(
         )
     mesh = place(mesh_axes(layout, model), on)
     balance = experts and experts.balance(model, layout)
-    generate = _blocks(model, layout, mesh, precision, "generate", balance)
-    prefill = _blocks(model, layout, mesh, precision, "prefill", balance)
+    beside = balance, adapters
+    generate = _blocks(model, layout, mesh, precision, "generate", *beside)
+    prefill = _blocks(model, layout, mesh, precision, "prefill", *beside)
     both = {b: _merged(generate[b], prefill[b]) for b in generate}
     stages = {
         phases: _stages(model, layout, blocks)
@@ -88,9 +91,10 @@ def _blocks(
     precision: Precision,
     phase: Phase,
     balance: Balance | None,
+    adapters: Adapters | None,
 ) -> Blocks:
     graph = model_graph(model, absorbed=phase == "generate")
-    setting = StepSpec(graph, rules(layout, model, phase), mesh, precision, balance)
+    setting = StepSpec(graph, rules(layout, model, phase), mesh, precision, balance, adapters)
     only = frozenset[Phase]((phase,))
     found = {b: [(only, t) for t in layer_terms(setting, ops)] for b, ops in layer_runs(graph)}
     if layout.pp > 1:

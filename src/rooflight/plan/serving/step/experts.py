@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
-from typing import cast
+from typing import Any  # JSON
 
 import numpy as np
 
@@ -67,8 +67,13 @@ class ExpertLoads:
     def document(self, model: ModelSpec, layout: ServingLayout) -> dict[str, object]:
         """As JSON; balancedness is what engines log, the mean load over the largest."""
         busiest = self.balance(model, layout).busiest
-        own = {"skew": self.skew, "is_counted": bool(self.counts), "redundant": self.redundant}
-        return own | {"busiest": busiest, "balancedness": 1 / busiest}
+        return {
+            "skew": self.skew,
+            "is_counted": bool(self.counts),
+            "redundant": self.redundant,
+            "busiest": busiest,
+            "balancedness": 1 / busiest,
+        }
 
 
 @dataclass(frozen=True, eq=False)  # no slots: what never changes is worked out once
@@ -215,10 +220,9 @@ def read_counts(path: str, model: ModelSpec) -> tuple[tuple[float, ...], ...]:
 
 
 def _json(text: str) -> list[list[float]]:
-    found = json.loads(text)
-    rows = found["logical_count"] if isinstance(found, dict) else found
-    rows = rows if isinstance(rows[0], list) else [rows]
-    return cast(list[list[float]], rows)
+    found: Any = json.loads(text)
+    rows: Any = found["logical_count"] if text.lstrip().startswith("{") else found
+    return rows if isinstance(rows[0], list) else [rows]
 
 
 def _lines(text: str) -> list[list[float]]:
