@@ -30,7 +30,13 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.plan.serving.simulate.setup import Setup
-from rooflight.plan.serving.simulate.tally import EXACT_UP_TO, RELATIVE_ERROR, Quantiles, Slo
+from rooflight.plan.serving.simulate.tally import (
+    EXACT_UP_TO,
+    RELATIVE_ERROR,
+    PriorityClass,
+    Quantiles,
+    Slo,
+)
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot, latency_svg
 from rooflight.ui.text.table import table
@@ -160,6 +166,7 @@ def text(page: SimulationPage) -> str:
     found = page.found
     header = ("", "floor", "mean", "p50", "p95", "p99", "largest", "mean/floor")
     rows = [_row(name, floor, times) for name, floor, times in _latencies(found)]
+    rows += _class_rows(found)
     return "\n".join(
         [
             answer(found, page.slo),
@@ -252,6 +259,16 @@ def _latencies(found: Simulation) -> list[tuple[str, float | None, Quantiles]]:
         ("E2E", floor.e2e_s, found.e2e),
     )
     return [(name, least, times) for name, least, times in rows if times is not None]
+
+
+def _class_rows(found: Simulation) -> list[list[str]]:
+    """Latencies of each priority, the first to go first."""
+    return [
+        _row(f"{name} class {one.priority}", None, times)
+        for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
+        for one in found.by_priority
+        if (times := getattr(one, key))
+    ]
 
 
 def _row(name: str, floor_s: float | None, times: Quantiles) -> list[str]:
@@ -358,6 +375,16 @@ def summary(found: Simulation) -> dict[str, object]:
         **{
             name.lower().replace(" ", "_"): quantiles(times) for name, _, times in _latencies(found)
         },
+        **({"classes": [_class(one) for one in found.by_priority]} if found.by_priority else {}),
+    }
+
+
+def _class(one: PriorityClass) -> dict[str, object]:
+    """A priority as JSON."""
+    times = {"ttft": one.ttft, "tpot": one.tpot, "e2e": one.e2e}
+    return {
+        **picked(one, "priority num_finished num_rejected good_share"),
+        **{name: quantiles(found) for name, found in times.items() if found},
     }
 
 
