@@ -17,8 +17,10 @@ SERVING_LAYOUT = (
     " batch or sequence splits the cache where tp is more than the kv heads"
 )
 
-SERVED = ("draft-tokens", "acceptance", "draft-model", "expert-skew", "redundant-experts")
-SERVED += ("adapters", "adapter-rank", "adapters-resident")
+SERVED = (  # flags of features, of all verbs
+    *("draft-tokens", "acceptance", "draft-model", "expert-skew", "redundant-experts"),
+    *("adapters", "adapter-rank", "adapters-resident"),
+)
 
 
 def add_dtypes(parser: Parser) -> None:

@@ -219,13 +219,9 @@ class Tally:
         """Class by class, the first to go first; none where all requests are of one."""
         self._flush()
         found = sorted(self._done | self._rejected)
-        counts = self._done, self._rejected, self._good
-        return tuple(
-            PriorityClass(
-                one,
-                *(count[one] for count in counts),
-                *(s.summary() for s in self._classes.get(one, _NO_SKETCHES)),
-            )
-            for one in found
-            if len(found) > 1
-        )
+        return tuple(self._class(one) for one in found if len(found) > 1)
+
+    def _class(self, one: int) -> PriorityClass:
+        ttft, tpot, e2e = (s.summary() for s in self._classes.get(one, _NO_SKETCHES))
+        counts = self._done[one], self._rejected[one], self._good[one]
+        return PriorityClass(one, *counts, ttft, tpot, e2e)

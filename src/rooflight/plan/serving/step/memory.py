@@ -155,9 +155,10 @@ class ServingMemory:
             if self.redundant and param.part == "experts" and self.layout.ep > 1:
                 sizes = sizes | {"E": self._setting.graph.sizes["E"] + self.redundant}
             yield count * dtype.nbytes(self._local(tensor, sizes))
-        for op in filter(is_target, setting.graph.ops if self.adapters else ()):
-            held = self.adapters.slots * self.adapters.rank * sum(adapter_sides(setting, op))
-            yield self._stages[stage].get(op.block, 0) * self.precision.activations.nbytes(held)
+        if self.adapters:
+            for op in filter(is_target, setting.graph.ops):
+                held = self.adapters.slots * self.adapters.rank * sum(adapter_sides(setting, op))
+                yield self._stages[stage].get(op.block, 0) * self.precision.activations.nbytes(held)
 
     def _caches(self, stage: int) -> Iterator[tuple[Cache, int]]:
         for cache in self._setting.graph.caches:
