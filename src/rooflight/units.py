@@ -184,6 +184,11 @@ def median(values: Collection[float]) -> float:
     return (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
 
 
+def many(count: int, thing: str) -> str:
+    """`1 chip`, `1,024 chips`."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def format_count(value: int) -> str:
     """A whole number with thousands separated.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.api.serving import read_setup
+from rooflight.api.replica import read_setup
 from rooflight.errors import UsageError
 from rooflight.measure.load.tune import PacedCost, filled, last_words, started
 

@@ -96,7 +96,7 @@ PLAUSIBLE = {
     "plan serve": [
         *("llama3.2-1b", "--rate", "4", "--isl", "64", "--osl", "8", "--ttft", "1s", "--requests"),
         *("100", "--on", "v5e:1x1", "--layout", "tp=1", "--policy", "continuous"),
-        *("--hourly", "2,4", "--cold-start", "3min"),
+        *("--hourly", "2,4", "--cold-start", "3min", "--adapters", "2"),
     ],
     "explain train": [
         *("gpt3-175b", "--layout", "fsdp=X,tp=Y", "--on", "v5p:4x4x4", "--mesh", "X=16,Y=4"),
@@ -116,7 +116,7 @@ PLAUSIBLE = {
     ],
     "frontier": [
         *("llama3-8b", "--on", "v5e:2x2", "--layout", "tp=4", "--context", "2048", "--most", "64"),
-        *("--dtypes", "int8", "--bound", "matmuls", "--price", "1.2"),
+        *("--dtypes", "int8", "--bound", "matmuls", "--price", "1.2", "--adapters", "2"),
     ],
     "budget": [
         *("llama3-8b", "--on", "v5e:4x4", "--tokens", "15T", "--mfu", "40%", "--seq", "4096"),

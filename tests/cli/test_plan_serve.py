@@ -52,6 +52,18 @@ def test_the_page_says_the_fleet_its_floor_and_whom_to_believe() -> None:
     assert "uncalibrated: the roofline bound" in bare
 
 
+def test_the_suggested_commands_keep_the_draft_tokens() -> None:
+    drafted = "--draft-tokens 2 --acceptance 0.8"
+    found = run(shlex.split(f"{TINY} {drafted}"))
+    assert found.err.strip().endswith(f"--context 288 {drafted}")
+    frontier = run(shlex.split(found.err.removeprefix("next: rooflight ")))
+    assert "2 draft tokens, 80% accepted" in frontier.out
+    again = run(shlex.split(found.err.removeprefix("next: rooflight ") + " --json"))
+    assert json.loads(again.out)["curves"][0]["draft"]["acceptance"] == 0.8
+    simulated = "simulate llama3.2-1b --on v5e:1x1 --rate 9 --isl 64 --osl 8 --requests 99"
+    assert drafted in run(shlex.split(f"{simulated} {drafted}")).err
+
+
 def test_twice_the_traffic_and_hours_are_answered_when_asked() -> None:
     found = document("--sensitivity --hourly 10,400 --policy continuous --on v5e:1x1")
     assert set(found["doubled"]) == {"rate", "input", "output"}
@@ -222,3 +234,26 @@ def test_a_chip_is_tied_with_the_cheapest_within_their_bars_together() -> None:
         table = run(shlex.split(line)).out.split("chip  fleet")[1].splitlines()
         standing = {row.split()[0]: row.split()[-1] for row in table[2:4]}
         assert standing == {"v5e": "cheapest", "h100": word}
+
+
+def test_uneven_experts_are_told_on_the_page_and_in_the_document() -> None:
+    asked = "frontier qwen3-30b-a3b --on h100:4 --layout dp=4,ep=4 --context 1024 --most 8"
+    flags = "--dtypes fp8 --expert-skew 0.8 --redundant-experts 4"
+    page = run(shlex.split(f"{asked} {flags}"))
+    assert "expert loads of skew 0.8, EPLB with 4 redundant; the busiest of 4 ranks" in page.out
+    found = json.loads(run(shlex.split(f"{asked} {flags} --json")).out)["curves"][0]["experts"]
+    assert found["redundant"] == 4 and found["balancedness"] == 1 / found["busiest"]
+    simulated = "simulate qwen3-30b-a3b --on h100:4 --layout dp=4,ep=4 --rate 5 --isl 64 --osl 8"
+    told = json.loads(run(shlex.split(f"{simulated} --requests 50 {flags} --json")).out)
+    assert told["experts"] == found
+    refused = run(shlex.split(f"{asked} --redundant-experts 3"))
+    assert refused.code == 2 and "hint: take --redundant-experts 4" in refused.err
+
+
+def test_adapters_are_told_and_cost_memory_of_the_cache() -> None:
+    plain, found = document("--policy continuous"), document("--adapters 200 --policy continuous")
+    told = {"count": 200, "rank": 16, "resident": 200}
+    assert found["fleet"]["adapters"] == told and "adapters" not in plain["fleet"]
+    assert found["fleet"]["pool_tokens"] < plain["fleet"]["pool_tokens"]
+    page = run(shlex.split(f"{TINY} --adapters 200"))
+    assert "200 LoRA adapters of rank 16" in page.out and "--adapters 200" in page.err

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rooflight.cli.main import main
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.interop.serving import ServedFleet, export_commands, read_fleet, servers
@@ -63,6 +64,29 @@ def test_draft_tokens_come_from_a_layer_or_from_a_model() -> None:
     assert all("--speculative-num-draft-tokens 4" in line for line in said["sglang"])
 
 
+def test_redundant_experts_are_eplb_where_experts_are_split() -> None:
+    fleet = replace(FLEET, model="deepseek-v3", ways={"dp": 8, "ep": 8}, redundant_experts=32)
+    known = servers()
+    told = "--enable-eplb --eplb-config '{\"num_redundant_experts\":32}'"
+    assert told in export_commands(fleet, known["vllm"]).text
+    told = "--enable-eplb --ep-num-redundant-experts 32"
+    assert told in export_commands(fleet, known["sglang"]).text
+    for other in (replace(fleet, ways={"tp": 8}), replace(fleet, redundant_experts=None)):
+        assert "eplb" not in export_commands(other, known["vllm"]).text
+    on_tpu = export_commands(replace(fleet, on=parse_slice("v6e:8")), known["vllm"])
+    assert "EPLB" in [loss.what for loss in on_tpu.losses]
+
+
+def test_adapters_are_slots_of_a_rank_that_the_engine_knows() -> None:
+    fleet = replace(FLEET, adapters={"count": 50, "rank": 24, "resident": 8})
+    vllm, sglang = (export_commands(fleet, servers()[name]) for name in ("vllm", "sglang"))
+    assert "--enable-lora --max-loras 8 --max-lora-rank 32 --max-cpu-loras 50" in vllm.text
+    told = "--max-loras-per-batch 8 --max-lora-rank 24 --max-loaded-loras 50"
+    assert f"--enable-lora {told} --lora-target-modules all" in sglang.text
+    assert "the adapters" in [loss.what for loss in vllm.losses]
+    assert "lora" not in export_commands(FLEET, servers()["vllm"]).text
+
+
 def test_a_model_without_a_layer_that_proposes_needs_the_checkpoint_of_one() -> None:
     layer = replace(FLEET, ways={"tp": 4}, draft_tokens=3)
     (lost,) = export_commands(layer, servers()["vllm"]).losses
@@ -114,6 +138,14 @@ def test_separated_replicas_get_a_command_each() -> None:
 def test_what_vllm_cannot_say_is_listed(changes: dict[str, Any], what: str) -> None:
     found = export_commands(replace(FLEET, **changes), servers()["vllm"])
     assert [loss.what for loss in found.losses] == [what] and f"# lost: {what}" in found.text
+
+
+@pytest.mark.parametrize("to", ["vllm", "megatron"])
+def test_a_gateway_without_a_manifest_is_refused(
+    to: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "fleet.json", "--to", to, "--gateway", "front"]) == 2
+    assert "--gateway is of a manifest" in capsys.readouterr().err
 
 
 def test_a_file_without_a_fleet_says_how_to_write_one(tmp_path: Path) -> None:

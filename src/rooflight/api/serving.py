@@ -5,11 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from rooflight.api.replica import (
+    MOST_QUEUED,
+    SIZES,
+    asked_sizes,
+    engine_of,
+    read_features,
+    read_setup,
+)
 from rooflight.api.traffic import TrafficLoad, read_slo, read_traffic
 from rooflight.api.values import Count, Number, slice_of
 from rooflight.batching.request import Policy
 from rooflight.errors import UsageError
-from rooflight.hardware.calibration import ANY, ROOFS, Calibration
+from rooflight.hardware.calibration import ANY, Calibration
 from rooflight.hardware.catalog import find_chip
 from rooflight.hardware.slice import Slice
 from rooflight.models.presets import load_model
@@ -26,16 +34,13 @@ from rooflight.plan.serving.fleet.way import (
     hourly_prices,
 )
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
-from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.run import OPEN_ONLY, PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
-from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.simulate.setup import Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
-from rooflight.plan.serving.step.draft import ACCEPTED, MOST_DRAFT, Draft, accepted_share
 from rooflight.plan.serving.step.layout import (
     Precision,
-    ServingLayout,
     parse_precision,
     parse_serving_layout,
 )
@@ -46,10 +51,7 @@ SIMULATED_POLICIES: tuple[SimulatedPolicy, ...] = get_args(SimulatedPolicy)
 MOST_REPLICAS = 10_000
 _MOST_SPARES = 1000
 _MOST_REQUESTS = 10**6
-_MOST = 10**9
-_PADDING = 512  # of a vocabulary, that sizes of one family may differ by
 _MOST_BYTES = 10**16
-_SIZES = SchedulerLimits()
 REQUESTS = 10_000  # that are simulated unless said
 
 
@@ -73,6 +75,11 @@ def plan_serving(
     draft_tokens: Count | None = None,
     acceptance: Number | None = None,
     draft_model: str | ModelSpec | None = None,
+    expert_skew: Number | None = None,
+    redundant_experts: Count | None = None,
+    adapters: Count | None = None,
+    adapter_rank: Count | None = None,
+    adapters_resident: Count | None = None,
     percentile: Number = 95,
     confidence: Number = 50,
     hit_rate: Number = 0,
@@ -97,6 +104,20 @@ def plan_serving(
     if sizes.rows and step_tokens is not None:
         whole("--step-tokens", step_tokens, most=10**7, least=sizes.rows)  # one for each
     paid = hourly_prices(prices)
+    features = read_features(
+        spec,
+        draft_tokens=draft_tokens,
+        acceptance=acceptance,
+        draft_model=draft_model,
+        expert_skew=expert_skew,
+        redundant_experts=redundant_experts,
+        adapters=adapters,
+        adapter_rank=adapter_rank,
+        adapters_resident=adapters_resident,
+    )
+    layouts = (parse_serving_layout(layout),) if layout else ()
+    for one in layouts:
+        features.check(spec, one)
     question = FleetQuestion(
         spec,
         Demand(
@@ -119,55 +140,13 @@ def plan_serving(
         precision,
         paid,
         (policy,) if policy else FLEET_POLICIES,
-        (parse_serving_layout(layout),) if layout else (),
+        layouts,
         engine_of(engine),
         sizes,
         whole("--spare", spare, most=_MOST_SPARES, least=0),
-        read_draft(spec, draft_tokens, acceptance, draft_model),
+        features,
     )
     return plan_fleet(question, watch)
-
-
-def read_draft(
-    drafted_for: ModelSpec,
-    tokens: Count | None,
-    acceptance: Number | None,
-    model: str | ModelSpec | None,
-) -> Draft | None:
-    """Tokens proposed ahead of each step; by a further layer of the model unless one is named.
-
-    `acceptance` is the chance of a draft token, or above 1 the tokens of a step.
-    """
-    given = [
-        f for f, v in (("--acceptance", acceptance), ("--draft-model", model)) if v is not None
-    ]
-    if tokens is None and given:
-        raise UsageError(f"{given[0]} without draft tokens", hint="add --draft-tokens 3")
-    ahead = 0 if tokens is None else whole("--draft-tokens", tokens, least=0, most=MOST_DRAFT)
-    if not ahead:
-        return None
-    asked = ACCEPTED if acceptance is None else positive("--acceptance", acceptance, example="0.7")
-    own = None if model is None else load_model(model)
-    if own and abs(own.vocab - drafted_for.vocab) > _PADDING:
-        raise UsageError(
-            f"--draft-model must have the vocabulary of {drafted_for.name}"
-            f" ({drafted_for.vocab:,}), got {own.name} ({own.vocab:,})",
-            hint="take a smaller model of the same family",
-        )
-    return Draft(ahead, accepted_share(asked, ahead), own)
-
-
-def asked_sizes(rows: Count | None, step_tokens: Count | None) -> AskedSizes:
-    """What a step holds, where anybody says so."""
-    return AskedSizes(
-        None if rows is None else whole("--rows", rows, most=10**5),
-        None if step_tokens is None else whole("--step-tokens", step_tokens, most=10**7),
-    )
-
-
-def engine_of(name: str) -> str | None:
-    """Whose calibration; None is the roofs'."""
-    return None if name == ROOFS else name
 
 
 def _slices(
@@ -191,35 +170,6 @@ def _slices(
             chip_price(one.chip, prices)
             found.setdefault(one.chip.name, []).append(one)
     return found
-
-
-def read_setup(
-    model: str | ModelSpec,
-    *,
-    on: str | Slice,
-    layout: str | None = None,
-    dtypes: str = "bf16",
-    engine: str = ANY,
-    rows: Count | None = None,
-    step_tokens: Count | None = None,
-    block_tokens: Count = _SIZES.block_tokens,
-    max_waiting: Count = _SIZES.max_waiting,
-    draft_tokens: Count | None = None,
-    acceptance: Number | None = None,
-    draft_model: str | ModelSpec | None = None,
-) -> Setup:
-    """One replica: tensor parallel over all chips of its slice unless a layout is given."""
-    spec, chips = load_model(model), slice_of(on)
-    own = asked_sizes(rows, step_tokens).on(chips.chip, engine_of(engine))
-    split = parse_serving_layout(layout) if layout else ServingLayout(tp=chips.num_chips)
-    sizes = SchedulerLimits(
-        own.max_rows,
-        own.max_step_tokens,
-        whole("--block-tokens", block_tokens, most=10**5),
-        whole("--max-waiting", max_waiting, most=_MOST),
-    )
-    draft = read_draft(spec, draft_tokens, acceptance, draft_model)
-    return Setup(spec, chips, split, parse_precision(dtypes), sizes, draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,11 +273,16 @@ def simulate(
     engine: str = ANY,
     rows: Count | None = None,
     step_tokens: Count | None = None,
-    block_tokens: Count = _SIZES.block_tokens,
-    max_waiting: Count = _SIZES.max_waiting,
+    block_tokens: Count = SIZES.block_tokens,
+    max_waiting: Count = SIZES.max_waiting,
     draft_tokens: Count | None = None,
     acceptance: Number | None = None,
     draft_model: str | ModelSpec | None = None,
+    expert_skew: Number | None = None,
+    redundant_experts: Count | None = None,
+    adapters: Count | None = None,
+    adapter_rank: Count | None = None,
+    adapters_resident: Count | None = None,
     host_memory: Count | None = None,
     hit_curve: bool = False,
 ) -> Simulation:
@@ -357,6 +312,11 @@ def simulate(
         draft_tokens=draft_tokens,
         acceptance=acceptance,
         draft_model=draft_model,
+        expert_skew=expert_skew,
+        redundant_experts=redundant_experts,
+        adapters=adapters,
+        adapter_rank=adapter_rank,
+        adapters_resident=adapters_resident,
     )
     load = read_traffic(
         rate=rate,
@@ -372,7 +332,7 @@ def simulate(
         requests=requests,
         seed=seed,
         default=REQUESTS,
-        most=_MOST,
+        most=MOST_QUEUED,
     )
     return simulation_question(
         setup,

@@ -20,6 +20,12 @@ def keywords(function: FunctionType, args: Namespace, *, but: Sequence[str] = ()
     return {name: getattr(args, name) for name in names if name not in but}
 
 
+def again(args: Namespace, flags: Sequence[str]) -> list[str]:
+    """Of these flags those that were given, as words of another command."""
+    given = ((flag, getattr(args, flag.replace("-", "_"))) for flag in flags)
+    return [word for flag, value in given if value for word in (f"--{flag}", str(value))]
+
+
 def add_on(parser: Parser, *, is_needed: bool = True) -> None:
     parser.add_argument(
         "--on",

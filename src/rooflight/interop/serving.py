@@ -10,7 +10,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, cast
@@ -52,6 +52,8 @@ class ServedFleet:
     drain_s: int  # in which what is open ends
     draft_tokens: int = 0
     draft_model: str | None = None  # None: a further layer of the model proposes them
+    redundant_experts: int | None = None  # of EPLB; None: no EPLB
+    adapters: Mapping[str, int] = field(default_factory=dict[str, int])  # count, rank, resident
 
     @property
     def roles(self) -> dict[str, int]:
@@ -80,6 +82,8 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
     kv_split = words.pop("kv", "heads")
     weights, kv, compute = str(fleet["dtypes"]).split("/")
     draft: Mapping[str, Any] = fleet.get("draft") or {"tokens": 0, "model": None}
+    experts: Mapping[str, Any] = fleet.get("experts") or {}
+    adapters: Mapping[str, int] = fleet.get("adapters") or {}
     return ServedFleet(
         str(document["model"]),
         parse_slice(str(fleet["on"])),
@@ -99,6 +103,8 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
         max(_DRAIN_S, math.ceil(2 * float(fleet["simulated"]["e2e"]["p99_s"]))),
         int(draft["tokens"]),
         draft["model"],
+        experts.get("redundant"),
+        adapters,
     )
 
 
@@ -123,6 +129,9 @@ class Server:
     weights: Mapping[str, str]
     computes: Mapping[str, str]  # by dtype of weights, where matmuls run in another
     draft: Mapping[str, Sequence[str]]  # words, where a layer proposes or a model
+    eplb: Sequence[str]
+    lora: Sequence[str]
+    lora_ranks: Sequence[int]  # that it knows; none: any
     devices: Mapping[str, int]  # of a chip, where tp counts them
     pods: Mapping[str, Mapping[str, Any]]  # by kind of chip: image and further words
 
@@ -187,6 +196,12 @@ def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
     known = {"MODEL": fleet.draft_model or "", "ROUND": str(fleet.draft_tokens + 1)}
     known["TOKENS"] = str(fleet.draft_tokens)
     own = server.draft["model" if fleet.draft_model else "layer"] if fleet.draft_tokens else ()
+    if fleet.redundant_experts is not None and "ep" in fleet.ways:
+        known["REDUNDANT"], own = str(fleet.redundant_experts), [*own, *server.eplb]
+    if loras := fleet.adapters:
+        wide = next((r for r in server.lora_ranks if r >= loras["rank"]), loras["rank"])
+        known |= {"ADAPTERS": str(loras["count"]), "SLOTS": str(loras["resident"])}
+        known["WIDTH"], own = str(wide), [*own, *server.lora]
     return words + [reduce(lambda w, one: w.replace(*one), known.items(), word) for word in own]
 
 
@@ -210,6 +225,10 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
         yield Loss(
             "a layer that proposes", "its checkpoint, such as an EAGLE head, is yours to name"
         )
+    if fleet.adapters:
+        yield Loss("the adapters", "their checkpoints are yours to name, or to load as it runs")
+    if fleet.redundant_experts is not None and kind == "tpu":
+        yield Loss("EPLB", "experts stay where they are on TPUs")
     if fleet.kv_split != "heads":
         yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")
     for what, dtype, known in (

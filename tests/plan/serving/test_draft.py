@@ -8,7 +8,8 @@ from functools import lru_cache, partial
 
 import pytest
 
-from rooflight.api.serving import plan_serving, read_draft, read_setup
+from rooflight.api.replica import read_draft, read_setup
+from rooflight.api.serving import plan_serving
 from rooflight.errors import UsageError
 from rooflight.hardware.serving_calibration import load_serving_calibration
 from rooflight.hardware.slice import parse_slice
@@ -17,6 +18,7 @@ from rooflight.plan.serving.fleet.cost import calibrated_cost, fleet_cost
 from rooflight.plan.serving.fleet.frontier import curves
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.run import simulate
+from rooflight.plan.serving.simulate.setup import Features
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
@@ -127,7 +129,7 @@ def test_rounds_spread_over_their_tokens_serve_as_rounds_do(
     outputs = [draw.randint(100, 300) for _ in range(16 * clients + 20)]
     setup = replace(
         read_setup(case[0], on=case[1], layout=case[2], dtypes="fp8", rows=64, step_tokens=2048),
-        draft=draft_of(case, ahead),
+        features=Features(draft_of(case, ahead)),
     )
     cost, _, _ = fleet_cost(setup, input_tokens=isl, context=isl + osl // 2, engine=None)
     assert isinstance(cost, DraftedCost)
@@ -169,11 +171,11 @@ def test_a_calibrated_token_is_that_of_the_rows_with_draft_tokens(case: Case) ->
 def test_the_layer_or_the_model_that_proposes_is_held_beside_the_weights() -> None:
     plain = read_setup("llama3.1-70b", on="h100:4", dtypes="fp8")
     held = plain.memory().held(8, 2000)
-    layer = replace(plain, draft=Draft(3)).memory().held(8, 2000)
+    layer = replace(plain, features=Features(Draft(3))).memory().held(8, 2000)
     assert layer.weights_bytes / held.weights_bytes == pytest.approx(81 / 80, rel=2e-3)
     assert layer.kv_bytes * 80 == held.kv_bytes * 81
     small = load_model("llama3.2-1b")
-    other = replace(plain, draft=Draft(3, model=small)).memory().held(8, 2000)
+    other = replace(plain, features=Features(Draft(3, model=small))).memory().held(8, 2000)
     alone = read_setup("llama3.2-1b", on="h100:4", dtypes="fp8").memory().held(8, 2000)
     assert other.weights_bytes == held.weights_bytes + alone.weights_bytes
     assert other.kv_bytes == held.kv_bytes + alone.kv_bytes
@@ -190,7 +192,7 @@ def test_draft_tokens_pay_while_weights_bind_and_cost_while_matmuls_do() -> None
         contexts=[300],
         engine="any",
     )
-    plain, ahead = (curve(draft=draft)[0].points for draft in (None, Draft(3, 0.6)))
+    plain, ahead = (curve(features=Features(draft))[0].points for draft in (None, Draft(3, 0.6)))
     assert ahead[0].step_s < plain[0].step_s / 1.5
     by_batch = {point.batch: point.step_s for point in plain}
     slowed = [p.batch for p in ahead if p.batch in by_batch and p.step_s > by_batch[p.batch]]
@@ -232,6 +234,13 @@ def test_draft_tokens_that_cannot_be_are_refused_in_words() -> None:
         read_draft(target, None, 0.7, None)
     with pytest.raises(UsageError, match="vocabulary of llama3"):
         read_draft(target, 3, None, "qwen3-8b")
-    staged = read_setup("llama3.1-70b", on="h100:4", layout="tp=2,pp=2", draft_tokens=3)
+    plain = read_setup("llama3.1-70b", on="h100:4", layout="tp=2,pp=2")
+    staged = replace(plain, features=Features(Draft(3)))
     with pytest.raises(UsageError, match="2 stages"):
         staged.limits()
+    with pytest.raises(UsageError, match="2 stages"):
+        plan_serving("llama3.1-70b", rate=1, isl=9, osl=9, layout="tp=2,pp=2", draft_tokens=3)
+    with pytest.raises(UsageError, match="2 stages"):
+        asked = partial(curves, precisions=[DTYPES], contexts=[99], layouts=[staged.layout])
+        asked(target, [staged.on], features=Features(Draft(3)))
+    assert str(Draft(1, 0.7)).startswith("1 draft token, ")

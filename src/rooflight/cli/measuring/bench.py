@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from rooflight import __version__
-from rooflight.api.serving import MOST_REPLICAS, engine_of
+from rooflight.api.replica import engine_of
+from rooflight.api.serving import MOST_REPLICAS
 from rooflight.api.traffic import TrafficLoad, read_slo
 from rooflight.cli.flags import add_plot, server_address
 from rooflight.cli.output import picked, print_json, show, write_file

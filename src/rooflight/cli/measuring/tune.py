@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rooflight.api.serving import engine_of, read_setup
+from rooflight.api.replica import engine_of, read_setup
 from rooflight.api.traffic import TrafficLoad, read_slo
 from rooflight.cli.flags import add_on
 from rooflight.cli.measuring.bench import key_of, require_client

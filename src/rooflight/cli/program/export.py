@@ -57,6 +57,11 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.gateway and args.to != KUBERNETES:
+        raise UsageError(
+            f"--gateway is of a manifest of {KUBERNETES}; it would be ignored",
+            hint=f"write --to {KUBERNETES}, or leave out --gateway",
+        )
     if args.to in _SERVING:
         return _fleet(args)
     if args.plan is None:

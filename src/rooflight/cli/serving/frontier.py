@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from rooflight.api.serving import engine_of, read_draft
-from rooflight.cli.flags import add_choice, add_plot
+from rooflight.api.replica import engine_of, read_features
+from rooflight.cli.flags import add_choice, add_plot, keywords
 from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.model import warn_of_gaps
-from rooflight.cli.serving.serving_flags import SERVING_LAYOUT, add_draft, add_dtypes, add_engine
+from rooflight.cli.serving.serving_flags import SERVING_LAYOUT, add_dtypes, add_engine, add_features
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
@@ -52,7 +52,7 @@ def configure(parser: Parser) -> None:
         " network, as the book draws it; lower, everything overlapped",
     )
     add_engine(parser)
-    add_draft(parser)
+    add_features(parser)
     add_plot(parser)
     parser.set_examples(
         "rooflight frontier llama3-70b --on v5e:4x4,v5e:2x4 --dtypes int8 --context 8192",
@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
         bound=args.bound,
         most=_within(parse_count(args.most, what="--most"), "--most", _LARGEST),
         engine=engine_of(args.engine) if args.bound == "expected" else None,
-        draft=read_draft(model, args.draft_tokens, args.acceptance, args.draft_model),
+        features=read_features(model, **keywords(read_features, args)),
     )
     price = _price(args)
     best = {c: frontier(found, context=c, price=price) for c in contexts}
@@ -145,6 +145,7 @@ def _config_document(point: Point) -> dict[str, object]:
         "layout": str(config.layout),
         "dtypes": str(config.precision),
         "context": config.context,
+        **config.setup.document,
     }
 
 

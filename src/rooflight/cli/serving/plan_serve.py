@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rooflight.api.serving import plan_serving
-from rooflight.cli.flags import add_choice, keywords
+from rooflight.cli.flags import add_choice, again, keywords
 from rooflight.cli.output import picked, print_json, show, suggest
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.cli.progress import progress
 from rooflight.cli.serving.hours import add_hours, asked_hours, hours_document, hours_text
 from rooflight.cli.serving.serving_flags import (
+    SERVED,
     SERVING_LAYOUT,
-    add_draft,
     add_dtypes,
     add_engine,
+    add_features,
     add_sizes,
 )
 from rooflight.models.presets import load_model
@@ -79,7 +80,7 @@ def run(args: Namespace) -> int:
             plan.doubled(watch) if args.sensitivity and plan.best else (),
             plan.hourly(rates, cold_start_s=cold_start_s) if rates else (),
             plan.why_not(args.why_not, watch) if args.why_not else None,
-            plan.without_draft(watch) if args.sensitivity and plan.question.draft else None,
+            plan.without_draft(watch) if args.sensitivity else None,
         )
     if args.json:
         print_json("plan", document(page))
@@ -94,8 +95,8 @@ def _next(args: Namespace, best: Fleet) -> str:
     """What the chosen slice does at other batches."""
     setup = best.way.setup
     words = ["--on", str(setup.on), "--layout", str(setup.layout), "--dtypes", args.dtypes]
-    context = f"--context {best.demand.work().longest}"
-    return " ".join(["rooflight frontier", shlex.quote(args.model), *words, context])
+    words += ["--context", str(best.demand.work().longest), *again(args, SERVED)]
+    return shlex.join(["rooflight", "frontier", args.model, *words])
 
 
 def add_traffic(parser: Parser) -> None:
@@ -156,7 +157,7 @@ def add_hardware(parser: Parser) -> None:
     )
     add_engine(parser)
     add_sizes(parser)
-    add_draft(parser)
+    add_features(parser)
 
 
 def add_serving_questions(parser: Parser) -> None:
@@ -233,7 +234,7 @@ def _fleet(fleet: Fleet) -> dict[str, object]:
         "on": str(setup.on),
         "layout": str(setup.layout),
         "dtypes": str(setup.precision),
-        **({"draft": setup.draft.document} if setup.draft else {}),
+        **setup.document,
         "policy": way.policy,
         **picked(fleet, "replicas prefill_replicas spare"),
         "chips": fleet.num_chips,
@@ -348,7 +349,7 @@ def _sensitivity(page: FleetPage, best: Fleet) -> str:
     words = {"rate": "rate", "input": "prompts", "output": "answers"}
     second = page.runner_up
     lines = [f"runner-up: {_beside(second, best) if second else 'no other replica meets the SLO'}"]
-    others = [("without draft tokens", page.undrafted)] if page.plan.question.draft else []
+    others = [("without draft tokens", page.undrafted)] if page.plan.question.features.draft else []
     others += [(f"{words[one.what]} x2", one.fleet) for one in page.doubled]
     none = "no fleet meets the SLO"
     lines += [f"{what}: {_beside(one, best) if one else none}" for what, one in others]

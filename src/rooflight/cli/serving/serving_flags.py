@@ -1,6 +1,6 @@
 """The flags that verbs about serving share: the layout in ways, dtypes, and whose calibration."""
 
-from rooflight.api.serving import read_setup
+from rooflight.api.replica import read_setup
 from rooflight.api.traffic import TrafficLoad, read_traffic
 from rooflight.cli.flags import add_choice, keywords
 from rooflight.cli.parser import Namespace, Parser
@@ -8,12 +8,18 @@ from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.hardware.calibration import ANY, ROOFS
 from rooflight.hardware.serving_calibration import shipped_serving
 from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
+from rooflight.plan.serving.step.adapters import RANK
 from rooflight.plan.serving.step.draft import ACCEPTED
 
 SERVING_LAYOUT = (
     "ways, such as tp=16,kv=batch: tp tensor (kv heads, then query heads), pp stages, dp sequences"
     " in attention, ep experts, ws the model dim of weights, cp positions of a prompt; kv=heads,"
     " batch or sequence splits the cache where tp is more than the kv heads"
+)
+
+SERVED = (  # flags of features, of all verbs
+    *("draft-tokens", "acceptance", "draft-model", "expert-skew", "redundant-experts"),
+    *("adapters", "adapter-rank", "adapters-resident"),
 )
 
 
@@ -49,10 +55,11 @@ def add_replica(parser: Parser) -> None:
         ("--max-waiting", default.max_waiting, "requests that may wait for a replica"),
     ):
         parser.add_argument(flag, default=str(value), help=f"{what} (default {value})")
-    add_draft(parser)
+    add_features(parser)
 
 
-def add_draft(parser: Parser) -> None:
+def add_features(parser: Parser) -> None:
+    """What a replica serves beside the model, or as it is not by itself."""
     parser.add_argument(
         "--draft-tokens",
         metavar="N",
@@ -68,6 +75,28 @@ def add_draft(parser: Parser) -> None:
         "--draft-model",
         metavar="MODEL",
         help="proposes them (default: one further layer of the model itself, as MTP and EAGLE)",
+    )
+    parser.add_argument(
+        "--expert-skew",
+        metavar="SKEW",
+        help="of tokens over experts: 0.5, visits of the r-th hottest as r^-0.5 (default 0, even);"
+        " or a file of measured counts, a line for each layer",
+    )
+    parser.add_argument(
+        "--redundant-experts",
+        metavar="N",
+        help="EPLB with so many replicas of the hottest experts over all ranks; 0 only moves"
+        " experts (default: neither)",
+    )
+    parser.add_argument(
+        "--adapters",
+        metavar="N",
+        help="LoRA adapters that requests choose among, each as often (default 0), at the linear"
+        " layers of attention, MLPs and shared experts",
+    )
+    parser.add_argument("--adapter-rank", metavar="R", help=f"of adapters (default {RANK})")
+    parser.add_argument(
+        "--adapters-resident", metavar="N", help="of them, in HBM at once (default: all)"
     )
 
 

@@ -1,6 +1,7 @@
 """`rooflight simulate`: requests through the real scheduler under a virtual clock."""
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,11 +13,12 @@ from rooflight.api.serving import (
     simulation_question,
 )
 from rooflight.api.traffic import read_slo
-from rooflight.cli.flags import add_choice, add_on, add_plot, keywords
+from rooflight.cli.flags import add_choice, add_on, add_plot, again, keywords
 from rooflight.cli.output import picked, print_json, show, suggest, write_file
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.progress import progress
 from rooflight.cli.serving.serving_flags import (
+    SERVED,
     add_engine,
     add_replica,
     add_traffic,
@@ -28,7 +30,13 @@ from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.plan.serving.simulate.setup import Setup
-from rooflight.plan.serving.simulate.tally import EXACT_UP_TO, RELATIVE_ERROR, Quantiles, Slo
+from rooflight.plan.serving.simulate.tally import (
+    EXACT_UP_TO,
+    RELATIVE_ERROR,
+    PriorityClass,
+    Quantiles,
+    Slo,
+)
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot, latency_svg
 from rooflight.ui.text.table import table
@@ -128,12 +136,10 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 def _compare_command(args: Namespace) -> str:
     flags = ("layout", "rate", "concurrency", "turns", "think", "isl", "osl", "prefix-tokens")
-    flags += ("trace", "requests", "host-memory", "ttft", "tpot")
-    values = {flag: getattr(args, flag.replace("-", "_")) for flag in flags}
-    given = [f"--{flag} {value}" for flag, value in values.items() if value]
+    flags += ("trace", "requests", "host-memory", "ttft", "tpot", *SERVED)
     replicas = args.replicas if args.replicas != "1" else "2"
-    words = [args.model, "--on", args.on, "--dtypes", args.dtypes, *given]
-    return " ".join(["rooflight simulate", *words, "--replicas", replicas, "--compare"])
+    words = [args.model, "--on", args.on, "--dtypes", args.dtypes, *again(args, flags)]
+    return shlex.join(["rooflight", "simulate", *words, "--replicas", replicas, "--compare"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +166,13 @@ def text(page: SimulationPage) -> str:
     found = page.found
     header = ("", "floor", "mean", "p50", "p95", "p99", "largest", "mean/floor")
     rows = [_row(name, floor, times) for name, floor, times in _latencies(found)]
+    rows += _class_rows(found)
     return "\n".join(
         [
             answer(found, page.slo),
             f"{page.model} on {_replicas(page)}, {page.setup.layout}, {page.setup.precision};"
             f" {page.traffic}; {page.policy}",
-            *([str(page.setup.draft)] if page.setup.draft else []),
+            *page.setup.told,
             "",
             table(header, rows),
             "",
@@ -254,6 +261,16 @@ def _latencies(found: Simulation) -> list[tuple[str, float | None, Quantiles]]:
     return [(name, least, times) for name, least, times in rows if times is not None]
 
 
+def _class_rows(found: Simulation) -> list[list[str]]:
+    """Latencies of each priority, the first to go first."""
+    return [
+        _row(f"{name} class {one.priority}", None, times)
+        for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
+        for one in found.by_priority
+        if (times := getattr(one, key))
+    ]
+
+
 def _row(name: str, floor_s: float | None, times: Quantiles) -> list[str]:
     seconds = (times.mean, times.p50, times.p95, times.p99, times.largest)
     ratio = f"{times.mean / floor_s:.2f}x" if floor_s else ""
@@ -325,7 +342,7 @@ def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> di
         "on": str(setup.on),
         "layout": str(setup.layout),
         "dtypes": str(setup.precision),
-        **({"draft": setup.draft.document} if setup.draft else {}),
+        **setup.document,
         "traffic": page.traffic,
         "policy": page.policy,
         "calibration": f"{known.engine} on {known.chip}" if known else None,
@@ -358,6 +375,16 @@ def summary(found: Simulation) -> dict[str, object]:
         **{
             name.lower().replace(" ", "_"): quantiles(times) for name, _, times in _latencies(found)
         },
+        **({"classes": [_class(one) for one in found.by_priority]} if found.by_priority else {}),
+    }
+
+
+def _class(one: PriorityClass) -> dict[str, object]:
+    """A priority as JSON."""
+    times = {"ttft": one.ttft, "tpot": one.tpot, "e2e": one.e2e}
+    return {
+        **picked(one, "priority num_finished num_rejected good_share"),
+        **{name: quantiles(found) for name, found in times.items() if found},
     }
 
 

@@ -24,7 +24,7 @@ from rooflight.ui.answer import (
     show_share,
 )
 from rooflight.ui.svg.frontier import FrontierLine, StepBreakdown, frontier_svg
-from rooflight.units import format_seconds, format_si
+from rooflight.units import format_seconds, format_si, many
 
 
 def fleet_answer(model: str, plan: FleetPlan) -> Answer:
@@ -36,7 +36,7 @@ def fleet_answer(model: str, plan: FleetPlan) -> Answer:
         sentences=(
             f"{fleet}: {many(fleet.num_chips, 'chip')}, ${fleet.dollars_per_hour:,.2f} an hour",
             f"{model}, {fleet.way.setup.precision}; {demand}",
-            *([str(fleet.way.setup.draft)] if fleet.way.setup.draft else []),
+            *fleet.way.setup.told,
         ),
         facts=(
             Fact("dollars_per_hour", "an hour", fleet.dollars_per_hour, show_dollars),
@@ -183,11 +183,6 @@ def searched(plan: FleetPlan) -> str:
     return f"{tried}, {simulations:,} simulations"
 
 
-def many(count: int, thing: str) -> str:
-    """`1 chip`, `1,024 chips`."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
 _LINES = 8  # a plot of more lines is not read
 
 
@@ -229,6 +224,7 @@ def frontier_answer(
             f" at batch {fast.batch}, up to {rate} per chip at {format_seconds(cheap.step_s)} and"
             f" batch {cheap.batch}",
             f"{bound} time of a step; {_trust(bound, found, best)}",
+            *point.config.setup.told,
         ),
         facts=_point_facts(point, curve, price),
         pictures=(frontier_picture(model, bound, found, best, curve),),

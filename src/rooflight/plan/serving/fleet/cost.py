@@ -36,7 +36,6 @@ from rooflight.plan.serving.step.calibrated import (
 )
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
-from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.draft import Drafter, drafter_on
 from rooflight.plan.serving.step.model import StepModel
 
@@ -143,8 +142,7 @@ def fleet_cost(
 
     Without an `engine` nothing is calibrated.
     """
-    model = serving_model(setup.model, setup.on, setup.layout, setup.precision)
-    draft = setup.draft
+    model, draft = setup.steps(), setup.draft
     drafter = draft and drafter_on(draft, setup.on, setup.precision)
     roofs = drafter.cost(model) if drafter else step_curve(model)
     found = calibration_of(setup.model, setup.on.chip, engine) if engine else None

@@ -17,10 +17,9 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.bound import candidate_layouts
 from rooflight.plan.serving.fleet.cost import calibration_of
-from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.setup import Features, Setup
 from rooflight.plan.serving.step.calibrated import calibrated_generate_s, calibrated_prefill_s
-from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.draft import Draft, Drafter, drafter_on
+from rooflight.plan.serving.step.draft import Drafter, drafter_on
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.time import ON_CHIP, ServingStepTime
@@ -29,16 +28,27 @@ Bound = Literal["lower", "matmuls", "expected"]
 BOUNDS: tuple[Bound, ...] = ("lower", "matmuls", "expected")
 _HOUR_S = 3600
 _MILLION = 1e6
+_NONE = Features()
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """A way to serve."""
 
-    on: Slice
-    layout: ServingLayout
-    precision: Precision
+    setup: Setup
     context: int
+
+    @property
+    def on(self) -> Slice:
+        return self.setup.on
+
+    @property
+    def layout(self) -> ServingLayout:
+        return self.setup.layout
+
+    @property
+    def precision(self) -> Precision:
+        return self.setup.precision
 
     def __str__(self) -> str:
         return f"{self.on} {self.layout} {self.precision}, {self.context:,} positions"
@@ -117,18 +127,20 @@ def curves(
     bound: Bound = "expected",
     most: int = 4096,
     engine: str | None = None,
-    draft: Draft | None = None,
+    features: Features = _NONE,
 ) -> tuple[Curve, ...]:
     """Every way that holds at least one sequence; without `layouts`, all worth trying.
 
     Without an `engine` nothing is calibrated.
     """
     found: list[Curve] = []
+    for layout in layouts:
+        features.check(model, layout)
     for on in slices:
         known = calibration_of(model, on.chip, engine) if engine else None
         for layout in layouts or candidate_layouts(model, on.num_chips):
             for precision in precisions:
-                setup = Setup(model, on, layout, precision, draft=draft)
+                setup = Setup(model, on, layout, precision, features=features)
                 found += _curves(setup, contexts, bound, most, known)
     return tuple(found)
 
@@ -136,17 +148,18 @@ def curves(
 def _curves(
     setup: Setup, contexts: Sequence[int], bound: Bound, most: int, known: Calibration | None
 ) -> Iterable[Curve]:
-    on, layout, precision, draft = setup.on, setup.layout, setup.precision, setup.draft
-    if draft and layout.pp > 1:
+    if not setup.can_be:
         return
     memory = setup.memory()
     rooms = {context: memory.most_sequences(context) for context in contexts}
     if not any(rooms.values()):
         return
-    steps = serving_model(setup.model, on, layout, precision)
-    drafter = draft and drafter_on(draft, on, precision)
+    steps, drafter = (
+        setup.steps(),
+        setup.draft and drafter_on(setup.draft, setup.on, setup.precision),
+    )
     for context, room in rooms.items():
-        config = Config(on, layout, precision, context)
+        config = Config(setup, context)
         batches = _batches(min(room, most))
         points = [_point(steps, config, n, bound, known, drafter) for n in batches]
         if points:

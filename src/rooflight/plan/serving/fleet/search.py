@@ -25,8 +25,10 @@ from rooflight.plan.serving.fleet.plan import (
 )
 from rooflight.plan.serving.fleet.way import FleetPolicy, Way, ways_to_serve
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
-from rooflight.plan.serving.step.draft import Draft
+from rooflight.plan.serving.simulate.setup import Features
 from rooflight.plan.serving.step.layout import Precision, ServingLayout, parse_serving_layout
+
+_NONE = Features()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class FleetQuestion:
     engine: str | None  # whose calibration; None is the roofs'
     sizes: AskedSizes
     spare: int
-    draft: Draft | None = None
+    features: Features = _NONE
 
     def search(
         self, slices: Sequence[Slice], demand: Demand, watch: Watch | None = None
@@ -69,7 +71,7 @@ class FleetQuestion:
             layouts=self.layouts,
             engine=self.engine,
             sizes=self.sizes,
-            draft=self.draft,
+            features=self.features,
             novel=novel,
         )
 
@@ -118,8 +120,10 @@ class FleetPlan:
         return cheapest_fleet(others, asked.demand, spare=asked.spare, watch=watch).best
 
     def without_draft(self, watch: Watch | None = None) -> Fleet | None:
-        """The cheapest fleet of the same chip whose steps make a token each."""
-        plain = replace(self.question, draft=None)
+        """The cheapest fleet of the same chip whose steps make a token each, if others do."""
+        if not self.question.features.draft:
+            return None
+        plain = replace(self.question, features=replace(self.question.features, draft=None))
         return plain.search(self._slices, plain.demand, watch).best
 
     @property

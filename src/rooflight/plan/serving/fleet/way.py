@@ -30,10 +30,9 @@ from rooflight.plan.serving.fleet.evidence import (
 from rooflight.plan.serving.fleet.smooth import disaggregated_rate, together_rate
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.fleet import Transfer
-from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.setup import Features, Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
-from rooflight.plan.serving.step.draft import Draft
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.training.search.slices import largest_slice, slices_up_to
@@ -41,7 +40,7 @@ from rooflight.units import positive
 
 FleetPolicy = Literal["continuous", "disaggregated"]
 FLEET_POLICIES: tuple[FleetPolicy, ...] = ("continuous", "disaggregated")
-_OWN = AskedSizes()
+_OWN, _NONE = AskedSizes(), Features()
 _ROUNDING = 1e-9
 _LUCK = 1.15  # requests of a simulation may be fewer or shorter than the mean: 1.08 was seen
 _SIZES = 3  # sizes of a chip that are tried, from the smallest that holds the model
@@ -171,7 +170,7 @@ def ways_to_serve(
     layouts: Sequence[ServingLayout] = (),
     engine: str | None = None,
     sizes: AskedSizes = _OWN,
-    draft: Draft | None = None,
+    features: Features = _NONE,
     novel: bool = True,
 ) -> tuple[Way, ...]:
     """Every way that can hold the longest request, the least dollars first.
@@ -183,7 +182,7 @@ def ways_to_serve(
         price, held = chip_price(on.chip, prices), sizes.on(on.chip, engine)
         for layout in layouts or _layouts(model, on, novel=novel):
             for precision in precisions:
-                setup = Setup(model, on, layout, precision, held, draft)
+                setup = Setup(model, on, layout, precision, held, features)
                 found += _ways(setup, demand, policies, price * on.num_chips, engine)
     return tuple(sorted(found, key=lambda way: way.least_dollars))
 

@@ -19,7 +19,7 @@ from rooflight.plan.serving.simulate.clock import Floor, StepClock, floor_second
 from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Fleet, TogetherFleet, Transfer
 from rooflight.plan.serving.simulate.replica import Ticket
 from rooflight.plan.serving.simulate.reuse import HitCurve, ReuseLog, hit_curve
-from rooflight.plan.serving.simulate.tally import Quantiles, Slo, Tally
+from rooflight.plan.serving.simulate.tally import PriorityClass, Quantiles, Slo, Tally
 from rooflight.plan.serving.step.cost import StepCost
 
 Watch = Callable[[int, int], None]  # requests that came, requests that are done
@@ -61,6 +61,7 @@ class Simulation:
     restored_tokens: int  # of these, from host memory
     ttft_first: Quantiles | None = None  # of the first turns of sessions
     ttft_later: Quantiles | None = None  # of their other turns
+    by_priority: tuple[PriorityClass, ...] = ()  # where there are several
     hits: HitCurve | None = field(default=None, compare=False)  # where it was asked for
 
     @property
@@ -199,5 +200,6 @@ def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSp
         ),
         ttft_first=latencies.ttft_first,
         ttft_later=latencies.ttft_later,
+        by_priority=tally.by_priority(),
         hits=hit_curve([replica.reuse for replica in fleet.replicas if replica.reuse]),
     )

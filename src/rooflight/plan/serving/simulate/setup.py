@@ -16,12 +16,15 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.clock import StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.run import PoolSplit
+from rooflight.plan.serving.step.adapters import Adapters
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.draft import Draft
+from rooflight.plan.serving.step.experts import ExpertLoads
 from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.memory import ServingMemory
+from rooflight.plan.serving.step.model import StepModel
 
 _MOST_BLOCKS = 1 << 20  # of one replica; a simulation keeps a record of each
 
@@ -38,6 +41,24 @@ class SchedulerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """What is served beside the model itself, or as it is not by itself."""
+
+    draft: Draft | None = None
+    experts: ExpertLoads | None = None  # None: all are visited alike
+    adapters: Adapters | None = None
+
+    def check(self, model: ModelSpec, layout: ServingLayout) -> None:
+        """Raises for a layout that was asked for and cannot have them."""
+        if self.draft:
+            self.draft.check(layout)
+        if self.experts:
+            self.experts.check(model, layout)
+        if self.adapters:
+            self.adapters.check(model)
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """One replica: a slice that serves a model under a layout."""
 
@@ -46,31 +67,70 @@ class Setup:
     layout: ServingLayout
     precision: Precision
     sizes: SchedulerLimits = SchedulerLimits()
-    draft: Draft | None = None
+    features: Features = Features()
+
+    @property
+    def draft(self) -> Draft | None:
+        return self.features.draft
+
+    @property
+    def told(self) -> list[str]:
+        """A sentence on each of its features."""
+        draft, experts, adapters = self.draft, self.features.experts, self.features.adapters
+        loads = experts and experts.told(self.model, self.layout)
+        return [str(one) for one in (draft, loads, adapters) if one]
+
+    @property
+    def document(self) -> dict[str, object]:
+        """Its features as JSON."""
+        draft, experts, adapters = self.draft, self.features.experts, self.features.adapters
+        found: dict[str, object] = {"draft": draft.document} if draft else {}
+        if experts:
+            found["experts"] = experts.document(self.model, self.layout)
+        if adapters:
+            found["adapters"] = adapters.document
+        return found
+
+    @property
+    def can_be(self) -> bool:
+        """False where rounds are not modelled, or redundant experts are not dealt out evenly."""
+        try:
+            self._check()
+        except UsageError:
+            return False
+        return True
+
+    def _check(self) -> None:
+        if self.draft:
+            self.draft.check(self.layout)
+        if self.features.experts:
+            self.features.experts.balance(self.model, self.layout)
 
     def memory(self) -> ServingMemory:
-        """Of a replica, the draft model or the layer that proposes included."""
+        """Of a replica, with what proposes, redundant experts and adapters."""
         on, precision, tokens = self.on, self.precision, self.sizes.max_step_tokens
         model, beside, draft = self.model, None, self.draft
+        experts, adapters = self.features.experts, self.features.adapters
+        redundant = (experts and experts.redundant) or 0
         if draft:
             model = draft.held_by(model)
         if draft and draft.model:
             beside = ServingMemory(draft.model, on, draft.layout(on), precision, tokens)
-        return ServingMemory(model, on, self.layout, precision, tokens, beside)
+        return ServingMemory(model, on, self.layout, precision, tokens, beside, redundant, adapters)
+
+    def steps(self) -> StepModel:
+        """Of its model; what proposes draft tokens has its own."""
+        what, own = (self.model, self.on, self.layout, self.precision), self.features
+        return serving_model(*what, experts=own.experts, adapters=own.adapters)
 
     def cost(self) -> StepCost:
         """Expected seconds of a step, uncalibrated unless the catalog has an overhead."""
-        return step_curve(serving_model(self.model, self.on, self.layout, self.precision))
+        return step_curve(self.steps())
 
     def limits(self, policy: Policy = Policy.CONTINUOUS) -> Limits:
         """The KV cache is all that weights and activations leave of HBM."""
         sizes = self.sizes
-        if self.draft and self.layout.pp > 1:
-            raise UsageError(
-                f"draft tokens through the {self.layout.pp} stages of {self.layout}: a round would"
-                " wait for all of them",
-                hint="take a layout without pp",
-            )
+        self._check()
         positions = sizes.max_rows * self.memory().longest_context(sizes.max_rows)
         num_blocks = min(positions // sizes.block_tokens, _MOST_BLOCKS)
         if num_blocks < 1:

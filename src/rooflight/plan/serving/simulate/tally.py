@@ -6,6 +6,7 @@ Zero has a bin of its own; below 1 ns is the same bin as 1 ns.
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,9 @@ class QuantileSketch:
         return tuple(np.where(places > 0, np.minimum(middles, self._largest), 0.0).tolist())
 
 
+_NO_SKETCHES = (QuantileSketch(), QuantileSketch(), QuantileSketch())
+
+
 @dataclass(frozen=True, slots=True)
 class Slo:
     """What a user may expect: seconds to the first token, and between tokens on average."""
@@ -123,6 +127,24 @@ class Latencies:
     ttft_later: Quantiles | None
 
 
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """What became of the requests of one priority; the smallest goes first."""
+
+    priority: int
+    num_finished: int
+    num_rejected: int
+    num_good: int
+    ttft: Quantiles | None
+    tpot: Quantiles | None
+    e2e: Quantiles | None
+
+    @property
+    def good_share(self) -> float:
+        """Of all that came."""
+        return self.num_good / (self.num_finished + self.num_rejected)
+
+
 class Tally:
     """Collects latencies block by block, and counts who met the SLO."""
 
@@ -136,6 +158,9 @@ class Tally:
         self._times: tuple[list[float], list[float], list[float]] = ([], [], [])
         self._gaps: list[int] = []
         self._turns: list[int] = []  # 0 of what is no session
+        self._priorities: list[int] = []
+        self._classes: dict[int, tuple[QuantileSketch, ...]] = {}
+        self._done, self._good, self._rejected = Counter[int](), Counter[int](), Counter[int]()
 
     def finish(self, ticket: Ticket, end_s: float) -> None:
         """A request has all its tokens."""
@@ -147,6 +172,7 @@ class Tally:
         gaps = arrival.output_tokens - 1
         self._gaps.append(gaps)
         self._turns.append(arrival.turn if arrival.session >= 0 else 0)
+        self._priorities.append(arrival.priority)
         self.input_tokens += arrival.input_tokens
         tpot_s = (end_s - ticket.first_s) / max(gaps, 1)
         if ticket.first_s - arrival.time_s > self.slo.ttft_s or tpot_s > self.slo.tpot_s:
@@ -157,6 +183,7 @@ class Tally:
     def reject(self, ticket: Ticket) -> None:
         """A request finds no place."""
         self.num_rejected += 1
+        self._rejected[ticket.arrival.priority] += 1
 
     def _flush(self) -> None:
         arrived, first, end = (np.array(times) for times in self._times)
@@ -168,13 +195,33 @@ class Tally:
         taken = ttft, tpot[gaps > 0], end - arrived, *by_turn
         for sketch, values in zip(self._sketches, taken, strict=True):
             sketch.add(values)
-        self.num_good += int(((ttft <= self.slo.ttft_s) & (tpot <= self.slo.tpot_s)).sum())
+        good, priorities = (ttft <= self.slo.ttft_s) & (tpot <= self.slo.tpot_s), self._priorities
+        self.num_good += int(good.sum())
+        for one in set(priorities):
+            own = np.array(priorities) == one
+            sketches = self._classes.setdefault(one, tuple(QuantileSketch() for _ in range(3)))
+            parts = ttft[own], tpot[own & (gaps > 0)], (end - arrived)[own]
+            for sketch, values in zip(sketches, parts, strict=True):
+                sketch.add(values)
+            self._done[one] += int(own.sum())
+            self._good[one] += int(good[own].sum())
         self.num_finished += gaps.size
         self.output_tokens += int(gaps.sum()) + gaps.size
         self.end_s = max(self.end_s, float(end.max()))
-        for values in (*self._times, self._gaps, self._turns):
+        for values in (*self._times, self._gaps, self._turns, self._priorities):
             values.clear()
 
     def latencies(self) -> Latencies:
         self._flush()
         return Latencies(*(sketch.summary() for sketch in self._sketches))
+
+    def by_priority(self) -> tuple[PriorityClass, ...]:
+        """Class by class, the first to go first; none where all requests are of one."""
+        self._flush()
+        found = sorted(self._done | self._rejected)
+        return tuple(self._class(one) for one in found if len(found) > 1)
+
+    def _class(self, one: int) -> PriorityClass:
+        ttft, tpot, e2e = (s.summary() for s in self._classes.get(one, _NO_SKETCHES))
+        counts = self._done[one], self._rejected[one], self._good[one]
+        return PriorityClass(one, *counts, ttft, tpot, e2e)

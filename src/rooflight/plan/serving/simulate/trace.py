@@ -1,8 +1,9 @@
 """Recorded traffic: a CSV or JSONL file as a stream of arrivals, one line in memory at a time.
 
 CSV has a header; JSONL has an object a line. The names are `arrival_s`, `input_tokens`,
-`output_tokens`, if prompts share beginnings `prefix` (any name), `prefix_tokens`, `tenant`, and
-`session` (any name) if they continue one another. Public traces are told by their names:
+`output_tokens`, if prompts share beginnings `prefix` (any name), `prefix_tokens`, `tenant`,
+`session` (any name) if they continue one another, and `priority` (the smallest goes first). Public
+traces are told by their names:
 
     Mooncake       timestamp (ms), input_length, output_length, hash_ids of 512 tokens
     Qwen-Bailian   chat_id, parent_chat_id, timestamp (s), turn, lengths, hash_ids of 16 tokens
@@ -145,7 +146,11 @@ class _TraceReader:
         if shared > inputs or (shared > 0) != bool(prefix):
             raise ValueError(f"prefix {prefix!r} of {shared} tokens in a prompt of {inputs:.0f}")
         segments = (_segment(tenant, prefix),) if prefix else ()
-        found = Arrival(time_s, _tokens(inputs), _tokens(outputs), segments, shared)
+        first = _number(fields.get("priority") or 0)
+        if first % 1:
+            raise ValueError(f"priority {first:g} is not a whole number")
+        tokens = _tokens(inputs), _tokens(outputs)
+        found = Arrival(time_s, *tokens, segments, shared, int(first))
         name = str(fields.get("session") or "")
         return self._continued(found, f"{len(tenant)}:{tenant}{name}") if name else found
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from rooflight.plan.serving.simulate.load import Load, even_load, prefill_load
 from rooflight.plan.serving.step.draft import ACCEPTED, Drafter
+from rooflight.plan.serving.step.experts import Balance
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Stage, StepModel, term_s
 from rooflight.plan.serving.step.terms import CommTerm
@@ -57,6 +58,10 @@ class GenerateParts(NamedTuple):
     collectives: Floats
     ranks: Floats  # ways that sequences are split
     drafted: Floats
+    adapters_s: Floats  # HBM, once a step if every LoRA adapter is read
+    adapter_share: Floats  # a sequence's chance to have one
+    adapter_most: Floats  # of them, that a step may have
+    adapter_matmul_s: Floats  # matrix unit, of a token
     is_eager: Floats  # 1 where kernels are launched one by one
     layers: Floats
 
@@ -73,20 +78,32 @@ class PromptParts(NamedTuple):
 
 
 def generate_s(
-    parts: GenerateParts, values: Values, rows: Floats, acceptance: float = ACCEPTED
+    parts: GenerateParts,
+    values: Values,
+    rows: Floats,
+    acceptance: float = ACCEPTED,
+    balance: Balance | None = None,
 ) -> Floats:
     """Seconds of a generate step, for each token that it hands to a sequence."""
     queries = 1 + parts.drafted
     dealt = np.maximum(rows, parts.ranks)  # a rank without a sequence waits for the others
     kept = _kept(parts.weight_bits, values)
     read = np.where(parts.expert_bits < 8, values["experts4"], values["experts8"])
-    touched = 1 - (1 - parts.expert_share) ** (rows * queries)
+    if balance:
+        touched = np.vectorize(balance.touched, otypes=[float])(rows * queries)
+    else:
+        touched = 1 - (1 - parts.expert_share) ** (rows * queries)
     weights = _smooth_max(
         parts.weights_s / (values["hbm"] * kept),
         parts.matmul_s * dealt * queries / (values["matmul"] * kept),
     )
     experts = _smooth_max(
         parts.experts_s * touched / read, parts.expert_matmul_s * rows * queries / values["matmul"]
+    )
+    loras = np.minimum(parts.adapter_most, 1 - (1 - parts.adapter_share) ** (dealt / parts.ranks))
+    adapters = _smooth_max(
+        parts.adapters_s * loras / values["hbm"],
+        parts.adapter_matmul_s * dealt * queries / values["matmul"],
     )
     attention = _smooth_max(
         parts.kv_s * dealt / values["kv"], parts.attention_s * dealt * queries / values["attention"]
@@ -101,7 +118,7 @@ def generate_s(
     )
     per_draft = 1 + parts.drafted / parts.layers  # each is drafted by one more layer
     per_round = tokens_per_round(acceptance, parts.drafted)
-    return (weights + experts + attention + rest) * per_draft / per_round
+    return (weights + experts + adapters + attention + rest) * per_draft / per_round
 
 
 def prompt_s(parts: PromptParts, values: Values) -> Floats:
@@ -143,6 +160,7 @@ def prompt_parts(model: StepModel, tokens: int, *, cached: int = 0) -> PromptPar
     """Of one prompt, of which the first `cached` positions are there already, stage by stage."""
     load = prefill_load([tokens], model.windows, cached=cached)
     rows = [_sums(model, stage, load) for stage in model.stages[_PREFILL]]
+    rows = [r | {"matmul_s": r["matmul_s"] + r["adapter_matmul_s"]} for r in rows]
     return PromptParts(*(np.array([float(r[n]) for r in rows]) for n in PromptParts._fields))
 
 
@@ -161,6 +179,11 @@ def _sums(model: StepModel, stage: Stage, load: Load) -> dict[str, float]:
         total["weights_s"] += count * term.weights_s
         total["kv_s"] += count * kv_s
         total["activations_s"] += count * activations_s
+        if term.experts and term.part == "adapters":
+            total["adapter_share"], total["adapter_most"] = term.experts.share, term.experts.most
+            total["adapters_s"] += count * term.experts.read_s
+            total["adapter_matmul_s"] += count * flops_s
+            continue
         if term.experts:
             total["expert_share"] = term.experts.share
             total["experts_s"] += count * term.experts.read_s
@@ -181,6 +204,7 @@ class TokenParts(NamedTuple):
     parts: GenerateParts
     steps: float = 1.0
     acceptance: float = ACCEPTED
+    balance: Balance | None = None  # of experts
 
     def over(self, change: Callable[[GenerateParts], GenerateParts]) -> "TokenParts":
         return self._replace(parts=change(self.parts))
@@ -191,20 +215,23 @@ def token_parts(
 ) -> tuple[TokenParts, ...]:
     """Of the model, and of the draft model if one proposes."""
     if drafter is None:
-        return (TokenParts(generate_parts(model, context)),)
+        return (TokenParts(generate_parts(model, context), balance=model.balance),)
     draft = drafter.draft
     check = generate_parts(model, context, drafted=draft.tokens)
     if drafter.steps is None:
-        return (TokenParts(check, acceptance=draft.acceptance),)
+        return (TokenParts(check, 1.0, draft.acceptance, model.balance),)
     check = check._replace(layers=np.inf * check.layers)  # no layer of its own proposes
     each = generate_parts(drafter.steps, context)
     proposals = draft.tokens / draft.per_round
-    return TokenParts(check, acceptance=draft.acceptance), TokenParts(each, proposals)
+    return TokenParts(check, 1.0, draft.acceptance, model.balance), TokenParts(each, proposals)
 
 
 def token_s(priced: Iterable[TokenParts], values: Values, rows: Floats) -> Floats:
     """Seconds of each stage for a token of each of `rows` sequences."""
-    found = (each.steps * generate_s(each.parts, values, rows, each.acceptance) for each in priced)
+    found = (
+        each.steps * generate_s(each.parts, values, rows, each.acceptance, each.balance)
+        for each in priced
+    )
     return reduce(np.add, found)
 
 

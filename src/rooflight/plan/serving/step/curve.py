@@ -13,8 +13,9 @@ from itertools import accumulate
 from rooflight.models.graph.ops import Mask
 from rooflight.plan.serving.step.layout import Phase
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
-from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm
+from rooflight.plan.serving.step.terms import CommTerm, ExpertReads, MatmulTerm
 
+_VISITED = ("experts", "adapters")
 _PHASES: tuple[Phase, ...] = ("generate", "prefill")
 
 
@@ -44,6 +45,9 @@ def bends(lines: Iterable[tuple[float, float, float]]) -> Bends:
     return Bends(tuple(t[0] for t in turns), tuple(falls), tuple(rises))
 
 
+Visited = tuple[tuple[int, float, float, ExpertReads], ...]  # count, a, c, what is read
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Matmuls with weights, and collectives of tokens, that meet the same tokens."""
@@ -53,13 +57,16 @@ class Shared:
     split: int
     is_head: bool
     matmuls: Bends  # latencies and bandwidth of the collectives among them
-    experts: tuple[tuple[int, float, float, float, float], ...]  # count, a, read, c, k / E
+    experts: Visited
+    adapters: Visited
 
-    def seconds(self, n: float) -> float:
+    def seconds(self, n: float, sequences: float) -> float:
+        """Of n tokens; each of the busiest rank's `sequences` has an adapter."""
         total = self.matmuls.seconds(n)
-        for count, flops_s, read_s, activations_s, share in self.experts:
-            read = read_s * (1 - (1 - share) ** n) + activations_s * n
-            total += count * max(flops_s * n, read)
+        for held, visitors in ((self.experts, n), (self.adapters, sequences)):
+            for count, flops_s, activations_s, reads in held:
+                read = reads.read_s * reads.touched(visitors) + activations_s * n
+                total += count * max(flops_s * n, read)
         return total
 
 
@@ -105,10 +112,12 @@ class StageCurve:
     def _shared_s(self, rows: int, tokens: float) -> float:
         total = 0.0
         for group in self.shared:
-            n = _dealt(rows, group.split) * self.queries if group.decodes and rows else 0.0
+            dealt = _dealt(rows, group.split) if group.decodes and rows else 0.0
+            n, sequences = dealt * self.queries, dealt / group.split
             if group.prefills and tokens:
                 n += 1 if group.is_head else tokens
-            total += group.seconds(n) if n else 0.0
+                sequences += 1 / group.split
+            total += group.seconds(n, sequences) if n else 0.0
         return total
 
 
@@ -225,15 +234,15 @@ def _shared(
     phases: frozenset[Phase], split: int, is_head: bool, terms: Sequence[Counted]
 ) -> Shared:
     lines: list[tuple[float, float, float]] = []
-    experts: dict[tuple[float, float, float, float], int] = {}
+    visited = {part: dict[tuple[float, float, ExpertReads], int]() for part in _VISITED}
     for counted in terms:
         n, term = counted.count, counted.term
         if isinstance(term, CommTerm):
             lines.append((0.0, n * term.latency_s, n * term.unit_s))
         elif term.experts:
-            held = term.experts
-            key = (term.flops_s, held.read_s, term.activations_s, held.share)
-            experts[key] = experts.get(key, 0) + n
+            key = (term.flops_s, term.activations_s, term.experts)
+            same = visited[term.part]
+            same[key] = same.get(key, 0) + n
         else:
             lines.append((n * term.flops_s, n * term.weights_s, n * term.activations_s))
     return Shared(
@@ -242,7 +251,7 @@ def _shared(
         split,
         is_head,
         bends(lines),
-        tuple((n, *key) for key, n in experts.items()),
+        *(tuple((n, *key) for key, n in same.items()) for same in visited.values()),
     )
 
 

@@ -16,6 +16,8 @@ from rooflight.hardware.mesh import Mesh, place
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.adapters import Adapters
+from rooflight.plan.serving.step.experts import Balance, ExpertLoads
 from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout, mesh_axes, rules
 from rooflight.plan.serving.step.model import Counted, Stage, StepModel
 from rooflight.plan.serving.step.terms import CommTerm, StepSpec, Term, layer_terms, nominal_sizes
@@ -41,6 +43,8 @@ def serving_model(
     precision: Precision = _BF16,
     *,
     overhead_s: float | None = None,
+    experts: ExpertLoads | None = None,
+    adapters: Adapters | None = None,
 ) -> StepModel:
     """Derives the terms of every layer; `overhead_s` is that of the chip's catalog unless given.
 
@@ -59,15 +63,17 @@ def serving_model(
             hint=f"change a number of ways, such as tp={on.num_chips}",
         )
     mesh = place(mesh_axes(layout, model), on)
-    generate = _blocks(model, layout, mesh, precision, "generate")
-    prefill = _blocks(model, layout, mesh, precision, "prefill")
+    balance = experts and experts.balance(model, layout)
+    beside = balance, adapters
+    generate = _blocks(model, layout, mesh, precision, "generate", *beside)
+    prefill = _blocks(model, layout, mesh, precision, "prefill", *beside)
     both = {b: _merged(generate[b], prefill[b]) for b in generate}
     stages = {
         phases: _stages(model, layout, blocks)
         for phases, blocks in ((_GENERATE, generate), (_PREFILL, prefill), (_BOTH, both))
     }
     known = on.chip.detail.get(_OVERHEAD, 0.0) if overhead_s is None else overhead_s
-    return StepModel(model, mesh, layout, precision, stages, known)
+    return StepModel(model, mesh, layout, precision, stages, known, balance)
 
 
 @lru_cache(maxsize=1024)
@@ -79,10 +85,16 @@ def known_model(
 
 
 def _blocks(
-    model: ModelSpec, layout: ServingLayout, mesh: Mesh, precision: Precision, phase: Phase
+    model: ModelSpec,
+    layout: ServingLayout,
+    mesh: Mesh,
+    precision: Precision,
+    phase: Phase,
+    balance: Balance | None,
+    adapters: Adapters | None,
 ) -> Blocks:
     graph = model_graph(model, absorbed=phase == "generate")
-    setting = StepSpec(graph, rules(layout, model, phase), mesh, precision)
+    setting = StepSpec(graph, rules(layout, model, phase), mesh, precision, balance, adapters)
     only = frozenset[Phase]((phase,))
     found = {b: [(only, t) for t in layer_terms(setting, ops)] for b, ops in layer_runs(graph)}
     if layout.pp > 1:

@@ -20,6 +20,7 @@ from rooflight.plan.serving.step.layout import Precision, ServingLayout
 from rooflight.plan.serving.step.model import StepModel
 from rooflight.plan.serving.step.time import ServingStepTime
 from rooflight.plan.serving.step.totals import tokens_per_round
+from rooflight.units import many
 
 ACCEPTED = 0.65  # of draft tokens; DeepSeek's own report says 0.85 for the first, fewer later
 MOST_DRAFT = 16  # tokens
@@ -36,7 +37,7 @@ class Draft:
     def __str__(self) -> str:
         by = f" of {self.model.name}" if self.model else ""
         return (
-            f"{self.tokens} draft tokens{by}, {self.acceptance:.0%} accepted:"
+            f"{many(self.tokens, 'draft token')}{by}, {self.acceptance:.0%} accepted:"
             f" {self.per_round:.2f} tokens per step"
         )
 
@@ -54,6 +55,15 @@ class Draft:
             "model": self.model and self.model.name,
             "tokens_per_step": self.per_round,
         }
+
+    def check(self, layout: ServingLayout) -> None:
+        """Raises for a layout whose rounds nobody has modelled."""
+        if layout.pp > 1:
+            raise UsageError(
+                f"draft tokens through the {layout.pp} stages of {layout}: a round would wait for"
+                " all of them",
+                hint="take a layout without pp",
+            )
 
     def held_by(self, model: ModelSpec) -> ModelSpec:
         """The model with the layer that proposes (MTP, EAGLE): another of its last kind."""

@@ -16,8 +16,9 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import HAS_FLOPS, Cache
 from rooflight.models.spec import ModelSpec
+from rooflight.plan.serving.step.adapters import Adapters, is_target
 from rooflight.plan.serving.step.layout import Precision, ServingLayout, mesh_axes, rules
-from rooflight.plan.serving.step.terms import StepSpec, padded_sizes
+from rooflight.plan.serving.step.terms import StepSpec, adapter_sides, padded_sizes
 from rooflight.plan.training.memory.count import usable_hbm_bytes
 from rooflight.plan.training.time.stages import stage_layers
 
@@ -74,6 +75,8 @@ class ServingMemory:
     precision: Precision
     step_tokens: int = 2048
     beside: "ServingMemory | None" = None  # a draft model on the same chips
+    redundant: int = 0  # replicas of experts, on all ranks together
+    adapters: Adapters | None = None
 
     def held(self, batch: int, context: int) -> ChipUsage:
         """With `batch` sequences of `context` positions."""
@@ -148,7 +151,14 @@ class ServingMemory:
                 count = int(home or (is_tied and stage == last))
             tensor = setting.layout.of_weight(param.tensor)
             dtype = self.precision.of_part(param.part)
-            yield count * dtype.nbytes(self._local(tensor, self._sizes))
+            sizes = self._sizes
+            if self.redundant and param.part == "experts" and self.layout.ep > 1:
+                sizes = sizes | {"E": self._setting.graph.sizes["E"] + self.redundant}
+            yield count * dtype.nbytes(self._local(tensor, sizes))
+        if self.adapters:
+            for op in filter(is_target, setting.graph.ops):
+                held = self.adapters.slots * self.adapters.rank * sum(adapter_sides(setting, op))
+                yield self._stages[stage].get(op.block, 0) * self.precision.activations.nbytes(held)
 
     def _caches(self, stage: int) -> Iterator[tuple[Cache, int]]:
         for cache in self._setting.graph.caches:

@@ -12,6 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.simulate.load import Load, chunk_load, generate_load, prefill_load
+from rooflight.plan.serving.step.experts import Balance
 from rooflight.plan.serving.step.layout import Phase, Precision, ServingLayout
 from rooflight.plan.serving.step.terms import CommTerm, MatmulTerm, Term
 from rooflight.plan.serving.step.time import ServingStepTime
@@ -39,6 +40,7 @@ class StepModel:
     precision: Precision
     stages: Mapping[frozenset[Phase], tuple[Stage, ...]]
     overhead_s: float = 0.0  # of one step; 0 is uncalibrated
+    balance: Balance | None = None  # of experts; None where all are alike
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -113,11 +115,12 @@ class StepModel:
 
 def term_s(term: MatmulTerm, loads: Iterable[Load]) -> tuple[float, float, float, float]:
     """Seconds of the matrix unit, and of HBM for weights, cache and activations."""
-    flops = kv = activations = tokens = 0.0
+    flops = kv = activations = tokens = sequences = 0.0
     for load in loads:
         dealt = load.dealt(term.split)
         here = (load.logits if term.part == "head" else load.tokens) * dealt
         tokens += here
+        sequences += (load.rows or load.logits) * dealt / max(term.split, 1)
         activations += term.activations_s * here
         if term.work == "tokens":
             flops += term.flops_s * here
@@ -126,7 +129,8 @@ def term_s(term: MatmulTerm, loads: Iterable[Load]) -> tuple[float, float, float
             kv += term.kv_s * load.positions[term.window] * dealt
     weights = term.weights_s
     if term.experts:
-        weights += term.experts.read_s * term.experts.touched(tokens)
+        visitors = sequences if term.part == "adapters" else tokens
+        weights += term.experts.read_s * term.experts.touched(visitors)
     return flops, weights, kv, activations
 
 

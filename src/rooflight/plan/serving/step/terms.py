@@ -10,7 +10,7 @@ a step, so it is worked out once, for one token. What a token drives, by the dim
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +26,8 @@ from rooflight.dtypes import DTYPES, Dtype
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import Layout
+from rooflight.plan.serving.step.adapters import Adapters, is_target
+from rooflight.plan.serving.step.experts import Balance
 from rooflight.plan.serving.step.layout import Precision
 from rooflight.plan.training.derive.algorithm import is_routed
 from rooflight.plan.training.derive.derivation import Derived, derive_forward, known_strategies
@@ -37,19 +39,22 @@ Unit = Literal["tokens", "positions", "pairs"]
 class ExpertReads:
     """Routed experts of a chip: the time to read all it holds, and a token's chance to visit one.
 
+    Of LoRA adapters likewise, one of which each sequence visits, and not all of which may be there.
+
     >>> round(256 * ExpertReads(1.0, 8 / 256).touched(32), 1)
     163.3
     """
 
     read_s: float
     share: float  # k / E
+    balance: Balance | None = None  # where some experts are hotter than others
+    most: float = 1.0  # of all, that one step may have
 
     def touched(self, tokens: float) -> float:
-        """The part of the experts that `tokens` visit: 1 - (1 - k/E)^n, routed uniformly.
-
-        It stops holding where some experts are favourites: then fewer are read.
-        """
-        return 1 - (1 - self.share) ** tokens
+        """The part of the experts that `tokens` visit: 1 - (1 - k/E)^n, routed uniformly."""
+        if self.balance:
+            return self.balance.touched(tokens)
+        return min(self.most, 1 - (1 - self.share) ** tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,13 @@ class StepSpec:
     layout: Layout
     mesh: Mesh
     precision: Precision
+    balance: Balance | None = None  # of experts; None where all are alike
+    adapters: Adapters | None = None
+
+    @property
+    def busiest(self) -> float:
+        """Of the ranks that have experts, over the mean."""
+        return self.balance.busiest if self.balance else 1.0
 
     @property
     def axes(self) -> dict[str, int]:
@@ -110,7 +122,7 @@ class StepSpec:
 
 def layer_terms(setting: StepSpec, ops: Iterable[Op]) -> tuple[Term, ...]:
     """Derives the forward steps of a layer, or of the head, and sizes them up."""
-    sizes = padded_sizes(setting)
+    ops, sizes = list(ops), padded_sizes(setting)
     one = sizes | {"B": 1, "T": 1, "S": 1} | {c: float(n) for c, n in _received(setting).items()}
     read: set[str] = set()
     found: list[Term] = []
@@ -119,7 +131,44 @@ def layer_terms(setting: StepSpec, ops: Iterable[Op]) -> tuple[Term, ...]:
             found.append(_matmul(derived, setting, one, read))
         elif derived.step.op != "slice":
             found.append(_message(derived, setting, one))
-    return tuple(found)
+    return (*found, *_adapter_terms(setting, ops))
+
+
+def _adapter_terms(setting: StepSpec, ops: Iterable[Op]) -> Iterator[MatmulTerm]:
+    """Down to the rank and up again; weights of one input (q, k, v) share the two kernels."""
+    adapters, chip, layout = setting.adapters, setting.mesh.slice.chip, setting.layout
+    if adapters is None:
+        return
+    kept, hbm = setting.precision.activations, memory_bytes_per_s(chip)
+    peak = chip.peak_flops(chip.matmul_dtype(kept.name))
+    split = ways(layout.stream.get("B", ()), setting.axes)
+    ranks = split * ways(layout.stream.get("T", ()), setting.axes)
+    share, most = 1 / adapters.count, adapters.slots / adapters.count
+    element_s = kept.bits_per_element / 8 / hbm
+    fused: dict[str, list[Op]] = {}
+    for op in filter(is_target, ops):
+        (fed,) = (x.name for x in op.contraction.operands if x.name not in setting.weights)
+        fused.setdefault(fed, []).append(op)
+    for alike in fused.values():
+        inner, outer = zip(*(adapter_sides(setting, op) for op in alike), strict=True)
+        # the result of the matmul is read, added to and written
+        for name, side, moved in (("a", sum(inner), inner[0]), ("b", sum(outer), 2 * sum(outer))):
+            held = adapters.rank * side
+            reads = ExpertReads(adapters.count * held * element_s, share, None, most)
+            flops_s = 2 * held / ranks / peak
+            moved_s = (moved + len(alike) * adapters.rank) / ranks * element_s
+            op = f"{alike[0].name}.lora_{name}"
+            yield MatmulTerm(op, "adapters", "tokens", split, flops_s, 0.0, reads, 0.0, moved_s)
+
+
+def adapter_sides(setting: StepSpec, op: Op) -> tuple[int, int]:
+    """Of the part of a weight that a chip has: rows by which A is as long, columns as of B."""
+    sizes, contracted = padded_sizes(setting), op.contraction.contracted
+    (weight,) = (t for t in op.contraction.operands if t.name in setting.weights)
+    placed = setting.layout.of_weight(weight)
+    local = {d: -(-sizes[d] // ways(placed.axes_of(d), setting.axes)) for d in placed.dims}
+    inner = math.prod(n for d, n in local.items() if d in contracted)
+    return inner, math.prod(local.values()) // inner
 
 
 def derive_steps(setting: StepSpec, ops: Iterable[Op]) -> tuple[Derived, ...]:
@@ -224,21 +273,22 @@ def _matmul(
         read_s = _local(tensor, one, axes) * dtype.bits_per_element / 8 / hbm
         if kind == "weights" and "E" in tensor.dims and op.part == "experts":
             share = next(float(p.active) for p in setting.graph.params if p.name in op.params)
-            experts = ExpertReads(read_s, share)
+            experts = ExpertReads(read_s, share, setting.balance)
         elif tensor.name not in read or kind != "positions":
             seconds[kind] += read_s
         if kind == "positions":  # a latent is key and value at once
             read.add(tensor.name)
+    busiest = setting.busiest if experts else 1.0
     return MatmulTerm(
         op.name,
         op.part,
         _unit(d for t in step.inputs for d in t.dims),
         _split((*step.inputs, step.output), axes),
-        2 * _multiplies(step, one, axes) / chip.peak_flops(chip.matmul_dtype(compute)),
+        busiest * 2 * _multiplies(step, one, axes) / chip.peak_flops(chip.matmul_dtype(compute)),
         seconds["weights"],
         experts,
         seconds["positions"],
-        seconds["tokens"],
+        busiest * seconds["tokens"],
         op.mask.window if op.mask else None,
     )
 
@@ -268,6 +318,8 @@ def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> C
     if kind == "all_to_all":
         elements *= group.size
     nbytes = elements * _sent_bytes(op, setting.precision)
+    split = _split((step.inputs[0], step.output), axes)
+    busiest = 1.0 if split else setting.busiest  # of what is routed
     time = collective_time(kind, nbytes, group)
     return CommTerm(
         op.name,
@@ -275,8 +327,8 @@ def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> C
         kind,
         "+".join(sorted(step.axes)),
         _unit(larger.dims),
-        _split((step.inputs[0], step.output), axes),
-        time.bandwidth_s,
+        split,
+        busiest * time.bandwidth_s,
         time.latency_s,
         op.mask.window if op.mask else None,
     )
