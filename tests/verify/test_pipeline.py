@@ -50,6 +50,8 @@ SOUND = {
     "dp, sp, two stages per device": staged(
         "dp=Z,sp=Y,pp=P", "P=2,Z=4,Y=2", "interleaved", virtual=2, layers=5
     ),
+    # A broadcast that drops a dim of 1 had gradients summed in every microbatch.
+    "dp, one layer per stage": staged("dp=Z,pp=P", "P=2,Z=8", "interleaved", virtual=2, layers=4),
 }
 _70B = ("llama3-70b", "v5p:4x4x8", "fsdp=X,sp=Y,pp=P", "P=4,X=8,Y=4")
 LARGE = {

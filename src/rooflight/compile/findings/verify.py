@@ -160,7 +160,7 @@ def verify(
         last.memory if last else None,
         compiled_time(last, plan.placed()) if last and is_finished else None,
         step.collectives if step else (),
-        step.recomputed_flops if step else None,
+        _recomputed(step) if step else None,
         last,
     )
 
@@ -280,3 +280,10 @@ def order(verdicts: Iterable[LayoutVerdict]) -> list[int]:
     """Places of those that stand first, then as `WORDS`; each as they were before."""
     words = [one.word for one in verdicts]
     return sorted(range(len(words)), key=lambda place: WORDS.index(words[place]))
+
+
+def _recomputed(step: CompiledStep) -> int:
+    """FLOPs done again by a policy; attention in tiles does its scores again by any."""
+    tiles = ("attention.scores", "attention.mix")
+    again = (w for w in step.work if w.recomputed and not any(name in w.op_name for name in tiles))
+    return sum(work.flops_per_step or 0 for work in again)

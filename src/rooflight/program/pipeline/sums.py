@@ -32,10 +32,12 @@ def add_terms(sums: Sums, terms: Sums, adds: jax.Array) -> Sums:
     any_chunk = adds.sum(1)
 
     def into_chunk(total: jax.Array, term: jax.Array) -> jax.Array:
-        dims = (0, *range(2, total.ndim))
-        every = lax.broadcast_in_dim(
-            term, total.shape, dims, out_sharding=jax.typeof(total).sharding.spec
-        )
+        # Without its dims of 1: a broadcast that has to drop them first would sum what is pending.
+        dims = (0, *(at for at in range(2, total.ndim) if total.shape[at] > 1))
+        entries, spec = entries_of(total), jax.typeof(total).sharding.spec
+        kept = PartitionSpec(*(entries[at] for at in dims), unreduced=spec.unreduced)
+        term = term.reshape([total.shape[at] for at in dims], out_sharding=kept)
+        every = lax.broadcast_in_dim(term, total.shape, dims, out_sharding=spec)
         return total + _scaled(every.astype(total.dtype), adds)
 
     def into(total: jax.Array, term: jax.Array) -> jax.Array:
