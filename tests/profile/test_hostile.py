@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from rooflight.errors import UsageError
-from rooflight.measure.trace.overlap import host_gaps, overlaps
+from rooflight.measure.trace.overlap import host_gaps
 from rooflight.measure.trace.perfetto import perfetto
 from rooflight.measure.trace.read import EXAMPLE, read_trace
-from rooflight.measure.trace.table import step_table
-from rooflight.ui.answers.trace import trace_answer
+from rooflight.measure.trace.table import profile
+from rooflight.ui.answers.trace import profile_answer
 from rooflight.ui.text.answer import answer_text
 
 from ..reference_loop import slowness, standard_s
+from .rich import rich_trace
 from .tpu import US, tpu_trace
 from .tpu import device as tpu_device
 from .tpu import host as tpu_host
@@ -78,9 +79,7 @@ def _outcome(path: Path) -> str:
 def _show(path: Path) -> None:
     trace = read_trace(path)
     for by in ("class", "op"):
-        table = step_table(trace, by=by)
-        flights, gaps = overlaps(trace), host_gaps(trace)
-        shown = [answer_text(trace_answer(trace, table, flights, gaps))]
+        shown = [answer_text(profile_answer(profile(trace, by=by)))]
         assert all(line.isascii() for line in shown)
     for _ in perfetto(trace):
         pass
@@ -100,11 +99,16 @@ def _damaged(path: Path, *, count: int, source: bytes, seed: int) -> dict[str, i
     return outcomes
 
 
-@pytest.mark.parametrize(("which", "share"), [("written", 5 / 6), ("recorded", 1 / 6)])
+SOURCES = {"written": tpu_trace, "rich": rich_trace, "recorded": EXAMPLE.read_bytes}
+
+
+@pytest.mark.parametrize(
+    ("which", "share"), [("written", 1 / 2), ("rich", 1 / 3), ("recorded", 1 / 6)]
+)
 def test_a_damaged_trace_gives_a_table_or_a_sentence(
     which: str, share: float, tmp_path: Path
 ) -> None:
-    source = tpu_trace() if which == "written" else EXAMPLE.read_bytes()
+    source = SOURCES[which]()
     count = round(DAMAGED * share)
     outcomes = _damaged(tmp_path / "x.xplane.pb", count=count, source=source, seed=1)
     assert outcomes["refused"] > count / 4
@@ -112,11 +116,11 @@ def test_a_damaged_trace_gives_a_table_or_a_sentence(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("which", ["written", "recorded"])
+@pytest.mark.parametrize("which", SOURCES)
 def test_thousands_of_damaged_traces_give_a_table_or_a_sentence(which: str, tmp_path: Path) -> None:
-    source = tpu_trace() if which == "written" else EXAMPLE.read_bytes()
-    outcomes = _damaged(tmp_path / "x.xplane.pb", count=DAMAGED_IN_FULL // 2, source=source, seed=2)
-    assert sum(outcomes.values()) == DAMAGED_IN_FULL // 2
+    source = SOURCES[which]()
+    outcomes = _damaged(tmp_path / "x.xplane.pb", count=DAMAGED_IN_FULL // 3, source=source, seed=2)
+    assert sum(outcomes.values()) == DAMAGED_IN_FULL // 3
 
 
 def _deep(levels: int) -> bytes:

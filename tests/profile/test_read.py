@@ -4,15 +4,18 @@
 """Reading: the same events as jaxlib's own reader, from a path of any kind; errors of one line."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rooflight.errors import ParseError, UsageError
-from rooflight.measure.trace.read import EXAMPLE, find_trace, planes_of, read_trace
+from rooflight.measure.trace.read import EXAMPLE, find_traces, planes_of, read_trace
 from rooflight.measure.trace.record import Trace
+from rooflight.measure.trace.table import profile, step_table
+from rooflight.ui.answers.trace import profile_answer
 
-from .tpu import tpu_trace
+from .tpu import US, tpu_trace
 from .writer import PlaneWriter, event, space
 
 needs_jax = pytest.mark.skipif(
@@ -76,16 +79,79 @@ def test_a_cpu_has_a_device_for_every_ordinal_and_the_steps_of_the_host(cpu: Tra
 
 
 def test_a_folder_is_searched_for_the_newest_trace(tpu_path: Path) -> None:
-    assert find_trace(tpu_path.parents[3]) == tpu_path
+    assert find_traces(tpu_path.parents[3]) == [tpu_path]
     assert len(read_trace(tpu_path.parents[3]).devices) == 2
 
 
-def test_a_folder_of_several_hosts_asks_which(tmp_path: Path) -> None:
-    for host in ("a", "b"):
-        (tmp_path / f"{host}.xplane.pb").write_bytes(tpu_trace())
-    with pytest.raises(UsageError, match="traces of 2 hosts") as error:
-        read_trace(tmp_path)
-    assert "a.xplane.pb" in error.value.hint
+def test_the_hosts_of_a_folder_are_read_together(tmp_path: Path) -> None:
+    """Host b has one step less, and what its host does is not what a's devices wait for."""
+    (tmp_path / "a.xplane.pb").write_bytes(tpu_trace(devices=1))
+    (tmp_path / "b.xplane.pb").write_bytes(tpu_trace(devices=1, steps=2, reads="other"))
+    trace = read_trace(tmp_path)
+    assert [(d.host, d.name) for d in trace.devices] == [
+        ("a", "a /device:TPU:0"),
+        ("b", "b /device:TPU:0"),
+    ]
+    found = profile(trace)
+    alone = [step_table(read_trace(tmp_path / f"{host}.xplane.pb")) for host in "ab"]
+    assert [(host, own.step_s) for host, own in found.hosts] == [
+        ("a", alone[0].step_s),
+        ("b", alone[1].step_s),
+    ]
+    gaps = {gap.doing: gap.seconds for gap in found.gaps}
+    assert gaps["$data.py:3 next_batch"] * 5 == pytest.approx(2 * 10e-6, rel=1e-6)
+    assert gaps["other"] * 5 == pytest.approx(10e-6, rel=1e-6)
+
+
+def test_processes_of_a_run_are_its_hosts_and_other_folders_are_other_runs(tmp_path: Path) -> None:
+    for name in ("process-0", "process-10", "process-2", "elsewhere"):
+        path = tmp_path / name / "plugins" / "profile" / "run" / "vm.xplane.pb"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(tpu_trace(devices=1))
+    assert len(find_traces(tmp_path)) == 1
+    shutil.rmtree(tmp_path / "elsewhere")
+    hosts = [device.host for device in read_trace(tmp_path).devices]
+    assert hosts == ["process-0", "process-2", "process-10"]
+
+
+def test_ops_count_as_the_device_counted_them(tmp_path: Path) -> None:
+    """The host's clock stretched one op and lost another; what flew is moved as ops were."""
+    plane = PlaneWriter("/device:TPU:0")
+    own = [(0, 10), (10, 10), (30, 10)]
+    shown = [(5, 20), (25, 0), (35, 10)]
+    events = [
+        event(
+            plane.kind(f"%op.{at} = x()"),
+            begin * US,
+            length * US,
+            plane.stat("device_offset_ps", own[at][0] * US),
+            plane.stat("device_duration_ps", own[at][1] * US),
+        )
+        for at, (begin, length) in enumerate(shown)
+    ]
+    plane.line("XLA Ops", events)
+    plane.line("Steps", [event(plane.kind("s"), 5 * US, 40 * US)])
+    plane.line("Async XLA Ops", [event(plane.kind("%copy-start = c()"), 5 * US, 30 * US)])
+    path = tmp_path / "x.xplane.pb"
+    path.write_bytes(space(plane))
+    (device,) = read_trace(path).devices
+    spans = zip(device.work.start_ps // US, device.work.stop_ps // US, strict=True)
+    assert list(spans) == [(5, 15), (15, 25), (35, 45)]
+    assert [(s.start_ps // US, s.stop_ps // US) for s in device.steps] == [(5, 45)]
+    assert (device.flights.start_ps[0] // US, device.flights.stop_ps[0] // US) == (5, 35)
+
+
+def test_planes_that_no_table_has_are_named(tmp_path: Path) -> None:
+    planes = [PlaneWriter("/device:TPU:0"), PlaneWriter("/device:TPU:0 SparseCore 0")]
+    for plane in planes:
+        plane.line("XLA Ops", [event(plane.kind("%copy.1 = c()"), 0, US)])
+    path = tmp_path / "x.xplane.pb"
+    path.write_bytes(space(*planes, PlaneWriter("Task Environment")))
+    trace = read_trace(path)
+    assert trace.unread == ("/device:TPU:0 SparseCore 0",)
+    assert "Left out are the events of /device:TPU:0 SparseCore 0" in "".join(
+        profile_answer(profile(trace)).sentences
+    )
 
 
 @pytest.mark.parametrize(

@@ -89,11 +89,11 @@ def device(name: str, *, steps: int, with_async: bool = True) -> PlaneWriter:
     return plane
 
 
-def host(*, steps: int) -> PlaneWriter:
+def host(*, steps: int, reads: str = "$data.py:3 next_batch") -> PlaneWriter:
     """A python thread that reads data between steps."""
     plane = PlaneWriter("/host:CPU")
     outer = plane.kind("train")
-    inner = plane.kind("$data.py:3 next_batch")
+    inner = plane.kind(reads)
     events: list[bytes] = []
     for step in range(steps):
         at = step * STEP
@@ -104,8 +104,14 @@ def host(*, steps: int) -> PlaneWriter:
     return plane
 
 
-def tpu_trace(*, devices: int = 2, steps: int = 3, with_async: bool = True) -> bytes:
+def tpu_trace(
+    *,
+    devices: int = 2,
+    steps: int = 3,
+    with_async: bool = True,
+    reads: str = "$data.py:3 next_batch",
+) -> bytes:
     planes = [
         device(f"/device:TPU:{i}", steps=steps, with_async=with_async) for i in range(devices)
     ]
-    return space(*planes, host(steps=steps))
+    return space(*planes, host(steps=steps, reads=reads))

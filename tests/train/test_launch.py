@@ -323,8 +323,10 @@ def test_a_missing_host_is_named_with_its_command(tmp_path: Path, tokens: Path) 
         [sys.executable, "-m", "rooflight", "launch", *command], stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
+        cold = process.stderr.readline()
         line = process.stderr.readline()
         process.kill()
+    assert cold.startswith("nothing of this run is compiled yet: each process compiles")
     assert re.match(r"host 1 is not there; start it with: rooflight launch .* --host 1 ", line)
 
 

@@ -20,6 +20,7 @@ from rooflight.train.tokens import Records, check_data, data_digest, split_recor
 
 SCHEMA = 3
 FILE = "run.json"
+COMPILED = "compiled"  # programs that a restart need not compile again
 COMPILED_STEP = "step.hlo.txt"  # what the compiler made of the step
 IDENTITY = "model, data, batch, seed, optimizer, held-out data or first weights"  # see `identity`
 _LEAST_KEPT = 2  # if the last one is damaged, the one before it is used

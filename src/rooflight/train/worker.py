@@ -20,10 +20,9 @@ from types import FrameType
 from rooflight.errors import RooflightError
 from rooflight.train.events import EventLog
 from rooflight.train.metrics import TrainMetrics
-from rooflight.train.run import FILE, Run, read_run
+from rooflight.train.run import COMPILED, FILE, Run, read_run
 
 PREEMPTED, ORPHAN = 75, 76
-COMPILED = "compiled"
 _HEARTBEAT_S = 60
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -12,12 +11,20 @@ from rooflight.cli.output import picked, print_json, show, suggest, write_file, 
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.dtypes import parse_dtype
 from rooflight.hardware.slice import parse_slice
-from rooflight.measure.trace.overlap import HostGap, Overlap, host_gaps, overlaps
 from rooflight.measure.trace.perfetto import perfetto
 from rooflight.measure.trace.read import EXAMPLE, read_trace
 from rooflight.measure.trace.record import Trace, under_roof
-from rooflight.measure.trace.table import BY, By, StepTable, TraceRow, changes, step_table
-from rooflight.ui.answers.trace import diff_answer, trace_answer
+from rooflight.measure.trace.table import (
+    BY,
+    By,
+    Profile,
+    StepTable,
+    TraceRow,
+    changes,
+    profile,
+    step_table,
+)
+from rooflight.ui.answers.trace import diff_answer, profile_answer
 from rooflight.ui.text.answer import answer_text
 
 _ROWS = 12
@@ -47,21 +54,21 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     by = cast(By, args.by)
     trace = _read(args, args.path)
-    table = step_table(trace, by=by, step=args.step)
-    flights, gaps = overlaps(trace, step=args.step), host_gaps(trace, step=args.step)
+    found = profile(trace, by=by, step=args.step)
+    table = found.table
     if args.csv:
         write_file(args.csv, csv_text(table), flag="--csv")
     if args.perfetto:
         write_pieces(args.perfetto, perfetto(trace), flag="--perfetto")
-    shown = document(trace, table, flights, gaps)
+    shown = document(found)
     most = None if args.verbose else _ROWS
-    said = trace_answer(trace, table, flights, gaps, most=most)
+    said = profile_answer(found, most=most)
     if args.diff:
         other = step_table(_read(args, args.diff), by=by, step=args.step)
-        found = changes(table, other)
-        said = diff_answer(table, other, found, most=most)
+        changed = changes(table, other)
+        said = diff_answer(table, other, changed, most=most)
         shown["diff"] = [
-            {"key": c.key, "before_s": c.before_s, "after_s": c.after_s} for c in found
+            {"key": c.key, "before_s": c.before_s, "after_s": c.after_s} for c in changed
         ]
     if args.json:
         print_json("profile", shown)
@@ -96,28 +103,44 @@ def csv_text(table: StepTable) -> str:
     return out.getvalue()
 
 
-def document(
-    trace: Trace, table: StepTable, flights: Sequence[Overlap], gaps: Sequence[HostGap]
-) -> dict[str, object]:
+def document(found: Profile) -> dict[str, object]:
     """Everything the tables show, in full, as plain data."""
+    trace, table = found.trace, found.table
     devices = [
         {"name": device.name, "kind": device.kind, "roof": asdict(device.roof)}
         for device in trace.devices
     ]
-    steps = zip(table.steps, table.step_s, strict=True)
     return {
         "devices": devices,
         "by": table.by,
         "seconds": table.seconds,
-        "steps": [{"name": name, "seconds": seconds} for name, seconds in steps],
+        "steps": _steps(table),
         "rows": [_row_document(row) for row in table.rows],
-        "collectives": [asdict(flight) | {"exposed_s": flight.exposed_s} for flight in flights],
-        "host_gaps": [asdict(gap) for gap in gaps],
+        "collectives": [asdict(f) | {"exposed_s": f.exposed_s} for f in found.flights],
+        "async_ops": [asdict(op) | {"exposed_s": op.exposed_s} for op in found.async_ops],
+        "host_gaps": [asdict(gap) for gap in found.gaps],
+        "host_bound": {"seconds": found.host_s, "transfer_s": found.transfer_s},
+        "allocators": [asdict(one) | {"nbytes": one.nbytes} for one in found.allocators],
+        "programs": [asdict(one) | {"nbytes": one.nbytes} for one in found.programs],
+        "hosts": [
+            {
+                "name": name,
+                "steps": _steps(own),
+                "seconds": {row.key: row.seconds for row in own.rows},
+            }
+            for name, own in found.hosts
+        ],
+        "unread": list(trace.unread),
     }
+
+
+def _steps(table: StepTable) -> list[dict[str, object]]:
+    steps = zip(table.steps, table.step_s, strict=True)
+    return [{"name": name, "seconds": seconds} for name, seconds in steps]
 
 
 def _row_document(row: TraceRow) -> dict[str, object]:
     derived: dict[str, object] = {
-        **picked(row, "seconds flops_per_s bytes_per_s of_roof"),
+        **picked(row, "seconds flops_per_s bytes_per_s of_roof intensity bound"),
     }
     return {**asdict(row), **derived}

@@ -9,11 +9,14 @@ from rooflight.compile.aot.run import Watch
 
 @contextmanager
 def compile_progress() -> Generator[Watch]:
-    """Hands out a function that shows what the first compile does."""
+    """Hands out a function that shows what the last compile does, which goes the furthest."""
+    last = 0
     with drawn_line() as draw:
 
         def watch(which: int, phase: str, seconds: float) -> None:
-            if not which and seconds >= PATIENCE_S:
+            nonlocal last
+            last = max(last, which)
+            if which == last and seconds >= PATIENCE_S:
                 draw(f"{phase}, {seconds:.0f} s")
 
         yield watch

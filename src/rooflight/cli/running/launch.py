@@ -22,7 +22,7 @@ from rooflight.plan.file.record import to_json
 from rooflight.train.cluster_files import FORMS, ClusterJob, num_hosts
 from rooflight.train.events import goodput
 from rooflight.train.processes import HangTimeout
-from rooflight.train.run import Run
+from rooflight.train.run import COMPILED, Run
 from rooflight.train.supervisor import HostJob, supervise
 from rooflight.units import parse_seconds, whole
 
@@ -153,6 +153,10 @@ def _write(args: Namespace, run: Run) -> int:
 
 def _launch(args: Namespace, job: HostJob) -> int:
     shown = Progress(job.run)
+    if not any((job.run.folder / COMPILED).glob("*")):
+        shown.say(
+            "nothing of this run is compiled yet: each process compiles the step before it begins"
+        )
     code = supervise(job, shown.say, shown)
     spent = goodput(job.run.folder)
     if args.json:

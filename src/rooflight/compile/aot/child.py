@@ -33,6 +33,7 @@ from jax.stages import Compiled, Lowered
 
 from rooflight.compile.aot.cache import cache_key, use
 from rooflight.compile.aot.devices import target_mesh
+from rooflight.compile.aot.duration import count_ops
 from rooflight.compile.aot.environment import compiler_versions
 from rooflight.compile.aot.request import ChildTask, read_task
 from rooflight.compile.hlo.parse import is_installed
@@ -64,6 +65,9 @@ def main(path: str) -> int:
         jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(lowered.out_info)
     ]
     facts |= {"results": results, "seconds": time.monotonic() - started}
+    facts |= {"platform": task.target.platform, "until": task.request.until}
+    facts |= {"chip": task.request.mesh.slice.chip.name}
+    facts |= {"ops": count_ops(lowered.as_text()), "lowered_cpu_s": time.process_time()}
     _write(task, "lowered.json", facts)
     if use(task.cache / key):
         return 0

@@ -21,17 +21,20 @@ from typing import Any, Literal
 
 import rooflight
 from rooflight.compile.aot.cache import cache_folder, evict, failed, keep, work_folder
+from rooflight.compile.aot.duration import forecast_s
 from rooflight.compile.aot.environment import child_environment, require_compiler
 from rooflight.compile.aot.request import CompileRequest, Stage, write_task
 from rooflight.compile.aot.target import usable_bytes
 from rooflight.compile.hlo.dump import choose_dump, find_dumps, read_dump
 from rooflight.compile.hlo.memory import OutOfMemory, read_out_of_memory
 from rooflight.compile.hlo.step import CompiledStep
+from rooflight.units import format_seconds
 
 Outcome = Literal["compiled", "out of memory", "refused", "crashed", "timed out", "not built"]
 Watch = Callable[[int, str, float], None]  # which request, what it is doing, for how many seconds
 
 _POLL_S = 0.05
+_FEW_S = 5.0  # below it forecasts are off by half
 _PACKAGE = Path(rooflight.__file__)
 # Another environment has its own jax: of this one it sees the package alone, not what lies beside.
 _BOOT = """
@@ -174,7 +177,7 @@ def _compile(
     work = work_folder(store)
     try:
         write_task(request, work / "task.pickle", cache=store)
-        ended = _run_child(request, work, tell)
+        ended = _run_child(request, work, store, tell)
         lowered = _read_json(work / "lowered.json")
         entry = store / str(lowered.get("key", _name_of(request)))
         if facts := _read_json(entry / "summary.json"):
@@ -184,7 +187,9 @@ def _compile(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _run_child(request: CompileRequest, work: Path, tell: Callable[[str, float], None]) -> _Ended:
+def _run_child(
+    request: CompileRequest, work: Path, store: Path, tell: Callable[[str, float], None]
+) -> _Ended:
     command = [sys.executable, "-m", "rooflight.compile.aot.child", str(work / "task.pickle")]
     if request.python:
         command = [request.python, "-c", _BOOT, str(_PACKAGE), str(work / "task.pickle")]
@@ -201,7 +206,7 @@ def _run_child(request: CompileRequest, work: Path, tell: Callable[[str, float],
             cwd=work,
         )
     try:
-        return _watch_child(child, request, work, tell)
+        return _watch_child(child, request, work, store, tell)
     finally:
         if child.returncode is None:
             child.kill()
@@ -215,12 +220,13 @@ def _watch_child(
     child: "subprocess.Popen[bytes]",
     request: CompileRequest,
     work: Path,
+    store: Path,
     tell: Callable[[str, float], None],
 ) -> _Ended:
     """Waits for the end of the process or of the stage, whichever is first; kill is silent."""
     started = time.monotonic()
     stopped: Literal["", "done", "late"] = ""
-    resident = 0
+    resident, phase = 0, "lowering"
     while True:
         resident = max(resident, _peak_resident(child.pid))
         pid, status, usage = os.wait4(child.pid, os.WNOHANG)
@@ -235,8 +241,21 @@ def _watch_child(
         if stopped:
             os.kill(child.pid, signal.SIGKILL)
         else:
-            tell("compiling" if (work / "lowered.json").exists() else "lowering", seconds)
+            if phase == "lowering" and (lowered := _read_json(work / "lowered.json")):
+                phase = _compiling(lowered, store)
+            tell(phase, seconds)
         time.sleep(_POLL_S)
+
+
+def _compiling(lowered: Mapping[str, Any], store: Path) -> str:
+    """What comes after lowering: a result of before, or a compile of about so long."""
+    if (store / str(lowered["key"])).exists():
+        return "found in the cache"
+    seconds = forecast_s(lowered, store)
+    if seconds is None:
+        return "compiling, not in the cache"
+    about = "a few seconds" if seconds < _FEW_S else f"about {format_seconds(seconds)}"
+    return f"compiling, not in the cache: {about} of CPU"
 
 
 def _peak_resident(pid: int) -> int:

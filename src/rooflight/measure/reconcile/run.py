@@ -24,6 +24,7 @@ from rooflight.hardware.slice import Slice
 from rooflight.measure.reconcile.gap import Compiled, Gap, Planned, Timed, Traced, explain_gap
 from rooflight.measure.trace.classify import COLLECTIVES
 from rooflight.measure.trace.overlap import (
+    ALL,
     NOTHING,
     SHORT,
     Groups,
@@ -297,7 +298,7 @@ def _traced(
                 unknown += gap.seconds / len(traces)
             else:
                 gaps[gap.doing] = gaps.get(gap.doing, 0.0) + gap.seconds / len(traces)
-    hidden = [flown.hidden_s for trace in traces for flown in overlaps(trace)[:1]]
+    hidden = [f.hidden_s for trace in traces for f in overlaps(trace) if f.kind == ALL]
     groups: Mapping[str, Groups] = _groups(step) if step else {}
     placed = [
         waits_for_last(trace, groups, first=at * len(trace.devices))

@@ -1,7 +1,8 @@
-"""Collectives in flight, and how much of that time the device computes meanwhile.
+"""Collectives and copies in flight, and how much of that time the device computes meanwhile.
 
-In: a `Trace`. Out: an `Overlap` for every kind. In flight is from the start of a collective to its
-end; hidden is where anything computes or moves data meanwhile, exposed is the rest.
+In: a `Trace`. Out: an `Overlap` for every kind. In flight is from the start of a collective, or of
+an asynchronous copy, to its end; hidden is where anything computes or moves data meanwhile, exposed
+is the rest.
 
 Whose time it is: every instant of a device belongs to one execution of an op, or is idle. Of ops
 that run at once, the one that computes counts before a collective (which is hidden then), and
@@ -45,9 +46,10 @@ _NAMED = 64  # gaps that are looked at, the longest of all devices
 
 Groups = Sequence[Sequence[int]]
 
-ALL = "all"
+ALL = "all"  # collectives; what is copied meanwhile is a row of its own
+COPY = "copy"
 # Halves of an asynchronous op: they wait, if anything.
-_HALVES = re.compile(r"-(start|done|update)(\.\d+)*$")
+HALVES = re.compile(r"-(start|done|update)(\.\d+)*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,8 @@ def overlaps(trace: Trace, *, step: str | None = None) -> tuple[Overlap, ...]:
         if not chosen:
             continue
         steps += len(chosen)
-        waits = np.array([bool(_HALVES.search(op.name)) for op in device.work.ops], dtype=np.bool_)
-        cover = spans_of(device.work, (ranks(device.work) == 0) & ~waits[device.work.which])
-        for kind in (ALL, *COLLECTIVES):
+        cover = _computing(device)
+        for kind in (ALL, *COLLECTIVES, COPY):
             seconds = _flown(device, kind, windows, cover)
             if seconds[0]:
                 totals[kind] = totals.get(kind, np.zeros(2)) + seconds
@@ -89,7 +90,7 @@ def _flown(device: TraceDevice, kind: str, windows: I64, cover: tuple[I64, I64])
     """Seconds in flight and hidden within the windows."""
     starts: list[I64] = []
     stops: list[I64] = []
-    for line in (device.work, device.flights):
+    for line in (device.flights, *([device.work] if kind != COPY else [])):
         wanted = [_is(op.op_class, kind) for op in line.ops]
         mine = np.array(wanted, dtype=np.bool_)[line.which] if len(line) else line.which > 0
         starts.append(line.start_ps[mine])
@@ -101,6 +102,53 @@ def _flown(device: TraceDevice, kind: str, windows: I64, cover: tuple[I64, I64])
     begin, end = found.start[within], found.stop[within]
     spans = np.array([(end - begin).sum(), inside(begin, end, cover).sum()])
     return spans * SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncOp:
+    """What flew under one name, per step on one device; those in flight at once count each."""
+
+    name: str
+    kind: str
+    count: float
+    in_flight_s: float
+    hidden_s: float
+
+    @property
+    def exposed_s(self) -> float:
+        return self.in_flight_s - self.hidden_s
+
+
+def async_ops(trace: Trace, *, step: str | None = None) -> tuple[AsyncOp, ...]:
+    """Every asynchronous op, the one that is exposed the longest first."""
+    totals: dict[tuple[str, str], F64] = {}
+    steps = 0
+    for device in trace.devices:
+        chosen = [s for s in device.steps if step in (None, s.name)]
+        steps += len(chosen)
+        flown, cover = device.flights, _computing(device)
+        hidden = inside(flown.start_ps, flown.stop_ps, cover)
+        begins = np.array([s.start_ps for s in chosen], np.int64)
+        ends = np.array([-1, *(s.stop_ps for s in chosen)], np.int64)
+        at = np.searchsorted(begins, flown.start_ps, side="right")
+        mine = np.flatnonzero(flown.start_ps < ends[at])
+        columns = np.stack([np.ones(len(flown)), flown.stop_ps - flown.start_ps, hidden])
+        for which in np.unique(flown.which[mine]).tolist():
+            op = flown.ops[which]
+            seconds = columns[:, mine[flown.which[mine] == which]].sum(axis=1)
+            key = op.name, op.op_class
+            totals[key] = totals.get(key, np.zeros(3)) + seconds
+    rows = [
+        AsyncOp(*key, n / steps, flown * SECONDS / steps, hidden * SECONDS / steps)
+        for key, (n, flown, hidden) in ((k, v.tolist()) for k, v in totals.items())
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.exposed_s))
+
+
+def _computing(device: TraceDevice) -> tuple[I64, I64]:
+    """Where anything computes or moves data; a half of an asynchronous op only waits."""
+    waits = np.array([bool(HALVES.search(op.name)) for op in device.work.ops], dtype=np.bool_)
+    return spans_of(device.work, (ranks(device.work) == 0) & ~waits[device.work.which])
 
 
 def _is(op_class: str, kind: str) -> bool:
@@ -199,21 +247,23 @@ class HostGap:
 
 def host_gaps(trace: Trace, *, step: str | None = None) -> tuple[HostGap, ...]:
     """What devices waited for, summed by what the host did."""
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, str]] = []
     short, count, steps = 0.0, 0, 0
     for device in trace.devices:
         begin, end = _free(device, step)
         steps += sum(step in (None, one.name) for one in device.steps)
         longest = np.argsort(begin - end, kind="stable")[:_NAMED]
-        found += zip(begin[longest].tolist(), end[longest].tolist(), strict=True)
+        spans = zip(begin[longest].tolist(), end[longest].tolist(), strict=True)
+        found += [(start, stop, device.host) for start, stop in spans]
         short += float((end - begin).sum()) * SECONDS
         count += len(begin)
     named = sorted(found, key=lambda gap: gap[0] - gap[1])[:_NAMED]
-    least = min((stop - start for start, stop in named), default=0)
+    least = min((stop - start for start, stop, _ in named), default=0)
     threads = [_Covering.of(thread, least) for thread in trace.threads]
     totals: dict[str, list[float]] = {}
-    for start, stop in named:
-        _add(totals, _doing(threads, start, stop), (stop - start) * SECONDS, 1)
+    for start, stop, host in named:
+        own = [one for one in threads if one.thread.host == host]
+        _add(totals, _doing(own, start, stop), (stop - start) * SECONDS, 1)
         short -= (stop - start) * SECONDS
     if count > len(named):
         _add(totals, SHORT, max(short, 0.0), count - len(named))

@@ -10,15 +10,15 @@ Where steps begin and end.
 
 import mmap
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from rooflight.errors import ParseError, UsageError
 from rooflight.measure.trace.classify import layer_of, op_class
-from rooflight.measure.trace.events import MISSING, Events
+from rooflight.measure.trace.events import FARTHEST_NS, MISSING, PS, Events
 from rooflight.measure.trace.named_ops import Programs, named_ops
 from rooflight.measure.trace.record import (
     Peaks,
@@ -33,11 +33,16 @@ from rooflight.measure.trace.wire import I64, Malformed, fields
 from rooflight.measure.trace.xspace import EventMetadata, Plane, XLine, read_planes
 
 _DONE = re.compile(r"-done\(.*%([\w.-]+)\)")
+_PROCESS = re.compile(r"process-\d+")  # of a run of `train`, each with a folder of its own
 _DEVICE = re.compile(r"/device:(TPU|GPU):\d+")
 _OPS, _ASYNC, _STEPS, _MODULES = "XLA Ops", "Async XLA Ops", "Steps", "XLA Modules"
 _HBM = 1  # the memory space of a TPU's breakdown of accesses
-WANTED = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "step_num", "_p", "_c")
-WITHOUT_STATS = (_OPS,)  # they repeat the times; the rest is said once for each op
+_CLOCK = ("device_offset_ps", "device_duration_ps")  # before it was brought to the host's clock
+WANTED = (
+    *("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "step_num", "_p", "_c"),
+    *_CLOCK,
+    *("bytes_allocated", "bytes_reserved", "bytes_available", "index_on_host", "allocator_name"),
+)
 
 EXAMPLE = Path(__file__).with_name("example.xplane.pb")
 
@@ -50,28 +55,46 @@ class StepMark:
     name: str
 
 
-def find_trace(path: Path) -> Path:
-    """The file itself, or the newest one that a folder holds."""
+def find_traces(path: Path) -> list[Path]:
+    """The file itself, or the newest ones that a folder holds: those of all hosts of a run."""
     if not path.is_dir():
-        return path
+        return [path]
     found = sorted(path.rglob("*.xplane.pb"))
     if not found:
         raise UsageError(
             f"{path} holds no .xplane.pb", hint="give the folder that jax.profiler.trace wrote to"
         )
-    newest = max(found, key=lambda p: (p.stat().st_mtime, p.name)).parent
-    files = [p for p in found if p.parent == newest]
-    if len(files) > 1:
-        raise UsageError(
-            f"{newest} holds the traces of {len(files)} hosts",
-            hint="give one of them: " + ", ".join(str(p) for p in files[:4]),
-        )
-    return files[0]
+    roots = {p.parents[3] if len(p.parents) > 3 else path for p in found}
+    if not all(_PROCESS.fullmatch(root.name) for root in roots):  # else of one run
+        roots = {path}
+    files: list[Path] = []
+    for root in sorted(roots, key=lambda root: (len(root.name), root)):
+        mine = [p for p in found if p.is_relative_to(root)]
+        newest = max(mine, key=lambda p: (p.stat().st_mtime, p.name)).parent
+        files += [p for p in mine if p.parent == newest]
+    return files
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads a trace; `path` is an .xplane.pb or a folder that holds one."""
-    path = find_trace(path)
+    """Reads a trace; `path` is an .xplane.pb, or a folder that holds one of each host."""
+    files = find_traces(path)
+    traces = [_read_host(file) for file in files]
+    if len(files) == 1:
+        return traces[0]
+    stems = [file.name.removesuffix(".xplane.pb") for file in files]
+    names = stems if len(set(stems)) == len(files) else [file.parents[3].name for file in files]
+    hosts = list(zip(names, traces, strict=True))
+    return Trace(
+        path,
+        tuple(replace(d, name=f"{h} {d.name}", host=h) for h, t in hosts for d in t.devices),
+        tuple(replace(r, name=f"{h} {r.name}", host=h) for h, t in hosts for r in t.threads),
+        tuple(plane for trace in traces for plane in trace.programs),
+        tuple(dict.fromkeys(name for trace in traces for name in trace.unread)),
+    )
+
+
+def _read_host(path: Path) -> Trace:
+    """The trace of one host."""
     try:
         planes = planes_of(path)
         devices, threads = read_devices(planes)
@@ -86,7 +109,16 @@ def read_trace(path: Path) -> Trace:
             f"{path} has no ops of a device; it holds {held}",
             hint="trace while a jitted function runs, and wait for its result inside",
         )
-    return Trace(path, devices, threads)
+    programs = tuple(plane for plane in planes if plane.name == "/host:metadata")
+    return Trace(path, devices, threads, programs, tuple(_unread(planes)))
+
+
+def _unread(planes: Sequence[Plane]) -> Iterator[str]:
+    """Planes with events that are read for no table: SparseCores, counters, links."""
+    for plane in planes:
+        known = _DEVICE.fullmatch(plane.name) or plane.name.startswith("/host:CPU")
+        if not known and any(len(line.events) for line in plane.lines):
+            yield plane.name
 
 
 def planes_of(path: Path) -> Sequence[Plane]:
@@ -99,7 +131,7 @@ def planes_of(path: Path) -> Sequence[Plane]:
             f"cannot read {str(path)!r}: {error}", hint="give an .xplane.pb or its folder"
         ) from None
     raw = np.frombuffer(data, dtype=np.uint8)
-    return read_planes(data, raw, wanted=WANTED, without_stats=WITHOUT_STATS)
+    return read_planes(data, raw, wanted=WANTED)
 
 
 def read_devices(planes: Sequence[Plane]) -> tuple[tuple[TraceDevice, ...], tuple[Thread, ...]]:
@@ -136,7 +168,7 @@ def _marks(hosts: Sequence[Plane]) -> list[StepMark]:
 
 def _accelerator(plane: Plane, programs: Programs, marks: Sequence[StepMark]) -> list[TraceDevice]:
     """A TPU by its line of ops; else every stream of a GPU."""
-    by_name = {line.name: line for line in plane.lines}
+    by_name = _on_its_clock({line.name: line for line in plane.lines})
     if _OPS in by_name:
         work = _timeline(plane, by_name[_OPS].events)
     else:
@@ -144,13 +176,37 @@ def _accelerator(plane: Plane, programs: Programs, marks: Sequence[StepMark]) ->
         work = named_ops(plane, streams, programs).work
     if not len(work.which):
         return []
-    if _ASYNC in by_name:
+    if _ASYNC in by_name and len(by_name[_ASYNC].events):  # only the first core of a host's has it
         flights = _timeline(plane, by_name[_ASYNC].events)
     else:
         flights = _paired(plane, by_name[_OPS].events) if _OPS in by_name else Timeline.empty()
     steps = _device_steps(plane, by_name, work, marks)
     kind = plane.stats.get("device_type_string", "")
     return [TraceDevice(plane.name, str(kind), work, flights, steps, _roof(plane))]
+
+
+def _on_its_clock(lines: dict[str, XLine]) -> dict[str, XLine]:
+    """Ops as the device counted them, where it says so; other lines moved as the ops were."""
+    if _OPS not in lines or not len(lines[_OPS].events):
+        return lines
+    ops = lines[_OPS].events
+    start, length = (ops.stat(name).copy() for name in _CLOCK)
+    ends = min(start.min(), length.min()), max(start.max(), length.max())
+    if ends[0] < 0 or ends[1] > FARTHEST_NS * PS:  # one that an event lacks is MISSING
+        return lines
+    start += int(np.median(ops.start_ps - start))  # beside the host's threads
+    order = np.argsort(ops.start_ps, kind="stable")
+    known, shift = ops.start_ps[order], (start - ops.start_ps)[order]
+
+    def moved(events: Events) -> Events:
+        begin, end = (
+            at + np.interp(at, known, shift).astype(np.int64)
+            for at in (events.start_ps, events.start_ps + events.duration_ps)
+        )
+        return replace(events, start_ps=begin, duration_ps=np.maximum(end - begin, 0))
+
+    found = {name: XLine(name, moved(line.events)) for name, line in lines.items()}
+    return found | {_OPS: XLine(_OPS, replace(ops, start_ps=start, duration_ps=length))}
 
 
 def _roof(plane: Plane) -> Peaks:
@@ -183,7 +239,9 @@ def _paired(plane: Plane, events: Events) -> Timeline:
         begin = np.sort(events.start_ps[events.kind == starts[operand[1]]])
         done = events.kind == number
         end = np.sort(events.start_ps[done] + events.duration_ps[done])
-        if len(begin) == len(end):  # a trace that begins in the middle has a done too many
+        end = end[np.searchsorted(end, begin[0]) :]  # a trace may begin and end in mid flight
+        begin = begin[: len(end)]
+        if len(begin) == len(end):
             ops.append(_op_of(kinds[starts[operand[1]]]))
             parts.append((begin, end))
     if not ops:

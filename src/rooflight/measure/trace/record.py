@@ -81,6 +81,7 @@ class TraceDevice:
     flights: Timeline  # asynchronous ops from their start to their end
     steps: tuple[TraceStep, ...]
     roof: Peaks
+    host: str = ""  # where several hosts were read; their clocks are not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Thread:
     name: str
     events: Events
     names: Plane
+    host: str = ""
 
     def event_name(self, kind: int) -> str:
         """What an event is called; a damaged name is no reason to refuse a trace that was read."""
@@ -101,11 +103,13 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one host recorded."""
+    """What the hosts of a run recorded."""
 
     path: Path
     devices: tuple[TraceDevice, ...]
     threads: tuple[Thread, ...]
+    programs: tuple[Plane, ...] = ()  # the compiled ones, by name
+    unread: tuple[str, ...] = ()  # planes with events that no table here has
 
 
 def under_roof(trace: Trace, chip: Chip, *, dtype: str = "bf16") -> Trace:

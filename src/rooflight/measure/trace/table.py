@@ -5,21 +5,37 @@ devices, then over the steps. All rows add up to the step, `idle` included.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from rooflight.errors import UnknownNameError, UsageError
 from rooflight.measure.trace.classify import COLLECTIVES
-from rooflight.measure.trace.overlap import busy
+from rooflight.measure.trace.memory import (
+    AllocatorPeak,
+    ProgramPeak,
+    allocator_peaks,
+    program_peaks,
+)
+from rooflight.measure.trace.overlap import (
+    HALVES,
+    AsyncOp,
+    HostGap,
+    Overlap,
+    async_ops,
+    busy,
+    host_gaps,
+    overlaps,
+)
 from rooflight.measure.trace.record import F64, Peaks, Trace, TraceDevice, TraceOp
 
 By = Literal["class", "layer", "line", "op"]
 BY: tuple[By, ...] = ("class", "layer", "line", "op")
 IDLE = "idle"
 _MOST_CELLS = 5_000_000  # rows times steps
-# Not bound by the chip's own memory; what is inside a loop or a call has runs of its own.
+# Not bound by the chip's own memory; what is inside a loop or a call has runs of its own, and the
+# bytes of an asynchronous op move while others run.
 _NO_ROOF = frozenset({*COLLECTIVES, "host", "control"})
 
 
@@ -34,6 +50,8 @@ class TraceRow:
     nbytes: float | None
     roof_s: float | None  # the least that these FLOPs and bytes take
     roofed_s: float  # seconds of those ops
+    compute_s: float | None = None  # the least that the FLOPs take, and that the bytes take
+    memory_s: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -55,6 +73,18 @@ class TraceRow:
         """
         known = self.roof_s is not None and self.roofed_s > 0
         return self.roof_s / self.roofed_s if known and self.roof_s is not None else None
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte of HBM; the roof's ridge is where both bind alike."""
+        return self.flops / self.nbytes if self.flops is not None and self.nbytes else None
+
+    @property
+    def bound(self) -> str | None:
+        """Which of the two takes longer; None where there is no roof, or it is unknown."""
+        if not self.roof_s or self.compute_s is None or self.memory_s is None:
+            return None
+        return "FLOPs" if self.compute_s >= self.memory_s else "HBM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +151,7 @@ class _KeyTotals:
 
     @classmethod
     def empty(cls, by: By, keys: Mapping[str, int], steps: Mapping[str, int]) -> "_KeyTotals":
-        cells, rows = np.zeros((len(keys), len(steps))), np.zeros((len(keys), 5))
+        cells, rows = np.zeros((len(keys), len(steps))), np.zeros((len(keys), 7))
         return cls(by, keys, steps, cells, rows, np.zeros(len(steps)), np.zeros(len(steps)))
 
     def add(self, device: TraceDevice) -> None:
@@ -163,26 +193,73 @@ class _KeyTotals:
 
 
 def _row(key: str, by_step: list[float], columns: list[float]) -> TraceRow:
-    runs, flops, nbytes, roof_s, roofed_s = columns
+    runs, flops, nbytes, roof_s, roofed_s, compute_s, memory_s = columns
     known = (_known(flops), _known(nbytes), _known(roof_s))
-    return TraceRow(key, tuple(by_step), runs, *known, roofed_s)
+    least = (_known(compute_s), _known(memory_s))
+    return TraceRow(key, tuple(by_step), runs, *known, roofed_s, *least)
 
 
 def _columns(op: TraceOp, roof: Peaks, runs: float, seconds: float) -> F64:
-    """Runs, FLOPs, bytes, the least seconds, and seconds that have a least; NaN is unknown."""
+    """Those of a `TraceRow`, from its runs on; NaN is unknown."""
     unknown = float("nan")
-    if op.op_class in _NO_ROOF:
-        return np.array([runs, 0.0, 0.0, 0.0, 0.0])
+    if op.op_class in _NO_ROOF or HALVES.search(op.name):
+        return np.array([runs, *[0.0] * 6])
     flops = unknown if op.flops is None else op.flops * runs
     nbytes = unknown if op.nbytes is None else op.nbytes * runs
-    least = unknown
-    if roof.flops_per_s and roof.hbm_bytes_per_s:
-        least = np.maximum(flops / roof.flops_per_s, nbytes / roof.hbm_bytes_per_s)
-    return np.array([runs, flops, nbytes, least, seconds])
+    compute_s = flops / (roof.flops_per_s or unknown)
+    memory_s = nbytes / (roof.hbm_bytes_per_s or unknown)
+    least = np.maximum(compute_s, memory_s)
+    return np.array([runs, flops, nbytes, least, seconds, compute_s, memory_s])
 
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Every table of a trace, of all its steps or of one."""
+
+    trace: Trace
+    table: StepTable
+    classes: StepTable  # the same by class
+    flights: tuple[Overlap, ...]
+    async_ops: tuple[AsyncOp, ...]
+    gaps: tuple[HostGap, ...]
+    allocators: tuple[AllocatorPeak, ...]
+    programs: tuple[ProgramPeak, ...]
+    hosts: tuple[tuple[str, StepTable], ...]  # by class; empty where one host was read
+
+    @property
+    def transfer_s(self) -> float:
+        """In infeed, outfeed and transfers, where no other op runs."""
+        return self.classes.seconds_of("host")
+
+    @property
+    def host_s(self) -> float:
+        """Of a step, the most that the host can have cost: the device is idle, or transfers."""
+        return self.classes.seconds_of(IDLE) + self.transfer_s
+
+
+def profile(trace: Trace, *, by: By = "class", step: str | None = None) -> Profile:
+    """Where the time went, what flew, what the host did, and the memory."""
+    classes = step_table(trace, step=step)
+    names = dict.fromkeys(device.host for device in trace.devices)
+    return Profile(
+        trace,
+        classes if by == "class" else step_table(trace, by=by, step=step),
+        classes,
+        overlaps(trace, step=step),
+        async_ops(trace, step=step),
+        host_gaps(trace, step=step),
+        allocator_peaks(trace),
+        program_peaks(trace),
+        tuple((name, step_table(_of_host(trace, name), step=step)) for name in names if name),
+    )
+
+
+def _of_host(trace: Trace, host: str) -> Trace:
+    return replace(trace, devices=tuple(d for d in trace.devices if d.host == host))
 
 
 @dataclass(frozen=True, slots=True)

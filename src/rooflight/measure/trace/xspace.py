@@ -103,10 +103,8 @@ class Plane:
         return found
 
 
-def read_planes(
-    data: Data, raw: U8, *, wanted: Sequence[str], without_stats: Sequence[str]
-) -> list[Plane]:
-    """All planes. Of every event the `wanted` stats are kept, but not on lines `without_stats`.
+def read_planes(data: Data, raw: U8, *, wanted: Sequence[str]) -> list[Plane]:
+    """All planes. Of every event the `wanted` stats are kept.
 
     A number is kept as it is, a text as a code for `Plane.texts`.
     """
@@ -128,7 +126,6 @@ def read_planes(
             raw,
             origin,
             wanted,
-            without_stats,
             known.setdefault(tuple(draft.words.items()), {}),
         )
         for draft in drafts
@@ -158,7 +155,6 @@ class _PlaneDraft:
         raw: U8,
         origin: int,
         wanted: Sequence[str],
-        without_stats: Sequence[str],
         known: _Known,
     ) -> Plane:
         ids = {number: word for number, word in self.words.items() if word in wanted}
@@ -170,7 +166,7 @@ class _PlaneDraft:
                     raw,
                     line.spans,
                     (line.timestamp_ns - origin) * PS,
-                    {} if line.name in without_stats else ids,
+                    ids,
                 ),
             )
             for line in self.lines

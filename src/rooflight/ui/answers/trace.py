@@ -5,10 +5,11 @@ In: the tables of `measure.trace`. Out: what terminal and notebook show of them.
 
 from collections.abc import Iterator, Sequence
 
-from rooflight.measure.trace.overlap import HostGap, Overlap
+from rooflight.measure.trace.memory import AllocatorPeak, ProgramPeak
+from rooflight.measure.trace.overlap import ALL, COPY, AsyncOp, HostGap, Overlap
 from rooflight.measure.trace.record import Trace
-from rooflight.measure.trace.table import StepTable, TimeDiff, TraceRow
-from rooflight.ui.answer import Answer, Column, Table, Value, show_seconds
+from rooflight.measure.trace.table import IDLE, Profile, StepTable, TimeDiff, TraceRow
+from rooflight.ui.answer import Answer, Column, Table, Value, show_bytes, show_seconds
 from rooflight.units import format_count, format_seconds, format_si
 
 _WIDEST = 64  # of a name
@@ -16,30 +17,45 @@ _SECONDS = Column("seconds", "seconds", show_seconds)
 _SHARE = Column("share", "of step", lambda v: f"{v:.1%}")
 
 
-def trace_answer(
-    trace: Trace,
-    table: StepTable,
-    flights: Sequence[Overlap],
-    gaps: Sequence[HostGap],
-    *,
-    most: int | None = None,
-) -> Answer:
-    """Steps, devices, the largest parts, and what collectives cost."""
+def profile_answer(found: Profile, *, most: int | None = None) -> Answer:
+    """Steps, devices, the largest parts, what is in flight, what the host costs, the memory."""
+    trace, table = found.trace, found.table
     kinds = {device.kind or device.name.partition(":")[0] for device in trace.devices}
     parts = [row for row in table.rows if row.seconds >= 0.005 * table.seconds]
     parts.sort(key=lambda row: -row.seconds)
     shares = ", ".join(f"{row.seconds / table.seconds:.0%} {_name(row.key)}" for row in parts[:6])
     names = ", ".join(_name(kind) for kind in sorted(kinds))
-    tables = (rows_table(table, most), _flights(flights, table), _gaps(gaps, table), _steps(table))
-    first, *others = tables
+    others = (
+        *(_flights(found.flights, table), _async_ops(found.async_ops), _gaps(found.gaps, table)),
+        *(_allocators(found.allocators), _programs(found.programs), _hosts(found.hosts)),
+        _steps(table),
+    )
     return Answer(
         sentences=(
             f"{steps_text(table)} ({names}): {shares}.",
-            *_overlapped(flights),
+            *_overlapped(found.flights),
+            _host_bound(found),
             _roof(trace),
+            *_unread(trace),
         ),
-        tables=(first, *(one.first(most) for one in others if one.rows)),
+        tables=(rows_table(table, most), *(one.first(most) for one in others if one.rows)),
     )
+
+
+def _host_bound(found: Profile) -> str:
+    share = _part(found.host_s, found.table) or 0.0
+    idle = format_seconds(found.host_s - found.transfer_s)
+    return (
+        f"At most {share:.1%} of a step waits for the host: {idle} idle,"
+        f" {format_seconds(found.transfer_s)} in infeed, outfeed and transfers."
+    )
+
+
+def _unread(trace: Trace) -> Iterator[str]:
+    if trace.unread:
+        shown = ", ".join(map(_name, trace.unread[:4]))
+        more = f" and {len(trace.unread) - 4:,} more" if len(trace.unread) > 4 else ""
+        yield f"Left out are the events of {shown}{more}: no table here reads them."
 
 
 def step_table_answer(table: StepTable) -> Answer:
@@ -56,7 +72,7 @@ def steps_text(table: StepTable) -> str:
 
 
 def _overlapped(flights: Sequence[Overlap]) -> Iterator[str]:
-    if flights:
+    if flights and flights[0].kind == ALL:
         whole = flights[0]
         yield (
             f"Collectives are in flight for {format_seconds(whole.in_flight_s)} of a step,"
@@ -81,6 +97,7 @@ def rows_table(table: StepTable, most: int | None = None) -> Table:
     columns = (
         *(Column("key", table.by), _SECONDS, _SHARE, Column("count", "times", _show_times)),
         *(Column(n, n, is_right=True) for n in ("FLOP/s", "bytes/s", "of roof")),
+        Column("bound", "bound"),
     )
     rows = tuple(_row(row, table) for row in [*kept, idle])
     return Table("rows", "One step on one device", columns, rows, left=len(busy) - len(kept))
@@ -96,6 +113,7 @@ def _row(row: TraceRow, table: StepTable) -> tuple[Value, ...]:
         _rate(row, row.flops_per_s, row.flops, "FLOP/s"),
         _rate(row, row.bytes_per_s, row.nbytes, "B/s"),
         None if not row.roofed_s else "unknown" if row.of_roof is None else f"{row.of_roof:.1%}",
+        row.bound,
     )
 
 
@@ -111,16 +129,75 @@ def _rate(row: TraceRow, rate: float | None, amount: float | None, unit: str) ->
 
 def _flights(flights: Sequence[Overlap], table: StepTable) -> Table:
     columns = (
-        Column("kind", "collective"),
-        Column("in_flight_s", "in flight", show_seconds),
+        *(Column("kind", "in flight"), Column("in_flight_s", "seconds", show_seconds)),
         *(Column(f"{n}_s", n, show_seconds) for n in ("hidden", "exposed")),
         _SHARE,
     )
     rows = tuple(
         (f.kind, f.in_flight_s, f.hidden_s, f.exposed_s, _part(f.exposed_s, table))
-        for f in (flights[1:] if len(flights) == 2 else flights)
+        for f in (flights[1:] if _is_one(flights) else flights)
     )
-    return Table("collectives", "Collectives in flight", columns, rows)
+    return Table("collectives", "Collectives and copies in flight", columns, rows)
+
+
+def _is_one(flights: Sequence[Overlap]) -> bool:
+    """Whether one kind of collective is all that flew: its row says what `all` would."""
+    return sum(flown.kind not in (ALL, COPY) for flown in flights) == 1
+
+
+def _async_ops(ops: Sequence[AsyncOp]) -> Table:
+    columns = (
+        *(Column("op", "asynchronous op"), Column("count", "times", _show_times)),
+        Column("in_flight_s", "in flight", show_seconds),
+        *(Column(f"{n}_s", n, show_seconds) for n in ("hidden", "exposed")),
+    )
+    rows = tuple(
+        (_name(op.name), op.count, op.in_flight_s, op.hidden_s, op.exposed_s) for op in ops
+    )
+    return Table("async_ops", "Asynchronous ops, each from its start to its end", columns, rows)
+
+
+def _allocators(peaks: Sequence[AllocatorPeak]) -> Table:
+    parts = ("allocated", "reserved", "free")
+    columns = (
+        *(Column("device", "allocator"), Column("peak", "peak", show_bytes)),
+        *(Column(f"{part}_bytes", part, show_bytes) for part in parts),
+    )
+    rows = tuple(
+        (_name(p.device), p.nbytes, p.allocated_bytes, p.reserved_bytes, p.free_bytes)
+        for p in peaks
+    )
+    return Table("allocators", "Device memory when the most was held", columns, rows)
+
+
+def _programs(peaks: Sequence[ProgramPeak]) -> Table:
+    columns = (
+        *(Column("program", "program"), Column("memory", "memory", show_bytes)),
+        *(Column(f"{part}_bytes", part, show_bytes) for part in ("fixed", "temporary")),
+        Column("largest", "largest at the peak"),
+    )
+    rows = tuple(
+        (_name(p.name), p.nbytes, p.fixed_bytes, p.temporary_bytes, _largest(p)) for p in peaks
+    )
+    return Table("programs", "What each program needs", columns, rows)
+
+
+def _largest(peak: ProgramPeak) -> str | None:
+    return ", ".join(f"{_name(n)} {show_bytes(size)}" for n, size in peak.largest[:2]) or None
+
+
+def _hosts(hosts: Sequence[tuple[str, StepTable]]) -> Table:
+    """Every host with its largest classes, to see which one the others wait for."""
+    keys = list(dict.fromkeys(row.key for _, own in hosts for row in own.rows[:4]))[:4]
+    columns = (
+        *(Column("host", "host"), _SECONDS, Column("devices", "devices")),
+        *(Column(f"{key}_s", key, show_seconds) for key in [*keys, IDLE]),
+    )
+    rows = tuple(
+        (_name(host), own.seconds, own.num_devices, *map(own.seconds_of, [*keys, IDLE]))
+        for host, own in hosts
+    )
+    return Table("hosts", "Every host", columns, rows)
 
 
 def _gaps(gaps: Sequence[HostGap], table: StepTable) -> Table:
