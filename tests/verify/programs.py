@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import mesh_utils
 from jax.interpreters import pxla
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -151,6 +152,8 @@ def asks_where_it_runs(mesh: Mesh) -> Any:
         "hosts": {device.platform for device in jax.devices("cpu")},
         "backend": jax.default_backend(),
         "count": (jax.device_count(), jax.local_device_count(), mesh.size, own.size),
+        "count of the host": jax.device_count("cpu"),
+        "tutorial": mesh_utils.create_device_mesh((4, 4)).shape,
         "old mesh": pxla.thread_resources.env.physical_mesh.axis_names,
     }
     assert told == {
@@ -158,6 +161,8 @@ def asks_where_it_runs(mesh: Mesh) -> Any:
         "hosts": {"cpu"},
         "backend": "tpu",
         "count": (16,) * 4,
+        "count of the host": len(jax.devices("cpu")),
+        "tutorial": (4, 4),
         "old mesh": mesh.axis_names,
     }, told
     x = jax.ShapeDtypeStruct((1024, 1024), jnp.float32, sharding=NamedSharding(own, P("rows")))

@@ -83,6 +83,14 @@ def test_the_machine_is_as_slow_as_its_records_of_the_same_kind_say(tmp_path: Pa
     assert 2.8 * there < (forecast_s(_facts(chip="v6e"), tmp_path) or 0.0) < 3 * there
 
 
+def test_what_another_process_writes_or_put_there_is_no_record(tmp_path: Path) -> None:
+    plain = forecast_s(_facts(), tmp_path)
+    for name, text in (("writing", ""), ("theirs", "[]"), ("other", '{"outcome": 3}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(text)
+    assert forecast_s(_facts(), tmp_path) == plain
+
+
 def test_one_record_moves_the_machine_a_part_of_the_way(tmp_path: Path) -> None:
     there = forecast_s(_facts(), tmp_path) or 0.0
     _keep(tmp_path, "one", cpu_s=4 * there)

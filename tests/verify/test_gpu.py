@@ -65,8 +65,8 @@ def ring(mesh):
 
         return jax.shard_map(one, mesh=mesh, in_specs=(P("X"), P("X")), out_specs=P("X"))(w, x)
 
-    square = _like(mesh, (8192, 1024), "X")
-    return jax.jit(step), (square, square)
+    tall = _like(mesh, (8192, 8192 // mesh.shape["X"]), "X")
+    return jax.jit(step), (tall, tall)
 
 
 def decode(mesh):
@@ -205,5 +205,8 @@ def test_functions_compile_for_gpus(
 @pytest.mark.full
 def test_a_mistake_is_found_for_gpus_too(cuda: Path, functions: Path) -> None:
     verdict = function_verdict(functions, "lost_axis", "h100:8", "X=4,Y=2", cuda)
-    assert any(f.kind in ("repeated", "weight_moved", "stale_constraint") for f in verdict.findings)
-    assert all(f.where.startswith(str(functions)) for f in verdict.findings if f.kind != "waits")
+    (found,) = (f for f in verdict.findings if f.kind != "waits")
+    assert found.kind == "cut_again" and "over Y and cut over Y again" in found.words
+    lines = _FUNCTIONS.splitlines()
+    line = next(at for at, text in enumerate(lines, 1) if "NamedSharding(mesh, hidden)" in text)
+    assert found.where == f"{functions}:{line}"

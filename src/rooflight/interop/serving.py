@@ -196,13 +196,25 @@ def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
     known = {"MODEL": fleet.draft_model or "", "ROUND": str(fleet.draft_tokens + 1)}
     known["TOKENS"] = str(fleet.draft_tokens)
     own = server.draft["model" if fleet.draft_model else "layer"] if fleet.draft_tokens else ()
-    if fleet.redundant_experts is not None and "ep" in fleet.ways:
+    if fleet.redundant_experts is not None and not _no_eplb(fleet, server):
         known["REDUNDANT"], own = str(fleet.redundant_experts), [*own, *server.eplb]
     if loras := fleet.adapters:
         wide = next((r for r in server.lora_ranks if r >= loras["rank"]), loras["rank"])
         known |= {"ADAPTERS": str(loras["count"]), "SLOTS": str(loras["resident"])}
         known["WIDTH"], own = str(wide), [*own, *server.lora]
     return words + [reduce(lambda w, one: w.replace(*one), known.items(), word) for word in own]
+
+
+def _no_eplb(fleet: ServedFleet, server: Server) -> str:
+    """Why redundant experts are left out; "" where they are not."""
+    ranks = math.prod(fleet.ways.get(name, 1) for name in ("tp", "dp"))
+    if "ep" not in fleet.ways:
+        return "every chip has a part of each expert"
+    if fleet.on.chip.kind == "tpu":
+        return "experts stay where they are on TPUs"
+    if "ep" not in server.flags and fleet.ways["ep"] != ranks:
+        return f"{fleet.redundant_experts} were for ep={fleet.ways['ep']}, and it has {ranks} ranks"
+    return ""
 
 
 def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
@@ -227,8 +239,8 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
         )
     if fleet.adapters:
         yield Loss("the adapters", "their checkpoints are yours to name, or to load as it runs")
-    if fleet.redundant_experts is not None and kind == "tpu":
-        yield Loss("EPLB", "experts stay where they are on TPUs")
+    if fleet.redundant_experts is not None and (why := _no_eplb(fleet, server)):
+        yield Loss("EPLB", why)
     if fleet.kv_split != "heads":
         yield Loss(f"kv={fleet.kv_split}", "the cache is split as the engine sees fit")
     for what, dtype, known in (

@@ -91,7 +91,6 @@ def test_sequences_drawn_at_random_have_so_many_different_adapters() -> None:
     for rows in (1, 16, 90):
         met = sum(len({draw.randrange(50) for _ in range(rows)}) for _ in range(times)) / times
         assert 50 * ExpertReads(1.0, 1 / 50).touched(rows) == pytest.approx(met, rel=0.01)
-    assert ExpertReads(1.0, 1 / 50, None, 8 / 50).touched(90) == 8 / 50
 
 
 @pytest.mark.parametrize(("layout", "on"), [("tp=1", "h100:1"), ("tp=2,pp=2", "h100:4")])
@@ -114,7 +113,7 @@ def test_a_curve_has_the_times_of_its_model(layout: str, on: str) -> None:
 
 
 @pytest.mark.parametrize("engine", [None, "any"])
-def test_more_and_wider_adapters_take_longer_and_fewer_in_hbm_less(engine: str | None) -> None:
+def test_more_and_wider_adapters_take_longer_and_fewer_slots_no_less(engine: str | None) -> None:
     def seconds(adapters: Adapters | None, rows: int, chunk: int = 0) -> float:
         cost = fleet_cost(setup_of(adapters), input_tokens=900, context=999, engine=engine)[0]
         return cost.seconds(
@@ -129,15 +128,16 @@ def test_more_and_wider_adapters_take_longer_and_fewer_in_hbm_less(engine: str |
             seconds(x, rows, chunk)
             for x in (Adapters(1), Adapters(64), Adapters(64, 128), Adapters(64, 128, 4))
         )
-        assert seconds(None, rows, chunk) < one <= many < wide and few <= wide
+        assert seconds(None, rows, chunk) < one <= many < wide == few
         if rows and not chunk:
-            assert one < many and few < wide
+            assert one < many
 
 
 def test_adapters_that_cannot_be_are_refused_in_words() -> None:
     model = load_model("llama3-8b")
     assert read_adapters(model, None, None, None) is read_adapters(model, 0, None, None) is None
-    told = "32 LoRA adapters of rank 64, 8 of them in HBM at once; no measured row has any"
+    held = "8 of them in HBM at once (waiting for a slot is not priced)"
+    told = f"32 LoRA adapters of rank 64, {held}; no measured row has any"
     assert str(read_adapters(model, "32", "64", "8")) == told
     with pytest.raises(UsageError, match="--adapter-rank without adapters"):
         read_adapters(model, None, 8, None)

@@ -221,7 +221,14 @@ def test_counts_are_read_as_engines_write_them(tmp_path: Path) -> None:
     ranks = in_order(visits(counts[0], 8), 8)
     assert alone.busiest == pytest.approx(max(map(sum, ranks)))
     assert by_column.balance(QWEN, layout).busiest < alone.busiest
-    for text, words in (("1,2,3", "must count tokens of the 128 experts"), ("a,b", "no counts")):
+    steps = [
+        [[n // 2 for n in row] for row in counts],
+        [[n - n // 2 for n in row] for row in counts],
+    ]
+    recorded.write_text(json.dumps({"logical_count": steps}))
+    assert read_experts(QWEN, str(recorded), 0) == by_line
+    wrong = (("1,2,3", "must count tokens of the 128 experts"), ("a,b", "no counts"))
+    for text, words in (*wrong, ("[]", "must count"), ('{"logical_count": []}', "must count")):
         lines.write_text(text)
         with pytest.raises(UsageError, match=words):
             read_experts(QWEN, str(lines), None)

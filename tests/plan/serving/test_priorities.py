@@ -88,6 +88,11 @@ def test_a_trace_has_priorities_and_the_page_tells_them_apart(
     first, last = json.loads(capsys.readouterr().out)["classes"]
     assert first["ttft"]["p95_s"] < last["ttft"]["p95_s"]
     assert (first["num_finished"], last["num_finished"]) == (300, 100)
+    trace.write_text(HEADER + "0,10,10,-5\n")  # before those that have none
+    assert [a.priority for a in RequestTrace(trace).arrivals()] == [-5]
+    trace.write_text(HEADER + "".join(f"{i},40,2,{i}\n" for i in range(50)))
+    main(asked)
+    assert capsys.readouterr().out.count("TTFT class") == 6  # three from either end
     trace.write_text(HEADER + "0,10,10,1.5\n")
     with pytest.raises(ParseError, match=r"priority 1\.5 is not a whole number"):
         list(RequestTrace(trace).arrivals())

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.api.serving import (
@@ -47,6 +47,8 @@ GOOD_SHARE = 0.99  # of all requests; less is a finding
 HELP = "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput"
 
 _MOST = 10**9
+
+_SHOWN = 3  # classes of priority from either end
 
 
 def configure(parser: Parser) -> None:
@@ -136,7 +138,7 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 def _compare_command(args: Namespace) -> str:
     flags = ("layout", "rate", "concurrency", "turns", "think", "isl", "osl", "prefix-tokens")
-    flags += ("trace", "requests", "host-memory", "ttft", "tpot", *SERVED)
+    flags += ("trace", "requests", "host-memory", "rows", "step-tokens", "ttft", "tpot", *SERVED)
     replicas = args.replicas if args.replicas != "1" else "2"
     words = [args.model, "--on", args.on, "--dtypes", args.dtypes, *again(args, flags)]
     return shlex.join(["rooflight", "simulate", *words, "--replicas", replicas, "--compare"])
@@ -266,9 +268,14 @@ def _class_rows(found: Simulation) -> list[list[str]]:
     return [
         _row(f"{name} class {one.priority}", None, times)
         for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
-        for one in found.by_priority
+        for one in _ends(found.by_priority)
         if (times := getattr(one, key))
     ]
+
+
+def _ends(classes: Sequence[PriorityClass]) -> Sequence[PriorityClass]:
+    """The first and the last few, where there are many; `--json` has all."""
+    return classes if len(classes) <= 2 * _SHOWN else (*classes[:_SHOWN], *classes[-_SHOWN:])
 
 
 def _row(name: str, floor_s: float | None, times: Quantiles) -> list[str]:

@@ -27,6 +27,7 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import jax
+from jax.experimental import mesh_utils
 from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding
 from jax.stages import Compiled, Lowered
@@ -122,21 +123,27 @@ def _stand_for(mesh: Mesh) -> None:
     """Programs choose a kernel by `jax.devices()`: they are told of the slice, not of this host."""
     devices: list[Any] = list(mesh.devices.flat)
     platform = str(devices[0].platform)
-    for name, of in (("devices", jax.devices), ("local_devices", jax.local_devices)):
 
-        def told(*args: Any, of: Callable[..., Any] = of, **more: Any) -> Any:
-            return of(*args, **more) if {*args, *more.values()} - {platform} else devices
+    def instead(of: Callable[..., Any], told: Any) -> Callable[..., Any]:
+        """What they hear, unless they ask for another platform by its name."""
 
-        setattr(jax, name, told)
+        def asked(*given: Any, **more: Any) -> Any:
+            names = [name for name in (*given, *more.values()) if isinstance(name, str)]
+            return of(*given, **more) if {*names} - {platform} else told
+
+        return asked
+
+    jax.devices, jax.local_devices = (
+        instead(of, devices) for of in (jax.devices, jax.local_devices)
+    )
+    jax.device_count, jax.local_device_count = (
+        instead(of, len(devices)) for of in (jax.device_count, jax.local_device_count)
+    )
     jax.make_mesh = partial(jax.make_mesh, devices=devices)
+    mesh_utils.create_device_mesh = partial(mesh_utils.create_device_mesh, devices=devices)
     jax.default_backend = lambda: platform
     backend.get_default_device = lambda: devices[0]
-    jax.device_count = jax.local_device_count = partial(_count, len(devices))
     _set(mesh)
-
-
-def _count(devices: int, *_asked: object, **_more: object) -> int:
-    return devices
 
 
 def _set(mesh: Mesh) -> None:

@@ -87,10 +87,11 @@ def _records(like: Mapping[str, Any], store: Path) -> Iterator[tuple[str, float,
 
 
 def _read(path: Path) -> tuple[float, dict[str, Any]]:
-    """When it was written, and what; nothing of one that another process has just removed."""
+    """When it was written, and what; nothing of one that another process removes, or writes."""
     try:
-        return path.stat().st_mtime, json.loads(path.read_text())
-    except FileNotFoundError:
+        found = json.loads(path.read_text())
+        return (path.stat().st_mtime, found) if isinstance(found, dict) else (0.0, {})
+    except (OSError, ValueError):
         return 0.0, {}
 
 

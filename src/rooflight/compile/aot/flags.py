@@ -7,6 +7,7 @@ estimates and our network model (`compile.time.step`), not measured.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from rooflight.compile.aot.request import PLAIN_COLLECTIVES, CompileRequest, CompilerOption
 from rooflight.compile.aot.run import Compilation, Watch, compile_all, read_compilation
@@ -80,8 +81,14 @@ def sweep_flags(plan: Plan, *, watch: Watch | None = None) -> Sweep:
         return first
     both = {name: value for one in first.helping for name, value in one.options.items()}
     name = " and ".join(one.name for one in first.helping)
-    together = _tried(name, _compile(plan, [both], watch)[0], plan)
+    after = partial(_one_more, watch, len(sets)) if watch else None
+    together = _tried(name, _compile(plan, [both], after)[0], plan)
     return Sweep((*tried, together), first.versions)
+
+
+def _one_more(watch: Watch, before: int, which: int, phase: str, seconds: float) -> None:
+    """For who watches, the compiles after the first ones are more of the same."""
+    watch(before + which, phase, seconds)
 
 
 def _compile(plan: Plan, sets: Iterable[Options], watch: Watch | None) -> list[Compilation]:

@@ -146,11 +146,9 @@ class _TraceReader:
         if shared > inputs or (shared > 0) != bool(prefix):
             raise ValueError(f"prefix {prefix!r} of {shared} tokens in a prompt of {inputs:.0f}")
         segments = (_segment(tenant, prefix),) if prefix else ()
-        first = _number(fields.get("priority") or 0)
-        if first % 1:
-            raise ValueError(f"priority {first:g} is not a whole number")
+        first = _whole("priority", fields.get("priority") or 0)
         tokens = _tokens(inputs), _tokens(outputs)
-        found = Arrival(time_s, *tokens, segments, shared, int(first))
+        found = Arrival(time_s, *tokens, segments, shared, first)
         name = str(fields.get("session") or "")
         return self._continued(found, f"{len(tenant)}:{tenant}{name}") if name else found
 
@@ -198,6 +196,14 @@ def _date_s(value: object) -> float:
     """A date without a zone is read as UTC; only differences count."""
     when = datetime.fromisoformat(str(value))
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _whole(name: str, value: object) -> int:
+    """A whole number, below 0 too."""
+    try:
+        return int(str(value))
+    except ValueError:
+        raise ValueError(f"{name} {value} is not a whole number") from None
 
 
 def _number(value: object) -> float:

@@ -19,7 +19,7 @@ RANK, MOST_ADAPTERS, MOST_RANK = 16, 100_000, 512
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Requests choose among `count`, each as often; a step has at most `resident` of them."""
+    """Requests choose among `count`, each as often; HBM has room for `resident` of them."""
 
     count: int
     rank: int = RANK
@@ -30,7 +30,8 @@ class Adapters:
         return self.resident or self.count
 
     def __str__(self) -> str:
-        held = f", {self.slots} of them in HBM at once" if self.slots < self.count else ""
+        held = f", {self.slots} of them in HBM at once (waiting for a slot is not priced)"
+        held = held if self.slots < self.count else ""
         return (
             f"{many(self.count, 'LoRA adapter')} of rank {self.rank}{held}; no measured row has any"
         )

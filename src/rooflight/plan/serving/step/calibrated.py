@@ -60,7 +60,6 @@ class GenerateParts(NamedTuple):
     drafted: Floats
     adapters_s: Floats  # HBM, once a step if every LoRA adapter is read
     adapter_share: Floats  # a sequence's chance to have one
-    adapter_most: Floats  # of them, that a step may have
     adapter_matmul_s: Floats  # matrix unit, of a token
     is_eager: Floats  # 1 where kernels are launched one by one
     layers: Floats
@@ -100,7 +99,7 @@ def generate_s(
     experts = _smooth_max(
         parts.experts_s * touched / read, parts.expert_matmul_s * rows * queries / values["matmul"]
     )
-    loras = np.minimum(parts.adapter_most, 1 - (1 - parts.adapter_share) ** (dealt / parts.ranks))
+    loras = 1 - (1 - parts.adapter_share) ** (dealt / parts.ranks)
     adapters = _smooth_max(
         parts.adapters_s * loras / values["hbm"],
         parts.adapter_matmul_s * dealt * queries / values["matmul"],
@@ -180,7 +179,7 @@ def _sums(model: StepModel, stage: Stage, load: Load) -> dict[str, float]:
         total["kv_s"] += count * kv_s
         total["activations_s"] += count * activations_s
         if term.experts and term.part == "adapters":
-            total["adapter_share"], total["adapter_most"] = term.experts.share, term.experts.most
+            total["adapter_share"] = term.experts.share
             total["adapters_s"] += count * term.experts.read_s
             total["adapter_matmul_s"] += count * flops_s
             continue

@@ -60,6 +60,8 @@ class ExpertLoads:
         """In a sentence."""
         by = "as counted, like a skew of" if self.counts else "of skew"
         eplb = "" if self.redundant is None else f", EPLB with {self.redundant} redundant"
+        if eplb and layout.ep == 1:
+            eplb = f", no EPLB: by {layout} every chip has a part of each expert"
         busiest = self.balance(model, layout).busiest
         ranks = f"; the busiest of {layout.ep} ranks has {busiest:.2f}x the mean load"
         return f"expert loads {by} {self.skew:.2g}{eplb}{ranks if layout.ep > 1 else ''}"
@@ -70,7 +72,7 @@ class ExpertLoads:
         return {
             "skew": self.skew,
             "is_counted": bool(self.counts),
-            "redundant": self.redundant,
+            "redundant": self.redundant if layout.ep > 1 else None,
             "busiest": busiest,
             "balancedness": 1 / busiest,
         }
@@ -208,7 +210,7 @@ def read_counts(path: str, model: ModelSpec) -> tuple[tuple[float, ...], ...]:
         layers = tuple(tuple(float(n) for n in row) for row in rows if any(row))
         if not all(0 <= n < math.inf for row in layers for n in row):
             raise ValueError("counts must be numbers from 0 on")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise UsageError(f"{path} has no counts of tokens: {error}", hint=_HINT) from None
     wrong = next((len(row) for row in layers if len(row) != count), None)
     if wrong or not layers:
@@ -222,7 +224,9 @@ def read_counts(path: str, model: ModelSpec) -> tuple[tuple[float, ...], ...]:
 def _json(text: str) -> list[list[float]]:
     found: Any = json.loads(text)
     rows: Any = found["logical_count"] if text.lstrip().startswith("{") else found
-    return rows if isinstance(rows[0], list) else [rows]
+    if rows and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
+        rows = np.sum(rows, axis=0).tolist()  # [steps, layers, experts]
+    return rows if rows and isinstance(rows[0], list) else [rows]
 
 
 def _lines(text: str) -> list[list[float]]:

@@ -39,7 +39,7 @@ Unit = Literal["tokens", "positions", "pairs"]
 class ExpertReads:
     """Routed experts of a chip: the time to read all it holds, and a token's chance to visit one.
 
-    Of LoRA adapters likewise, one of which each sequence visits, and not all of which may be there.
+    Of LoRA adapters likewise, one of which each sequence visits.
 
     >>> round(256 * ExpertReads(1.0, 8 / 256).touched(32), 1)
     163.3
@@ -48,13 +48,12 @@ class ExpertReads:
     read_s: float
     share: float  # k / E
     balance: Balance | None = None  # where some experts are hotter than others
-    most: float = 1.0  # of all, that one step may have
 
     def touched(self, tokens: float) -> float:
         """The part of the experts that `tokens` visit: 1 - (1 - k/E)^n, routed uniformly."""
         if self.balance:
             return self.balance.touched(tokens)
-        return min(self.most, 1 - (1 - self.share) ** tokens)
+        return 1 - (1 - self.share) ** tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,6 @@ def _adapter_terms(setting: StepSpec, ops: Iterable[Op]) -> Iterator[MatmulTerm]
     peak = chip.peak_flops(chip.matmul_dtype(kept.name))
     split = ways(layout.stream.get("B", ()), setting.axes)
     ranks = split * ways(layout.stream.get("T", ()), setting.axes)
-    share, most = 1 / adapters.count, adapters.slots / adapters.count
     element_s = kept.bits_per_element / 8 / hbm
     fused: dict[str, list[Op]] = {}
     for op in filter(is_target, ops):
@@ -154,7 +152,7 @@ def _adapter_terms(setting: StepSpec, ops: Iterable[Op]) -> Iterator[MatmulTerm]
         # the result of the matmul is read, added to and written
         for name, side, moved in (("a", sum(inner), inner[0]), ("b", sum(outer), 2 * sum(outer))):
             held = adapters.rank * side
-            reads = ExpertReads(adapters.count * held * element_s, share, None, most)
+            reads = ExpertReads(adapters.count * held * element_s, 1 / adapters.count)
             flops_s = 2 * held / ranks / peak
             moved_s = (moved + len(alike) * adapters.rank) / ranks * element_s
             op = f"{alike[0].name}.lora_{name}"
