@@ -12,8 +12,8 @@ from benchmarks.record import RESULTS, ROOT, Change, Record, Row, read_record
 from rooflight.units import format_seconds, format_si
 
 _BLOCK = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_VALUES = {"program": "estimated"}  # what a value is, where it was not measured
 _COLUMNS: dict[str, Callable[[Row], str]] = {
-    "measured": lambda row: show(row.value, row.unit),
     "spread": lambda row: _part(row.spread),
     "rounds": lambda row: str(row.rounds or ""),
     "other load": lambda row: _part(row.load),
@@ -35,9 +35,15 @@ def _part(value: float | None) -> str:
 def record_text(record: Record) -> str:
     """A Markdown table, where and when it was measured, and the notes."""
     more = list(dict.fromkeys(key for row in record.rows for key in row.more))
-    header = ["case", *_COLUMNS, *(key.removesuffix("_s").replace("_", " ") for key in more)]
+    header = [
+        "case",
+        _VALUES.get(record.name, "measured"),
+        *_COLUMNS,
+        *(re.sub("_[sB]$", "", key).replace("_", " ") for key in more),
+    ]
     rows = [
-        [row.case, *(cell(row) for cell in _COLUMNS.values()), *(_more(row, key) for key in more)]
+        [row.case, show(row.value, row.unit), *(cell(row) for cell in _COLUMNS.values())]
+        + [_more(row, key) for key in more]
         for row in record.rows
     ]
     shown = [c for c in zip(header, *rows, strict=True) if any(c[1:])]
@@ -48,7 +54,8 @@ def record_text(record: Record) -> str:
 def _more(row: Row, key: str) -> str:
     if key not in row.more:
         return ""
-    return show(row.more[key], "s") if key.endswith("_s") else f"{row.more[key]:.3g}"
+    unit = next((u for u in ("s", "B") if key.endswith(f"_{u}")), "")
+    return show(row.more[key], unit) if unit else f"{row.more[key]:.3g}"
 
 
 def _caption(record: Record) -> str:

@@ -25,6 +25,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rooflight.compile.aot.devices import placed_mesh
+from rooflight.compile.aot.flags import chosen_options
+from rooflight.compile.aot.request import CompilerOption
 from rooflight.compile.aot.target import make_target
 from rooflight.errors import RooflightError
 from rooflight.plan.file.record import Plan
@@ -133,13 +135,26 @@ def compiled_step(run: Run, program: Program, optimizer: Any, mesh: Mesh, tell: 
     began = time.monotonic()
     step = make_measured_step(program, optimizer, microbatches=run.plan.microbatches)
     batch = abstract_batch(program, mesh, batch=run.plan.batch, seq=run.plan.seq)
-    found = step.lower(abstract_state(program, optimizer, mesh), batch).compile()
+    lowered = step.lower(abstract_state(program, optimizer, mesh), batch)
+    found, options = with_options(lowered, chosen_options(run.plan))
     device = jax.devices()[0].device_kind
-    tell("compiled", seconds=time.monotonic() - began, device=device)
+    tell("compiled", seconds=time.monotonic() - began, device=device, **options)
     if jax.process_index() == 0:
         with contextlib.suppress(OSError):  # a full disk costs what `reconcile` reads, not the run
             (run.folder / COMPILED_STEP).write_text(found.as_text(), encoding="utf-8")
     return found
+
+
+def with_options(lowered: Any, options: dict[str, CompilerOption]) -> tuple[Any, dict[str, object]]:
+    """A step by the options of its plan; a compiler that does not know them goes without."""
+    if not options:
+        return lowered.compile(), {}
+    try:
+        return lowered.compile(compiler_options=options), {"options": options}
+    except jax.errors.JaxRuntimeError as error:
+        if "compile option" not in str(error):
+            raise
+        return lowered.compile(), {"options": {}, "refused": str(error)}
 
 
 def run_steps(

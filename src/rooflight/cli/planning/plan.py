@@ -16,7 +16,7 @@ from rooflight.compile.aot.flags import Sweep, Tried, sweep_flags
 from rooflight.compile.aot.run import Watch
 from rooflight.compile.findings.verify import NOT_ASKED, LayoutVerdict, order, stand
 from rooflight.errors import UsageError
-from rooflight.plan.file.record import Decision, Plan, to_json
+from rooflight.plan.file.record import COMPILER_OPTIONS, Decision, Plan, to_json
 from rooflight.plan.training.memory.framework import PLANNED
 from rooflight.plan.training.memory.job import RECIPES
 from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
@@ -284,7 +284,7 @@ def swept(plan: Plan) -> tuple[Plan, str]:
     with compile_progress() as watch:
         found = sweep_flags(plan, watch=watch)
     chosen = [
-        Decision("compiler options", one.text, _because(found, one)) for one in found.helping[:1]
+        Decision(COMPILER_OPTIONS, one.text, _because(found, one)) for one in found.helping[:1]
     ]
     return replace(plan, choices=(*plan.choices, *chosen)), _words(found)
 

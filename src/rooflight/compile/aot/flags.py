@@ -31,7 +31,21 @@ SETS: Mapping[str, Options] = {
     "no collective matmuls": PLAIN_COLLECTIVES,
     "no latency hiding": {"xla_tpu_enable_latency_hiding_scheduler": False},
     "twice the scoped memory": {"xla_tpu_scoped_vmem_limit_kib": "32768"},
+    "four times the scoped memory": {"xla_tpu_scoped_vmem_limit_kib": "65536"},
 }
+
+
+def chosen_options(plan: Plan) -> dict[str, CompilerOption]:
+    """Those that its plan has chosen, of the types that the compiler takes them in."""
+    known = {name: value for options in SETS.values() for name, value in options.items()}
+    return {
+        name: known[name] if _text(known.get(name)) == value else value
+        for name, value in plan.compiler_options.items()
+    }
+
+
+def _text(value: CompilerOption | None) -> str:
+    return str(value).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class Tried:
     @property
     def text(self) -> str:
         """As the compiler takes them."""
-        return " ".join(f"{name}={str(value).lower()}" for name, value in self.options.items())
+        return " ".join(f"{name}={_text(value)}" for name, value in self.options.items())
 
 
 @dataclass(frozen=True, slots=True)

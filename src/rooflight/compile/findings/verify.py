@@ -17,7 +17,8 @@ from typing import Literal
 
 from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import device_bytes
-from rooflight.compile.aot.request import CompileRequest, plain_collectives
+from rooflight.compile.aot.flags import chosen_options
+from rooflight.compile.aot.request import CompileRequest, CompilerOption, plain_collectives
 from rooflight.compile.aot.run import (
     Compilation,
     Watch,
@@ -173,10 +174,17 @@ def _request(
         plan.placed(),
         {"plan": subject_of(plan).text()},
         until,
-        plain_collectives(plan.placed()) if until == "partitioned" else {},
+        options_of(plan, until),
         folder,
         python=python,
     )
+
+
+def options_of(plan: Plan | ServedStep, until: Until) -> Mapping[str, CompilerOption]:
+    """A schedule is that of the options which the plan has chosen, as `train` sets them."""
+    if until == "partitioned":
+        return plain_collectives(plan.placed())
+    return chosen_options(plan) if isinstance(plan, Plan) else {}
 
 
 def _matching(

@@ -18,6 +18,7 @@ from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.codec import dump, encode, load
 
 SCHEMA = 3
+COMPILER_OPTIONS = "compiler options"  # the decision of which, for one version of it
 
 SourceKind = Literal["spec", "calibrated", "compiler", "measured"]
 
@@ -178,6 +179,13 @@ class Plan:
     def tokens(self) -> int:
         """Tokens per step."""
         return self.batch * self.seq
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """Options of the compiler that were chosen for its program, as they are written."""
+        chosen = (one.value for one in self.choices if one.what == COMPILER_OPTIONS)
+        pairs = (pair.partition("=") for text in chosen for pair in text.split())
+        return {name: value for name, _, value in pairs}
 
     def placed(self) -> Mesh:
         """The mesh on its slice, as records."""

@@ -18,12 +18,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
-from rooflight.errors import UnknownNameError, UsageError
+from rooflight.errors import UsageError
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.ops import Op
 from rooflight.models.layout.constraints import Constraints
 from rooflight.models.layout.slots import Schedule
 from rooflight.models.spec import Block, Mlp, ModelSpec, NormPlace, Repeat
+from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.program.attention.kernels import attend
 from rooflight.program.matmuls import Scope
 from rooflight.program.model.attention import Kernel, Memory, attention
@@ -289,7 +290,8 @@ def _feed(scope: Scope, program: Program, block: Block, m: jax.Array) -> jax.Arr
     gate = scope.matmul("mlp.gate", m) if block.mlp.is_gated else None
     up = scope.matmul("mlp.in", m)
     with jax.named_scope("mlp.act"):
-        activated = checkpoint_name(activate(block.mlp, gate, up), "mlp.act")
+        activated = scope.apart(activate(block.mlp, *scope.apart((gate, up))))
+        activated = checkpoint_name(activated, "mlp.act")
     return scope.matmul("mlp.out", activated)
 
 
@@ -299,32 +301,17 @@ Layer = Callable[..., jax.Array]
 
 
 def remat_policy(text: str, model: ModelSpec) -> Callable[[Layer], Layer]:
-    """What to wrap the function of a layer in."""
+    """What to wrap the function of a layer in; `@host` has what is saved wait in host memory."""
+    ops = model_graph(model)
+    remat = parse_remat(text, ops)
+    names = [op.name for op in ops.ops if op.block is not None and remat.saves(op)]
     known = jax.checkpoint_policies
-    if text == "offload":
+    policy = known.save_only_these_names(*names)
+    if remat.on_host:
         policy = known.save_and_offload_only_these_names(
             names_which_can_be_saved=[],
-            names_which_can_be_offloaded=["x"],
+            names_which_can_be_offloaded=["x", *names],
             offload_src="device",
             offload_dst="pinned_host",
         )
-    else:
-        policy = known.save_only_these_names(*_saved(text, model))
     return partial(jax.checkpoint, policy=policy, prevent_cse=False)  # scan keeps passes apart
-
-
-def _saved(text: str, model: ModelSpec) -> list[str]:
-    """The ops whose results are kept."""
-    ops = [op for op in model_graph(model).ops if op.block is not None]
-    if text == "block":
-        return []
-    if text == "none":
-        return [op.name for op in ops]
-    if text == "dots":
-        return [op.name for op in ops if op.kind == "matmul"]
-    made = {op.contraction.result.name for op in ops}
-    names = [name.strip() for name in text.split("+")]
-    for name in names:
-        if name not in made:
-            raise UnknownNameError("remat policy or tensor", name, {"none", "dots", "block", *made})
-    return [op.name for op in ops if op.contraction.result.name in names]
