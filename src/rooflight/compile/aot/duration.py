@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _OP = re.compile(r'^ +(?:%\S+(?:, %\S+)* = )?("?[a-z]+\.(\w+).*)', re.MULTILINE)
 _VALUE = re.compile(r"%[\w#:]+")
@@ -89,8 +89,9 @@ def _records(like: Mapping[str, Any], store: Path) -> Iterator[tuple[str, float,
 def _read(path: Path) -> tuple[float, dict[str, Any]]:
     """When it was written, and what; nothing of one that another process removes, or writes."""
     try:
-        found = json.loads(path.read_text())
-        return (path.stat().st_mtime, found) if isinstance(found, dict) else (0.0, {})
+        found: object = json.loads(path.read_text())
+        known = cast("dict[str, Any]", found) if isinstance(found, dict) else None
+        return (path.stat().st_mtime, known) if known else (0.0, {})
     except (OSError, ValueError):
         return 0.0, {}
 
