@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rooflight.api.serving import (
@@ -47,8 +47,6 @@ GOOD_SHARE = 0.99  # of all requests; less is a finding
 HELP = "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput"
 
 _MOST = 10**9
-
-_SHOWN = 3  # classes of priority from either end
 
 
 def configure(parser: Parser) -> None:
@@ -264,18 +262,14 @@ def _latencies(found: Simulation) -> list[tuple[str, float | None, Quantiles]]:
 
 
 def _class_rows(found: Simulation) -> list[list[str]]:
-    """Latencies of each priority, the first to go first."""
+    """Latencies of each priority, the first to go first; of many, three from either end."""
+    first, rest = found.by_priority[:3], found.by_priority[3:]
     return [
         _row(f"{name} class {one.priority}", None, times)
         for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
-        for one in _ends(found.by_priority)
+        for one in (*first, *rest[-3:])
         if (times := getattr(one, key))
     ]
-
-
-def _ends(classes: Sequence[PriorityClass]) -> Sequence[PriorityClass]:
-    """The first and the last few, where there are many; `--json` has all."""
-    return classes if len(classes) <= 2 * _SHOWN else (*classes[:_SHOWN], *classes[-_SHOWN:])
 
 
 def _row(name: str, floor_s: float | None, times: Quantiles) -> list[str]:

@@ -4,6 +4,7 @@ In: a `Module`. Out: the argument a value is a part of, the instructions that us
 that only adds it up. Followed by name, so one pass over the module is enough.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -274,3 +275,18 @@ def leak_of(flow: Flow, computation: Computation, dot: Instruction) -> Place | N
     sides = [(computation, side) for side in computation.inputs(dot)]
     wide = [flow.cast_up(side) for side in sides if _float_bits(side[1]) >= 32]
     return wide[0] if wide and all(wide) and not flow.is_backward((computation, dot)) else None
+
+
+def is_summed(computation: Computation, dot: Instruction, gathered: Instruction) -> bool:
+    """Whether the dim that was gathered is one that a matmul sums over, or may be one."""
+    dim = re.search(r"\bdimensions=\{(\d+)\}", gathered.attributes)
+    side = "rl"[dot.operands[0] == gathered.name]
+    summed = re.search(rf"\b{side}hs_contracting_dims=\{{([\d,]*)\}}", dot.attributes)
+    is_plain = gathered in computation.inputs(dot)
+    return not is_plain or dim is None or summed is None or dim[1] in summed[1].split(",")
+
+
+def other_bytes(computation: Computation, dot: Instruction, value: Instruction) -> int:
+    """Bytes of the operand of a matmul that a value is not."""
+    sides = [i for i in computation.inputs(dot) if source_of(computation, i) is not value]
+    return sum(side.nbytes for side in sides)

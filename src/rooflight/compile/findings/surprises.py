@@ -5,7 +5,6 @@ model. A collective that the program asks for by name (`jax.lax.ppermute`) is ne
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,12 +15,14 @@ from rooflight.compile.expected.flow import (
     Place,
     bits_after,
     bits_before,
+    is_summed,
     leak_of,
+    other_bytes,
     source_of,
 )
 from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
 from rooflight.compile.hlo.collectives import Collective, only_calls, sliced_axes
-from rooflight.compile.hlo.instruction import Computation, Instruction, Shape
+from rooflight.compile.hlo.instruction import Instruction, Shape
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.mesh import Mesh
 
@@ -214,7 +215,7 @@ class _Finder:
             return None
         asked = {self._constraint(dot) for dot in dots}
         size = math.prod(self.axes[a] for a in found.axes)
-        moved = sum(_other_bytes(c, u, place[1]) + u.nbytes for c, u in dots)
+        moved = sum(other_bytes(c, u, place[1]) + u.nbytes for c, u in dots)
         if found.nbytes <= _ENOUGH * moved * size:
             return None
         named = self._finding(
@@ -226,7 +227,7 @@ class _Finder:
             " the activations: constrain them to be whole over these axes",
         )
         line = asked.pop() if len(asked) == 1 else ""
-        if not line or line == found.source or any(_is_summed(*at, place[1]) for at in dots):
+        if not line or line == found.source or any(is_summed(*at, place[1]) for at in dots):
             return named
         fix = f"take this constraint out: it leaves out {_over(found)}, which splits the weight"
         return replace(named, where=line, fix=fix)
@@ -308,9 +309,8 @@ class _Finder:
         return tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
 
     def _is_returned(self, place: Place) -> bool:
-        uses = self.flow.uses(place)
         entry = self.step.module.computations[self.step.module.entry]
-        return all(computation is entry and use is entry.root for computation, use in uses)
+        return all(c is entry and use is entry.root for c, use in self.flow.uses(place))
 
     def _wide(self, found: Collective, place: Place) -> Finding | None:
         """Bits travel that a cast has just added, or that the next cast drops."""
@@ -379,15 +379,6 @@ def _helpers(step: CompiledStep) -> frozenset[str]:
     return frozenset(line for line, outer in callers.items() if len(outer - {""}) > 1)
 
 
-def _is_summed(computation: Computation, dot: Instruction, gathered: Instruction) -> bool:
-    """Whether the dim that was gathered is one that a matmul sums over, or may be one."""
-    dim = re.search(r"\bdimensions=\{(\d+)\}", gathered.attributes)
-    side = "rl"[dot.operands[0] == gathered.name]
-    summed = re.search(rf"\b{side}hs_contracting_dims=\{{([\d,]*)\}}", dot.attributes)
-    is_plain = gathered in computation.inputs(dot)
-    return not is_plain or dim is None or summed is None or dim[1] in summed[1].split(",")
-
-
 def _file(line: str) -> str:
     return line.rpartition("/")[2] or "a line that is not known"
 
@@ -407,9 +398,3 @@ def _array(place: Place) -> str:
 
 def _shape(value: Instruction) -> Shape | None:
     return value.shapes[0] if value.shapes else None
-
-
-def _other_bytes(computation: Computation, dot: Instruction, value: Instruction) -> int:
-    """Bytes of the operand of a matmul that a value is not."""
-    sides = [i for i in computation.inputs(dot) if source_of(computation, i) is not value]
-    return sum(side.nbytes for side in sides)

@@ -291,7 +291,7 @@ def order(verdicts: Iterable[LayoutVerdict]) -> list[int]:
 
 
 def _recomputed(step: CompiledStep) -> int:
-    """FLOPs done again by a policy; attention in tiles does its scores again by any."""
+    """FLOPs that a policy recomputes; attention in tiles recomputes its scores by any."""
     tiles = ("attention.scores", "attention.mix")
     again = (w for w in step.work if w.recomputed and not any(name in w.op_name for name in tiles))
     return sum(work.flops_per_step or 0 for work in again)

@@ -17,14 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
-from typing import Any  # JSON
-
-import numpy as np
+from statistics import linear_regression
+from typing import TYPE_CHECKING, Any  # JSON
 
 from rooflight.errors import UsageError
 from rooflight.files import read_file
 from rooflight.models.spec import ModelSpec, Moe
 from rooflight.plan.serving.step.layout import ServingLayout
+
+if TYPE_CHECKING:  # the book's pages have no numpy
+    import numpy as np
 
 MOST_SKEW = 4.0
 _TRIES = 101  # random placements, of which the one with the middle imbalance is taken
@@ -105,7 +107,9 @@ class Balance:
         return self._known[tokens]
 
     @cached_property
-    def _array(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def _array(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+        import numpy as np
+
         most = max(len(rank) for layer in self.chances for rank in layer)
         return np.array(
             [[[*rank, *[0.0] * (most - len(rank))] for rank in layer] for layer in self.chances]
@@ -225,7 +229,8 @@ def _json(text: str) -> list[list[float]]:
     found: Any = json.loads(text)
     rows: Any = found["logical_count"] if text.lstrip().startswith("{") else found
     if rows and isinstance(rows[0], list) and rows[0] and isinstance(rows[0][0], list):
-        rows = np.sum(rows, axis=0).tolist()  # [steps, layers, experts]
+        steps = [zip(*layer, strict=True) for layer in zip(*rows, strict=True)]
+        rows = [[sum(expert) for expert in layer] for layer in steps]
     return rows if rows and isinstance(rows[0], list) else [rows]
 
 
@@ -244,6 +249,6 @@ def nearest_skew(counts: Sequence[Sequence[float]]) -> float:
     for layer in counts:
         hot = sorted((n for n in layer if n > 0), reverse=True)
         if len(hot) > 1:
-            ranks = np.log(np.arange(1, len(hot) + 1))
-            slopes.append(-float(np.polyfit(ranks, np.log(hot), 1)[0]))
+            ranks = [math.log(rank) for rank in range(1, len(hot) + 1)]
+            slopes.append(-linear_regression(ranks, [math.log(n) for n in hot]).slope)
     return sum(slopes) / len(slopes) if slopes else 0.0
