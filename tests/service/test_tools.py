@@ -1,6 +1,7 @@
 """Calls of tools and thoughts: told apart in whatever pieces a text comes, or forced."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,8 @@ def test_a_reply_is_the_same_in_whatever_pieces_it_comes(case: Any, data: st.Dat
     form, text, options, wanted = case
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=6).map(sorted))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    for some in (pieces, [text], list(text)):
+    alone = re.split(r"(?<=\S)(?=\n)", text)  # a line before the first call, and all that follows
+    for some in (pieces, [text], list(text), [alone[0], "".join(alone[1:])]):
         assert shown(parse(form, some, **options)) == wanted
 
 

@@ -82,11 +82,13 @@ class ReplyParser:
         """What is certain now; with the last text, all of it."""
         self._held += text
         found = ParsedReply()
+        before = self.num_calls
         while (more := self._next(is_last=is_last)) is not None:
             text, thought, calls = more
+            text = "" if before and not text.strip() else text  # lines between calls
             found = ParsedReply(found.text + text, found.thought + thought, found.calls + calls)
-        is_between = self.num_calls and not found.text.strip()  # lines between calls
-        return found._replace(text="") if is_between else found
+            before = self.num_calls
+        return found
 
     def _next(self, *, is_last: bool) -> ParsedReply | None:
         """One more part of what is held; None if nothing is certain."""
