@@ -30,7 +30,7 @@ def count_ops(text: str) -> dict[str, int]:
     """Matmuls and convolutions of a lowered program, each once however often its loop runs; other
     ops and kernels once for all that are alike, for the compiler makes the same code of them.
 
-    >>> count_ops("    %3 = stablehlo.add %1, %2 : f32\n    %4 = stablehlo.add %3, %3 : f32")
+    >>> count_ops("    %3 = stablehlo.add %1, %2 : f32\\n    %4 = stablehlo.add %3, %3 : f32")
     {'start': 1, 'op': 1, 'dot': 0, 'convolution': 0, 'kernel': 0}
     """
     found = _OP.findall(text)

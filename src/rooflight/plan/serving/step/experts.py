@@ -182,8 +182,8 @@ def eplb(chances: Sequence[float], ranks: int, redundant: int) -> Placed:
     A replica more goes to the expert with the most visits for each that it has; experts and
     replicas then go to the rank with the least visits so far that has a place.
 
-    >>> [sum(rank) for rank in eplb([0.5, 0.2, 0.2, 0.1], 2, 2)]
-    [0.5, 0.5]
+    >>> [round(sum(rank), 3) for rank in eplb([0.5, 0.2, 0.2, 0.1], 2, 2)]
+    [0.533, 0.467]
     """
     each, odd = divmod(len(chances) + redundant, ranks)
     if odd:
