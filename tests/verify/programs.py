@@ -12,8 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import mesh_utils
-from jax.interpreters import pxla
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 Built = tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]
@@ -144,6 +142,9 @@ def broken(mesh: Mesh) -> Built:
 
 def asks_where_it_runs(mesh: Mesh) -> Any:
     """What programs ask before they choose a kernel: the answers are those of the slice."""
+    from jax.experimental import mesh_utils
+    from jax.interpreters import pxla
+
     own = jax.make_mesh((2, 8), ("rows", "cols"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     told = {
         "devices": {
