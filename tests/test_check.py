@@ -16,7 +16,7 @@ _TESTS = """
 import pytest
 pytestmark = pytest.mark.full
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_cases(n): assert n < 3, "three is too many"
+def test_cases(n, tmp_path): assert n < 3, f"three is too many in {__file__}, {tmp_path}"
 def test_good():
     with open("src/one.py") as file: assert "x" in file.read()
 def test_skipped(): pytest.skip("no room")
@@ -52,6 +52,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (tmp_path / "tests" / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "pyproject.toml").write_text(
         "[tool.pytest.ini_options]\nmarkers = ['full: x', 'alone: x']\n"
+        "addopts = '-p no:schemathesis'\n"  # as here: half of the time that a run takes to start
     )
     for name in ("ROOT", "RECORD", "TIMES", "JOURNAL", "GUIDE"):
         path: Path = getattr(module, name)
@@ -91,7 +92,7 @@ def test_a_full_run_records_how_each_test_ended(check: ModuleType) -> None:
     }
     cases = tests["tests/test_some.py::test_cases"]
     assert cases["cases"] == 3 and cases["gflops"] == 150 and cases["source"]
-    assert "three is too many" in cases["why"]
+    assert "three is too many in tests/test_some.py, test_cases_3_0" in cases["why"]
 
 
 @pytest.mark.usefixtures("quiet")
@@ -182,6 +183,17 @@ def test_a_file_is_run_by_one_worker(check: ModuleType, monkeypatch: pytest.Monk
     assert [len(set(workers)) for workers in told] == [1, 1, 1]
     names = {line["test"].partition("::")[2] for line in check.journal() if "one" in line["test"]}
     assert names == {f"test_who[{n}@{m}]" for n in "abc" for m in "abc"}
+
+
+def test_what_runs_beside_the_others_is_waited_for_and_shown(
+    check: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wait = "while not os.path.exists('go'): time.sleep(0.01)"
+    code = f"import os, sys, time\n{wait}\nprint('a wrong type')\nsys.exit(1)"
+    with check.beside("types", [sys.executable, "-c", code]) as are_typed:
+        (check.ROOT / "go").touch()  # else it would wait for ever
+        assert not are_typed()
+    assert capfd.readouterr().out == "== types, beside the others\na wrong type\n"
 
 
 def test_a_diff_touches_the_tests_that_name_its_modules_and_helpers(check: ModuleType) -> None:

@@ -121,7 +121,6 @@ def test_the_cause_is_told_though_a_server_says_much_after_it() -> None:
     assert len(said) < 2100 and last_words("WARNING: all\nis said\n") == "WARNING: all\nis said"
 
 
-@pytest.mark.alone
 def test_requests_that_fail_are_told_with_their_setting() -> None:
     words = [*WORDS, *LOAD, "--rows", "32", "--step-tokens", "64", "--tries", "1"]
     outcome = run(words)
@@ -130,7 +129,6 @@ def test_requests_that_fail_are_told_with_their_setting() -> None:
     assert expected in outcome.out, outcome.out + outcome.err
 
 
-@pytest.mark.alone
 def test_a_server_that_wants_a_key_is_asked_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*WORDS[:-1], f"{COMMAND} secret", *LOAD, "--rows", "16", "--step-tokens", "64"]
     refused = run([*words, "--tries", "1"])

@@ -86,12 +86,18 @@ def cold_engine(config: EngineConfig, scale: float = 3, dtype: str = "") -> Engi
     return Engine(program, params, config)
 
 
-def tiny_engine(config: EngineConfig, scale: float = 3, *, with_model: bool = False) -> Engine:
-    """Warm; with a model that guesses, whose weights are nearly its own."""
+def tiny_engine(
+    config: EngineConfig, scale: float = 3, *, with_model: bool = False, is_warm: bool = True
+) -> Engine:
+    """Warm; with a model that guesses, whose weights are nearly its own.
+
+    A cold one compiles what it meets, which for a few texts is less than all.
+    """
     engine = cold_engine(config, scale)
     if with_model:
         engine.draft_with(*near_model(scale))
-    engine.warm()
+    if is_warm:
+        engine.warm()
     return engine
 
 

@@ -42,8 +42,9 @@ def chi_square(one: list[tuple[int, ...]], two: list[tuple[int, ...]]) -> tuple[
 
 
 def main() -> dict[str, Any]:
-    plain = cases.tiny_engine(cases.ROOMY, 1)
-    drafting = cases.tiny_engine(replace(cases.ROOMY, num_draft=2), 1, with_model=True)
+    plain = cases.tiny_engine(cases.ROOMY, 1, is_warm=False)
+    sizes = replace(cases.ROOMY, num_draft=2)
+    drafting = cases.tiny_engine(sizes, 1, with_model=True, is_warm=False)
     one, two = texts(plain, 0), texts(drafting, SEEDS)
     same = texts(drafting, 0) == one
     distance, kinds = chi_square(one, two)

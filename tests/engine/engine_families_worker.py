@@ -13,8 +13,6 @@ from typing import Any
 import engine_texts_worker as texts  # before jax: it sets up the devices
 
 # isort: split
-import hf_models  # pyright: ignore[reportMissingImports]
-
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, check_folder, load_engine
 
@@ -32,13 +30,11 @@ PLACEMENT = Placement("v5e:1x2", "tp=2")
 
 
 def compare(name: str, folder: Path) -> dict[str, Any]:
-    theirs = hf_models.save_model(folder, hf_models.MODELS[name])
-    wanted = texts.their_texts(theirs, texts.jobs_of(0))
+    wanted = texts.told_by_them(folder, name, {})
     check_folder(folder, SMALL, PLACEMENT)  # what `serve --dry-run` asks
     return texts.compare(load_engine(folder, SMALL, PLACEMENT), texts.jobs_of(0), wanted)
 
 
 if __name__ == "__main__":
-    hf_models.quiet()
-    names = sys.argv[2:]
-    print(json.dumps({n: compare(n, Path(sys.argv[1]) / str(i)) for i, n in enumerate(names)}))
+    root, *names = sys.argv[1:]
+    print(json.dumps({name: compare(name, Path(root) / name) for name in names}))

@@ -108,15 +108,15 @@ def main(count: int, seed: int, num_draft: int, with_model: int) -> dict[str, An
     scale, jobs = 1 if num_draft else 3, texts()
     sizes = replace(cases.TIGHT, num_draft=num_draft)
     engine = cases.tiny_engine(sizes, scale, with_model=bool(with_model))
-    plain = cases.tiny_engine(cases.TIGHT, scale) if num_draft else engine
     compiled: list[str] = []
+    wanted = alone(cases.cold_engine(cases.TIGHT, scale), jobs) if num_draft else None
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if "backend_compile" in event:
             compiled.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    wanted = alone(plain, jobs)
+    wanted = alone(engine, jobs) if wanted is None else wanted
     ends: Counter[str] = Counter()
     for i in range(count):
         ends += schedule(engine, jobs, wanted, random.Random(seed + i))

@@ -1,23 +1,20 @@
 """Greedy texts of a tiny Llama by the engine and by `transformers`, in every situation.
 
-Run as a process of its own: `python engine_texts_worker.py FOLDER PLACE [SITUATION]`. Prints one
-JSON object: for each situation, or the one that is named, how many tokens there are and how many
+Run as a process of its own: `python engine_texts_worker.py FOLDER PLACE [SITUATION...]`. Prints one
+JSON object: for each situation, or those that are named, how many tokens there are and how many
 differ, and what the engine counted.
 """
 
 import json
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import engine_base_worker as cases  # before jax: it sets up the devices
 
 # isort: split
-import hf_models  # pyright: ignore[reportMissingImports]
-import torch
-
 from rooflight.serve.disaggregated.engine import DisaggregatedEngine
 from rooflight.serve.engine.config import EngineConfig
 from rooflight.serve.engine.load import Placement, load_engine
@@ -51,7 +48,21 @@ def jobs_of(first: int) -> list[EngineRequest]:
     return [EngineRequest(first + i, prompt, TEXT) for i, prompt in enumerate(mixed)]
 
 
+def told_by_them(folder: Path, family: str, options: dict[str, Any]) -> list[list[int]]:
+    """Saves the model and their texts of it; what another process has saved is read."""
+    told = folder / "their_texts.json"
+    if not told.exists():
+        import hf_models  # pyright: ignore[reportMissingImports]  # ten seconds
+
+        hf_models.quiet()
+        theirs = hf_models.save_model(folder, hf_models.MODELS[family] | options)
+        told.write_text(json.dumps(their_texts(theirs, jobs_of(0))))
+    return json.loads(told.read_text())
+
+
 def their_texts(model: Any, jobs: list[EngineRequest]) -> list[list[int]]:
+    import torch
+
     model.generation_config.eos_token_id = None  # a random model has no end
     texts: list[list[int]] = []
     for job in jobs:
@@ -115,23 +126,25 @@ def disaggregated(
     return out
 
 
-def main(folder: Path, name: str, only: str = "") -> dict[str, Any]:
+def main(folder: Path, name: str, *only: str) -> dict[str, Any]:
     family, options, placement = PLACES[name]
-    theirs = hf_models.save_model(folder, hf_models.MODELS[family] | options)
-    wanted = their_texts(theirs, jobs_of(0))
+    wanted = told_by_them(folder, family, options)
 
     def engine(sizes: EngineConfig, make: type[Engine] = Engine) -> Engine:
         made = load_engine(folder, sizes, placement, make=make)
         made.warm()
         return made
 
-    def roomy() -> dict[str, Any]:
-        made = engine(cases.ROOMY)
+    roomy_engine = cache(lambda: engine(cases.ROOMY))
+
+    def plain() -> dict[str, Any]:
         alone = [
             EngineRequest(100 + job.id, job.prompt, TEXT, salt=b"%d" % job.id) for job in jobs_of(0)
         ]
-        plain = compare(made, alone, wanted)
-        return {"plain": plain, "prefix hits": compare(made, jobs_of(200), wanted)}
+        return compare(roomy_engine(), alone, wanted)
+
+    def hits() -> dict[str, Any]:
+        return compare(roomy_engine(), jobs_of(200), wanted)
 
     def tight() -> dict[str, Any]:
         return compare(engine(cases.TIGHT), jobs_of(300), wanted)
@@ -146,15 +159,14 @@ def main(folder: Path, name: str, only: str = "") -> dict[str, Any]:
         return compare(here, jobs_of(500), wanted, there)
 
     situations = {
+        "plain": plain,
+        "prefix hits": hits,
         "chunks, preemption and prefix hits": tight,
         "all of these and drafts": drafting,
         "disaggregated": handed_over,
     }
-    if only:
-        return {only: situations[only]()}
-    return roomy() | {situation: run() for situation, run in situations.items()}
+    return {name: run() for name, run in situations.items() if name in only or not only}
 
 
 if __name__ == "__main__":
-    hf_models.quiet()
     print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:])))

@@ -63,6 +63,12 @@ class Visit:
         self.page.goto(self.url + path)
         return self.settle()
 
+    def look(self, *, width: int, dark: bool) -> "Visit":
+        """As on a screen of this width."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")
+        return self
+
     def settle(self) -> "Visit":
         """Waits until nothing on the page is old or still to come."""
         waiting = self.page.locator(".part[data-state=asked], .part[data-state=stale]")
@@ -103,32 +109,42 @@ class Visit:
             self.complaints.append(f"request to another host: {request.url}")
 
     def listen(self) -> None:
+        self.page.set_default_timeout(LONGEST_MS)
         self.page.on("console", self._console)
         self.page.on("request", self._request)
         self.page.on("pageerror", lambda error: self.complaints.append(f"page: {error}"))
+
+    def leave(self) -> None:
+        """Nothing of a test stays for the next one."""
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.page.goto("about:blank")
+        self.complaints.clear()
 
 
 OpenVisit = Callable[..., Visit]
 
 
+@pytest.fixture(scope="module")
+def visits() -> list[Visit]:
+    """Pages of the browser of this file: a new one takes twice as long as an answer."""
+    return []
+
+
 @pytest.fixture
-def visit(browser: "Browser", server: ExploreServer) -> Iterator[OpenVisit]:
+def visit(browser: "Browser", server: ExploreServer, visits: list[Visit]) -> Iterator[OpenVisit]:
     """Opens pages; `visit("/train", width=390, dark=True)`. None may complain or leave the host."""
-    visits: list[Visit] = []
+    used: list[Visit] = []
 
     def open_visit(path: str, *, width: int = 1280, dark: bool = False) -> Visit:
-        page = browser.new_page(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-        )
-        page.set_default_timeout(LONGEST_MS)
-        made = Visit(page, server.url)
-        made.listen()
-        visits.append(made)
-        return made.go(path)
+        if len(used) == len(visits):
+            visits.append(Visit(browser.new_page(reduced_motion="reduce"), server.url))
+            visits[-1].listen()
+        made = visits[len(used)]
+        used.append(made)
+        return made.look(width=width, dark=dark).go(path)
 
     yield open_visit
-    for made in visits:
-        made.page.close()
-    assert [c for made in visits for c in made.complaints] == []
+    complaints = [c for made in used for c in made.complaints]
+    for made in used:
+        made.leave()
+    assert complaints == []

@@ -44,14 +44,15 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize(("model", "on", "batch", "framework"), QUESTIONS)
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.full)])
 def test_no_layout_takes_less_than_the_least_seconds(
-    model: str, on: str, batch: int, framework: str
+    model: str, on: str, batch: int, framework: str, every: int
 ) -> None:
     question = ask(model, on, batch, framework)
     values, ground, sizes = question_basis(question).values, cache_of(question), sizes_of(question)
     setting = ForecastSetting(question.dtype, values, in_step=question.framework.in_step)
     tightest = 0.0
-    for layout in layouts_of(question)[::3]:
+    for layout in layouts_of(question)[::every]:
         for points in every_point(question, sizes, ground.placed(layout)):
             few, of = points.alike
             least = LeastSeconds(few, setting)
@@ -66,7 +67,7 @@ def test_no_layout_takes_less_than_the_least_seconds(
 
 
 def test_a_bound_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = ask("mixtral-8x7b", "v5p:2x2x4", 32, "maxtext")
+    question = ask("llama3-8b", "h100:8x4", 64, "megatron")
     best = search_training(question, count=8).candidates
     honest = LeastSeconds.seconds
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,9 +19,15 @@ from rooflight.plan.training.search.options import allowed_on, options_of
 from rooflight.plan.training.search.plan import train_question
 from rooflight.plan.training.search.run import cache_of, layouts_of, sizes_of
 
+MODELS = ("llama3-8b", "deepseek-v2-lite", "gpt-oss-20b")
+PAIRS = [*product(MODELS, ("megatron", "torchtitan", "maxtext", "rooflight"))]
 
-@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "maxtext", "rooflight"])
-@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v2-lite", "gpt-oss-20b"])
+
+# Every day each framework and each model.
+@pytest.mark.parametrize(
+    ("model", "framework"),
+    [pytest.param(*p, marks=pytest.mark.full if i % 3 else ()) for i, p in enumerate(PAIRS)],
+)
 def test_least_memory_is_a_bound(model: str, framework: str) -> None:
     graph = model_graph(load_model(model))
     on = parse_slice("v5p:2x4x4" if framework in ("maxtext", "rooflight") else "h100:8x4")

@@ -1,7 +1,8 @@
 """Tiny models, and every layout that the planner names for them, each on meshes of a slice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, islice
 
 from rooflight.dtypes import DTYPES
@@ -26,7 +27,7 @@ from rooflight.models.spec import (
 )
 from rooflight.models.spec import Rope as Rotary
 from rooflight.plan.training.derive.constraints import constraints_of
-from rooflight.plan.training.search.space import every_placement, templates
+from rooflight.plan.training.search.space import every_placement, in_modes, templates
 
 BATCH, SEQ, VOCAB, D_MODEL = 32, 16, 64, 32
 MICROBATCHES, STAGES = 2, 2
@@ -96,10 +97,19 @@ def alone(model: str) -> Case:
     return Case(model, layout, parse_mesh("X=1", on="v5e:1x1"))
 
 
-def cases(model: str, devices: int) -> Iterator[Case]:
-    """Every pattern of the planner's search, on the most even of its meshes that divides sizes."""
-    on = parse_slice(SLICES[devices])
+def layouts(model: str) -> Iterator[Layout]:
     for layout in templates(model_graph(MODELS[model])):
+        yield layout
+        yield from in_modes(layout)
+
+
+def cases(model: str, devices: int) -> Iterator[Case]:
+    """Every pattern of the planner's search, on the most even of its meshes that divides sizes.
+
+    After each comes the same in every mode that its schemes have.
+    """
+    on = parse_slice(SLICES[devices])
+    for layout in layouts(model):
         placed = every_placement(layout, on)
         meshes = sorted(map(placed.mesh, range(placed.count)), key=lambda m: max(m.axes.values()))
         found = (Case(model, layout, mesh) for mesh in meshes)
@@ -115,9 +125,25 @@ def _divides(case: Case) -> bool:
         return False
 
 
-def covering(every: list[Case], together: int = 2) -> list[Case]:
-    """A few of the cases: so many schemes that stand together anywhere still do in one of them."""
-    rest = set[frozenset[str]]().union(*(_sets(c, together) for c in every))
+EVERYDAY = {"dense": 8, "moe": 16, "one_kv_head": 8}  # devices
+
+
+@cache
+def everyday(model: str) -> list[Case]:
+    """A few cases: each scheme of the model; of `dense` each pair that none of the others has."""
+    every = list(cases(model, EVERYDAY[model]))
+    if model != "dense":
+        return covering(every, 1)
+    there = [case for other in EVERYDAY if other != model for case in everyday(other)]
+    return covering(every, 2, there)
+
+
+def covering(every: list[Case], together: int = 2, there: Sequence[Case] = ()) -> list[Case]:
+    """A few of the cases: so many schemes that stand together anywhere still do in one of them.
+
+    Or in one of those that are there already.
+    """
+    rest = sets(every, together) - sets(there, together)
     chosen: list[Case] = []
     while rest:
         best = max(every, key=lambda c: len(_sets(c, together) & rest))
@@ -126,8 +152,13 @@ def covering(every: list[Case], together: int = 2) -> list[Case]:
     return chosen
 
 
+def sets(some: Iterable[Case], together: int) -> set[frozenset[str]]:
+    """Schemes that stand together in any of the cases."""
+    return set[frozenset[str]]().union(*(_sets(c, together) for c in some))
+
+
 def _sets(case: Case, together: int) -> set[frozenset[str]]:
     """Schemes one by one and two by two; expert axes differ by whom they share devices with."""
     parts = [p.split("=") for p in case.layout.text.split(",")]
-    names = [f"{n}={a}" if n == "ep" else n for n, a in parts]
+    names = [f"{n}={a}" if n == "ep" else f"{n}{''.join(a.partition(':')[1:])}" for n, a in parts]
     return {frozenset(s) for n in range(1, together + 1) for s in combinations(names, n)}

@@ -18,6 +18,7 @@ import numpy as np
 import optax  # pyright: ignore[reportMissingTypeStubs]
 import train_worker as plain  # asks for the fake devices, before any is there
 from program_cases import BATCH, D_MODEL, MODELS, SEQ, VOCAB
+from stage_weights import from_stages, to_stages
 
 from rooflight.dtypes import DTYPES
 from rooflight.hardware.mesh import parse_mesh
@@ -31,7 +32,6 @@ from rooflight.plan.training.derive.constraints import constraints_of
 from rooflight.plan.training.time.stages import schedule_table
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree, abstract_params, init_params
-from rooflight.program.pipeline.weights import from_stages, to_stages
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import begin_state, make_train_step
 

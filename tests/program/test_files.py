@@ -16,10 +16,10 @@ FILES = [
         for path in PROGRAM.glob(f"{room}/*.py")
     ),
     *PROGRAM.glob("attention/ring*.py"),
-    *(PROGRAM / "attention" / "ulysses.py", PROGRAM / "model" / "fused_block.py"),
+    *(PROGRAM / "attention" / "gathered.py", PROGRAM / "model" / "fused_block.py"),
 ]
 ALGORITHMS = (
-    *("collective_matmul/matmul", "model/fused_block", "attention/ring", "attention/ulysses"),
+    *("collective_matmul/matmul", "model/fused_block", "attention/ring", "attention/gathered"),
     *("moe/all_to_all", "moe/ragged", "pipeline/run", "pipeline/train"),
 )
 IN_THE_NOTATION = re.compile(r"^    .*\w\[[^\]]*_[A-Z]", flags=re.MULTILINE)

@@ -13,8 +13,11 @@ pytest.importorskip("transformers")
 from workers import report
 
 TOLERANCE = 1e-4  # of logits near 5, in fp32
-EVERYDAY = ("llama", "mixtral", "gemma3", "deepseek_v3", "gpt_oss", "olmo2", "glm4_moe", "granite")
+# Every day those whose parts no other family has; llama, experts and norms on both sides of a block
+# generate against `transformers` in tests/engine/test_engine_texts.py.
+EVERYDAY = ("gemma3", "deepseek_v3", "gpt_oss", "glm4_moe", "granite")
 REST = (
+    *("llama", "mixtral", "olmo2"),
     *("mistral", "qwen3", "qwen2", "qwen3_moe", "gemma2", "phi3", "glm4"),
     *("gemma", "qwen2_moe", "deepseek_v2"),
 )

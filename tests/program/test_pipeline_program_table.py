@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("jax")
 
 from program_cases import MODELS
+from stage_weights import from_stages, to_stages
 
 from rooflight.errors import UsageError
 from rooflight.models.layout.in_step import in_step
@@ -24,7 +25,6 @@ from rooflight.plan.training.time.stage_time import HEAD, share_in_step
 from rooflight.plan.training.time.stages import idle_seconds, schedule_table, stage_layers
 from rooflight.program.pipeline.layers import PADDING, staging_of
 from rooflight.program.pipeline.table import NOTHING, encode, stage_order
-from rooflight.program.pipeline.weights import from_stages, to_stages
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
 Value = tuple[str, int, int]  # x or g; microbatch; stage

@@ -11,12 +11,10 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("optax")
 
-from program_cases import MODELS, cases, covering
+from program_cases import EVERYDAY, MODELS, cases, covering, everyday, layouts, sets
 
-from rooflight.models.graph.build import model_graph
 from rooflight.plan.training.memory.framework import FRAMEWORKS
 from rooflight.plan.training.search.options import schedules_of
-from rooflight.plan.training.search.space import templates
 
 HERE = Path(__file__).parent
 GRADIENT = 1e-5  # of a tensor's largest element
@@ -39,26 +37,30 @@ def check(model: str, devices: int, which: str) -> int:
     return len(found["layouts"])
 
 
-@pytest.mark.parametrize(
-    ("model", "devices", "together"),
-    [
-        ("dense", 8, 2),
-        ("moe", 16, 1),
-        ("one_kv_head", 8, 1),
-        pytest.param("moe", 16, 2, marks=pytest.mark.full),
-        pytest.param("one_kv_head", 8, 2, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("model", EVERYDAY)
+def test_layouts_that_cover_schemes_train_as_one_device_does(model: str) -> None:
+    assert check(model, EVERYDAY[model], "everyday") == len(everyday(model))
+
+
+def test_every_day_each_scheme_trains_and_each_pair_in_one_of_the_models() -> None:
+    for model in ("moe", "one_kv_head"):
+        assert sets(everyday(model), 1) == sets(cases(model, EVERYDAY[model]), 1)
+    together = [case for model in EVERYDAY for case in everyday(model)]
+    assert sets(cases("dense", 8), 2) <= sets(together, 2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("model", "devices"), [("dense", 8), ("moe", 16), ("one_kv_head", 8)])
 def test_layouts_that_cover_schemes_and_their_pairs_train_as_one_device_does(
-    model: str, devices: int, together: int
+    model: str, devices: int
 ) -> None:
-    chosen = covering(list(cases(model, devices)), together)
-    assert check(model, devices, str(together)) == len(chosen)
+    chosen = covering(list(cases(model, devices)), 2)
+    assert check(model, devices, "2") == len(chosen)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_layout_of_the_planner_is_left_out_on_sixteen_devices(model: str) -> None:
-    named = [layout.text for layout in templates(model_graph(MODELS[model]))]
+    named = [layout.text for layout in layouts(model)]
     assert [case.layout.text for case in cases(model, 16)] == named
 
 
@@ -82,6 +84,7 @@ def test_the_largest_llama_is_lowered_for_4096_chips_without_making_anything() -
     assert found["scopes"] == found["ops"]
 
 
+@pytest.mark.full
 def test_the_largest_llama_is_lowered_in_sixteen_uneven_stages() -> None:
     found = run(
         "lower_worker.py",

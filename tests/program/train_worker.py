@@ -1,6 +1,7 @@
 """Trains a tiny model under many layouts on fake devices, and compares with one device.
 
-Run as a process of its own: `python train_worker.py MODEL DEVICES all|covering|whole|staged`.
+Run as a process of its own: `python train_worker.py MODEL DEVICES WHICH`, of
+which the last is everyday, all, whole, staged, or how many schemes stand together in one of a few.
 Prints one JSON object: for each layout the largest difference of a gradient, relative to the
 tensor's largest element, and the largest difference of a loss in six steps; each also as a line of
 stderr when it is there. `whole` are the layouts without pipeline stages, `staged` those with.
@@ -33,13 +34,14 @@ from program_cases import (
     alone,
     cases,
     covering,
+    everyday,
 )
 from router_margin import watch
+from stage_weights import from_stages, to_stages
 
 from rooflight.models.layout.schedules import make_schedule
 from rooflight.program.model.forward import Program
 from rooflight.program.model.params import Tree, abstract_params, init_params
-from rooflight.program.pipeline.weights import from_stages, to_stages
 from rooflight.program.shardings import device_mesh
 from rooflight.program.train import Batch, batch_spec, begin_state, make_train_step
 
@@ -124,6 +126,8 @@ def compare(run: Run, plain: Run) -> dict[str, Any]:
 
 
 def chosen(model: str, devices: int, which: str) -> list[Case]:
+    if which == "everyday":
+        return everyday(model)
     every = list(cases(model, devices))
     if which.isdigit():
         return covering(every, int(which))

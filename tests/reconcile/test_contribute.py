@@ -156,24 +156,25 @@ ASKED = (  # as people would: other chips, places, schemes and programs
 )
 
 
-def _own(asked: tuple[str, ...], *, slower: float) -> tuple[Contribution, float]:
+def _own(asked: tuple[str, ...], *slower: float) -> tuple[list[Contribution], float]:
+    """A row for each factor on the forecast, and the forecast."""
     model, on, layout, batch, seq, framework = asked
     question = training_question(model, on=on, batch=batch, seq=seq, framework=framework)
     question = question.within(layout)
     mine = question.search(count=1).candidates[0]
     ran = run_of(question.question, mine.layout, mine.mesh, mine.micro, mine.remat)
-    steps = steady("MaxText", [mine.forecast.seconds * slower] * 10, None, "")
-    given = contribution(ran, question.model, framework, steps, name="mine", date="2026-11-19")
-    return given, mine.forecast.seconds
+    logs = [steady("MaxText", [mine.forecast.seconds * s] * 10, None, "") for s in slower]
+    named = {"name": "mine", "date": "2026-11-19"}
+    rows = [contribution(ran, question.model, framework, log, **named) for log in logs]
+    return rows, mine.forecast.seconds
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: f"{asked[0]} {asked[2]}")
 def test_a_row_is_asked_as_it_was_planned_and_draws_the_constants(asked: tuple[str, ...]) -> None:
-    exact, forecast_s = _own(asked, slower=1.0)
+    (exact, late), forecast_s = _own(asked, 1.0, 1.2)
     same = moved_by(exact)
     assert same.said.predicted_s == pytest.approx(forecast_s, rel=1e-9)
     assert not same.moves and same.said.is_inside
-    late, _ = _own(asked, slower=1.2)
     moved = moved_by(late)
     assert forecast_s < moved.after_s <= 1.2 * forecast_s * 1.001
     better = {name: new - old for name, old, new in moved.moves}
@@ -233,7 +234,7 @@ def test_rows_gather_in_a_file_that_the_other_verbs_read(tmp_path: Path) -> None
 
 
 def test_one_row_alone_calibrates(tmp_path: Path) -> None:
-    given, _ = _own(ASKED[1], slower=1.1)
+    (given,), _ = _own(ASKED[1], 1.1)
     rows = tmp_path / "one.json"
     rows.write_text(json.dumps({"runs": [dict(given.row)]}))
     found = run(["calibrate", str(rows), "--json"])

@@ -6,11 +6,18 @@ another run asks for it.
 """
 
 import json
+import os
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "program"))
+sys.path.insert(0, str(Path(__file__).parent))
+from launched import COMPILES_QUICKLY  # pyright: ignore
+
+os.environ |= COMPILES_QUICKLY
 
 import jax
 import numpy as np
@@ -19,13 +26,12 @@ DEVICES = 16
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", DEVICES)
 
-sys.path.insert(0, str(Path(__file__).parent))
 from small_run import MODEL, small_plan  # noqa: E402  # pyright: ignore
+from stage_weights import from_stages  # noqa: E402  # pyright: ignore
 
 from rooflight.errors import UsageError  # noqa: E402
 from rooflight.program.from_plan.train import make_program  # noqa: E402
 from rooflight.program.model.params import init_params  # noqa: E402
-from rooflight.program.pipeline.weights import from_stages  # noqa: E402
 from rooflight.program.shardings import device_mesh  # noqa: E402
 from rooflight.program.train import abstract_state, begin_state  # noqa: E402
 from rooflight.train.checkpoints import Checkpoints  # noqa: E402

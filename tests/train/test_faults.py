@@ -14,6 +14,9 @@ from .small_run import STEPS, words
 
 _BETWEEN = 4  # steps from one fault to the next, at the most
 _A_RUN = 10
+# Every day each kind of recovery once: one of the two kills of a worker while it saves, one of the
+# three kinds of damage (each begins with the end of the supervisor), a hang, a preemption.
+_EVERYDAY = ("kill between shards", "flip a bit", "hang a worker", "preempt")
 _RUNS = [*((2, seed) for seed in range(8)), *((4, seed) for seed in range(4))]
 # By the random tests of this session, a number of faults for each run on so many processes.
 _SUFFERED: defaultdict[int, list[int]] = defaultdict(list)
@@ -35,12 +38,15 @@ def _suffer(run: Launched, names: list[str], rng: random.Random) -> Counter[str]
     return done
 
 
+@pytest.mark.parametrize(
+    "kinds", [_EVERYDAY, pytest.param((*FAULTS,), marks=pytest.mark.full)], ids=["everyday", "all"]
+)
 def test_nothing_is_lost_by_faults_of_every_kind(
-    undisturbed: Path, tokens: Path, folder: Path
+    undisturbed: Path, tokens: Path, folder: Path, kinds: tuple[str, ...]
 ) -> None:
-    names = [*FAULTS]  # and a full disk, in a file of its own
+    names = [*kinds]  # and a full disk, in a file of its own
     random.Random(1).shuffle(names)
-    run = Launched(words(folder, tokens, 2), folder / "disturbed")
+    run = Launched(words(folder, tokens, 2), folder / f"disturbed-{len(names)}")
     try:
         assert _suffer(run, names, random.Random(2)).total() == len(names)
         check_nothing_lost(run, undisturbed)

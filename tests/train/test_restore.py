@@ -15,12 +15,22 @@ _LAYOUTS = (
     *("fsdp=X@X=8", "fsdp=X@X=4", "fsdp=X@X=16", "tp=Y@Y=2", "dp=Z,fsdp=X@Z=2,X=4"),
     *("pp=P@P=2@1f1b", "fsdp=X,pp=P@X=4,P=4@1f1b"),
 )
+_FROM_STAGES = (_LAYOUTS[2], *_LAYOUTS[-2:])  # to more devices without any, to fewer, to the same
 
 
-@pytest.mark.parametrize("first", [_LAYOUTS[0], _LAYOUTS[-1]])
-def test_a_state_is_the_same_on_every_mesh(tmp_path: Path, first: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "others"),
+    [
+        (_LAYOUTS[0], _LAYOUTS),
+        (_LAYOUTS[-1], _FROM_STAGES),
+        *(pytest.param(first, _LAYOUTS, marks=pytest.mark.full) for first in _LAYOUTS[1:]),
+    ],
+)
+def test_a_state_is_the_same_on_every_mesh(
+    tmp_path: Path, first: str, others: tuple[str, ...]
+) -> None:
     done = subprocess.run(
-        [sys.executable, str(_WORKER), str(tmp_path), first, *_LAYOUTS],
+        [sys.executable, str(_WORKER), str(tmp_path), first, *others],
         capture_output=True,
         text=True,
         timeout=1800,
@@ -28,7 +38,7 @@ def test_a_state_is_the_same_on_every_mesh(tmp_path: Path, first: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     *found, other = [json.loads(line) for line in done.stdout.splitlines()]
     assert "is of another run" in other["other"]
-    assert [f["layout"] for f in found] == [*_LAYOUTS]
+    assert [f["layout"] for f in found] == [*others]
     assert all(f["same"] and f["placed"] for f in found), found
 
 
