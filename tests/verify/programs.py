@@ -155,6 +155,7 @@ def asks_where_it_runs(mesh: Mesh) -> Any:
         "count": (jax.device_count(), jax.local_device_count(), mesh.size, own.size),
         "count of the host": jax.device_count("cpu"),
         "tutorial": mesh_utils.create_device_mesh((4, 4)).shape,
+        "by place": mesh_utils.create_device_mesh((4, 4), list(mesh.devices.flat)).shape,
         "old mesh": pxla.thread_resources.env.physical_mesh.axis_names,
     }
     assert told == {
@@ -164,6 +165,7 @@ def asks_where_it_runs(mesh: Mesh) -> Any:
         "count": (16,) * 4,
         "count of the host": len(jax.devices("cpu")),
         "tutorial": (4, 4),
+        "by place": (4, 4),
         "old mesh": mesh.axis_names,
     }, told
     x = jax.ShapeDtypeStruct((1024, 1024), jnp.float32, sharding=NamedSharding(own, P("rows")))

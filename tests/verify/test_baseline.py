@@ -54,6 +54,13 @@ def test_fewer_bytes_are_better_and_no_failure() -> None:
     assert found.better == ("all-gather over X: 8 -> 8 times, 8 MB -> 4 MB per step",)
 
 
+def test_less_than_one_percent_is_neither_added_nor_better() -> None:
+    before, after = _verdict(GATHER), _verdict(_row("all_gather", "X", 10**6 - 5000, 8))
+    for one, other in ((before, after), (after, before)):
+        found = compare(one, other)
+        assert found.added == () and found.better == ()
+
+
 def test_one_more_scalar_is_nobodys_finding() -> None:
     found = compare(_verdict(GATHER), _verdict(GATHER, _row("all_reduce", "X", 4, 1)))
     assert found.added == () and found.better == ()

@@ -16,8 +16,11 @@ from plans import small_plan
 import rooflight as rf
 from rooflight.compile.aot.program import ProgramVerdict
 from rooflight.compile.aot.target import gpu_names
+from rooflight.compile.findings.document import known_of
 from rooflight.compile.findings.verify import Verdict
 from rooflight.hardware.catalog import load_chip
+from rooflight.ui.answers.verdict import verdict_answer
+from rooflight.ui.text.answer import answer_text
 
 _FUNCTIONS = '''
 import jax
@@ -93,11 +96,22 @@ def remat(mesh):
     return jax.jit(jax.value_and_grad(loss), out_shardings=(None, same[0])), (ws, x)
 
 
+def fused_attention(mesh):
+    def attend(q, k, v):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+
+    rows = P("X", None, "Y")
+    own = jax.shard_map(attend, mesh=mesh, in_specs=(rows,) * 3, out_specs=rows, check_vma=False)
+    loss = lambda q, k, v: jnp.sum(own(q, k, v).astype(jnp.float32))
+    like = _like(mesh, (8, 4096, 16, 128), *rows)
+    return jax.jit(jax.grad(loss, argnums=(0, 1, 2))), (like,) * 3
+
+
 def too_large(mesh):
     w, x = _like(mesh, (131072, 524288)), _like(mesh, (1024, 131072), "X")
     return jax.jit(lambda w, x: jnp.tanh(x @ w)), (w, x)
 '''
-SOUND = ("tensor_parallel", "ring", "decode", "remat")
+SOUND = ("tensor_parallel", "ring", "decode", "remat", "fused_attention")
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +148,13 @@ def test_a_plan_for_h100s_compiles_to_its_collectives(cuda: Path, functions: Pat
     plan = replace(small_plan("fsdp=X,tp=Y", "X=4,Y=2"), slice="h100:8")
     verdict = rf.verify(plan, until="scheduled", compiler=str(cuda))
     holds(verdict)
+    time = verdict.time
+    assert time and time.error and verdict.scheduled
+    assert time.ops["roofline"] == sum(time.ops.values()) > 20 and not time.unknown
+    assert 0.05 < time.error < 0.4  # what published kernels were off by, weighted by time
+    peak = verdict.mesh.slice.chip.peak_flops("bf16")
+    assert time.busy_s["matrix"] > verdict.scheduled.known_flops / peak
+    assert "give or take" in answer_text(verdict_answer(known_of(verdict)))
     versions = verdict.done[0].versions
     assert versions["jax-cuda12-plugin"] == versions["jax"] == version("jax")
 
@@ -157,6 +178,16 @@ def test_what_a_gpu_cannot_hold_is_said_though_its_compiler_does_not(
         f.kind for f in function_verdict(functions, "too_large", "b200:8", "X=8", cuda).findings
     ]
     assert "out_of_memory" not in kinds
+
+
+def test_attention_of_cudnn_is_traced_without_it_and_has_a_time(
+    cuda: Path, functions: Path
+) -> None:
+    verdict = function_verdict(functions, "fused_attention", "h100:8", "X=4,Y=2", cuda)
+    assert verdict.findings == () and verdict.time and not verdict.time.unknown
+    flops = 7 * 8 / 4 * 16 / 2 * 4096**2 * 128  # seven matmuls, half of each masked
+    least = flops / verdict.mesh.slice.chip.peak_flops("bf16")
+    assert least < verdict.time.busy_s["kernels"] < 4 * least
 
 
 def test_every_gpu_that_is_described_has_the_memory_of_its_chip() -> None:

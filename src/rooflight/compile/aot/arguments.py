@@ -4,8 +4,9 @@ In: the module the compiler was given, which has whole shapes and the specs as t
 them, and the partitioned one. Out: an `Argument` each.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflight.compile.expected.flow import Flow
@@ -17,6 +18,8 @@ _SPEC = re.compile(r"(?:#sdy\.sharding|\[)<@\w+, \[(.*?)\](?:,|>)")
 _DIM = re.compile(r"\{([^{}]*)\}")
 _AXIS = re.compile(r'"(\w+)')
 _MATMULS = ("dot", "convolution", "all-gather", "gather")
+_CONSTRAINTS = ("sharding_constraint", "reshard")
+Spec = tuple[tuple[str, ...], ...]  # the axes of each dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,9 @@ class Argument:
     dims: tuple[int, ...]
     nbytes: int
     device_bytes: int
-    spec: tuple[tuple[str, ...], ...] | None
+    spec: Spec | None
     where: str  # the line that uses it first
-    cut: frozenset[str]  # axes along which a device uses a part of what it holds
+    cut: Mapping[str, int | None]  # axes along which a device uses a part of it, and of which dim
 
     @property
     def axes(self) -> frozenset[str]:
@@ -47,22 +50,41 @@ class Argument:
         """Tokens, positions, lengths: data, and no weight."""
         return self.dtype.startswith(("s", "u", "pred"))
 
-    def split_further(self, axis: str, size: int) -> str | None:
-        """A spec that also splits it over an axis; None if no dim divides.
+    def local_dims(self, sizes: Mapping[str, int], whole: Sequence[str] = ()) -> tuple[int, ...]:
+        """Of a device, as if some axes did not split it."""
+        spec = [
+            [axis for axis in dim if axis not in whole]
+            for dim in self.spec or ((),) * len(self.dims)
+        ]
+        degrees = [math.prod(sizes[axis] for axis in dim) for dim in spec]
+        return tuple(-(-n // degree) for n, degree in zip(self.dims, degrees, strict=True))
 
-        >>> w = Argument("w", "bf16", (4, 64, 96), 0, 0, ((), ("Y",), ()), "", frozenset())
-        >>> w.split_further("X", 8), w.split_further("Y", 5)
-        ("P(None, 'Y', 'X')", None)
+    def split_further(self, axis: str, sizes: Mapping[str, int]) -> Spec | None:
+        """A spec that also splits it over an axis, and all that devices cut; None if none divides.
+
+        Where devices cut a dim it is that one, else the largest.
+
+        >>> w = Argument("w", "bf16", (4, 64, 96), 0, 0, ((), ("Y",), ()), "", {"Z": 0})
+        >>> w.split_further("X", {"X": 8, "Y": 2, "Z": 2}), w.split_further("X", {"X": 5, "Y": 2})
+        ((('Z',), ('Y',), ('X',)), None)
         """
-        spec = self.spec or ((),) * len(self.dims)
-        free = [at for at, n in enumerate(self.dims) if not spec[at] and n % size == 0]
-        if not free:
-            return None
-        best = max(free, key=lambda at: self.dims[at])
-        return spec_text(tuple((axis,) if at == best else dim for at, dim in enumerate(spec)))
+        spec = [list(dim) for dim in self.spec or ((),) * len(self.dims)]
+        known = {name: at for name, at in self.cut.items() if at is not None}
+        for name in (n for n in sizes if n not in self.axes and (n == axis or n in known)):
+            left = [
+                n // math.prod(map(sizes.__getitem__, a))
+                for n, a in zip(self.dims, spec, strict=True)
+            ]
+            open_to = [known[name]] if name in known else [at for at, a in enumerate(spec) if not a]
+            free = [at for at in open_to if left[at] % sizes[name] == 0]
+            if free:
+                spec[max(free, key=left.__getitem__)].append(name)
+            elif name == axis:
+                return None
+        return tuple(map(tuple, spec))
 
 
-def spec_text(spec: tuple[tuple[str, ...], ...]) -> str:
+def spec_text(spec: Spec) -> str:
     """A spec as jax code."""
     parts = [repr(dim) if len(dim) > 1 else repr(dim[0]) if dim else "None" for dim in spec]
     return f"P({', '.join(parts)})"
@@ -92,7 +114,7 @@ def read_arguments(
                 if local.nbytes == shape.nbytes
                 else _spec(other, shape),
                 where=lines.get(local.name, ""),
-                cut=frozenset(sliced_axes((entry, local), axes, calls)),
+                cut=sliced_axes((entry, local), axes, calls),
             )
         )
     return arguments
@@ -119,14 +141,29 @@ def _parameters(step: CompiledStep) -> Mapping[str, Instruction]:
     return {i.op_name.replace("\\", ""): i for i in entry.instructions if i.opcode == "parameter"}
 
 
-def constraint_spec(constraint: Instruction) -> tuple[tuple[str, ...], ...] | None:
+def constraint_spec(constraint: Instruction) -> Spec | None:
     """What a sharding constraint of the program asks for; None if it is none, or asks for more."""
     shapes = constraint.shapes
     is_one = constraint.attribute("custom_call_target") == "Sharding" and len(shapes) == 1
     return _spec(constraint, shapes[0]) if is_one else None
 
 
-def _spec(parameter: Instruction, shape: Shape) -> tuple[tuple[str, ...], ...] | None:
+def is_constraint(instruction: Instruction) -> bool:
+    return instruction.op_name.rpartition("/")[2] in _CONSTRAINTS
+
+
+def constraint_helpers(step: CompiledStep) -> frozenset[str]:
+    """Lines of constraints that have several callers: the callers say more."""
+    callers: dict[str, set[str]] = {}
+    for name in step.runs:
+        for instruction in step.module.computations[name].instructions:
+            if is_constraint(instruction):
+                line = step.module.source(instruction)
+                callers.setdefault(line, set()).add(step.module.caller(instruction))
+    return frozenset(line for line, outer in callers.items() if len(outer - {""}) > 1)
+
+
+def _spec(parameter: Instruction, shape: Shape) -> Spec | None:
     """The axes of every dim as the program says them; a part of an axis counts as the axis."""
     match = _SPEC.search(parameter.attributes.replace("\\", ""))
     if match is None:

@@ -39,6 +39,7 @@ from rooflight.compile.aot.environment import compiler_versions
 from rooflight.compile.aot.request import ChildTask, read_task
 from rooflight.compile.hlo.parse import is_installed
 
+_CUDNN = 91_400  # 9.14, as wheels of CUDA 12 have it in 2026
 _PARTITIONER = "tpu-spmd-partitioning"
 _MEMORY = (
     *("argument_size_in_bytes", "output_size_in_bytes", "alias_size_in_bytes"),
@@ -95,6 +96,8 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
         sys.path.insert(0, folder)
     mesh = target_mesh(task.target, explicit=task.request.explicit)
     _stand_for(mesh)
+    if capability := task.request.mesh.slice.chip.detail.get("compute_capability"):
+        _stand_for_cudnn(capability)
     module, _, name = build.partition(":")
     built = _build(getattr(_load(module, Path(folder)), name), mesh, task)
     if not isinstance(built, tuple) or len(built) != 2 or not callable(built[0]):
@@ -140,10 +143,30 @@ def _stand_for(mesh: Mesh) -> None:
         instead(of, len(devices)) for of in (jax.device_count, jax.local_device_count)
     )
     jax.make_mesh = partial(jax.make_mesh, devices=devices)
-    mesh_utils.create_device_mesh = partial(mesh_utils.create_device_mesh, devices=devices)
+    placing = mesh_utils.create_device_mesh
+
+    def place(shape: Any, devices: Any = devices, **more: Any) -> Any:
+        return placing(shape, devices, **more)
+
+    mesh_utils.create_device_mesh = place
     jax.default_backend = lambda: platform
     backend.get_default_device = lambda: devices[0]
     _set(mesh)
+
+
+def _stand_for_cudnn(capability: float) -> None:
+    """Attention of cuDNN is lowered by jax alone, which would ask a library and a GPU first."""
+    cudnn: Any = import_module("jax._src.cudnn.fused_attention_stablehlo")
+
+    def is_least(other: str) -> bool:
+        return capability >= float(other)
+
+    def is_equal(other: str) -> bool:
+        return capability == float(other)
+
+    cudnn.check_cudnn_version = lambda: _CUDNN
+    cudnn.check_compute_capability = is_least
+    cudnn.is_cuda_compute_capability_equal = is_equal
 
 
 def _set(mesh: Mesh) -> None:

@@ -16,6 +16,7 @@ from rooflight.compile.aot.run import (
     Compilation,
     Watch,
     compile_all,
+    is_timed,
     laid_out,
     read_compilation,
 )
@@ -30,6 +31,7 @@ from rooflight.compile.findings.finding import (
     merged,
     warning_finding,
 )
+from rooflight.compile.findings.split_dims import find_split_dims
 from rooflight.compile.findings.surprises import find_surprises
 from rooflight.compile.findings.waste import (
     find_host_calls,
@@ -154,6 +156,7 @@ def verify_program(
         *(warning_finding(located(text, found.module)) for text in found.warnings),
         *wrong,
         *(f for f in (*repeated, *moved) if f.where not in explained),
+        *find_split_dims(_over(asked, found), mesh),
         *find_host_calls(found),
         *find_replicated(known, device, asked),
         *undonated_findings(updates, known),
@@ -168,8 +171,7 @@ def verify_program(
             else ()
         ),
     ]
-    is_finished = until == "executable" and done[-1].is_good
-    time = compiled_time(scheduled, of_devices) if scheduled and is_finished else None
+    time = compiled_time(scheduled, of_devices) if scheduled and is_timed(done[-1]) else None
     return ProgramVerdict(
         build=build,
         mesh=mesh,

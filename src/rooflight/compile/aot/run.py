@@ -151,6 +151,12 @@ def laid_out(done: Compilation) -> tuple[Compilation, CompiledStep | None]:
     return replace(done, outcome="out of memory", out_of_memory=over), step
 
 
+def is_timed(done: Compilation) -> bool:
+    """Whether its schedule has what a time is made of; that of a GPU has it in any case."""
+    is_gpu = done.request.mesh.slice.chip.kind == "gpu"
+    return done.is_good and (is_gpu or done.request.until == "executable")
+
+
 def _name_of(request: CompileRequest) -> str:
     """A folder name for a program that never came to be lowered."""
     text = f"{request.build} {request.mesh.slice} {request.mesh} {sorted(request.arguments)}"
@@ -234,6 +240,9 @@ def _watch_child(
             child.returncode = os.waitstatus_to_exitcode(status)
             return _Ended(child.returncode, stopped, usage.ru_utime + usage.ru_stime, resident)
         seconds = time.monotonic() - started
+        if phase == "lowering" and (lowered := _read_json(work / "lowered.json")):
+            phase = _compiling(lowered, store)
+            tell(phase, seconds)  # a short compile may be over by now
         if not stopped and _is_done(work, request):
             stopped = "done"
         elif not stopped and seconds > request.timeout_s:
@@ -241,8 +250,6 @@ def _watch_child(
         if stopped:
             os.kill(child.pid, signal.SIGKILL)
         else:
-            if phase == "lowering" and (lowered := _read_json(work / "lowered.json")):
-                phase = _compiling(lowered, store)
             tell(phase, seconds)
         time.sleep(_POLL_S)
 

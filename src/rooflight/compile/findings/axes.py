@@ -16,9 +16,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflight.compile.aot.arguments import Argument, constraint_spec, spec_text
+from rooflight.compile.aot.arguments import Argument, Spec, constraint_spec, spec_text
 from rooflight.compile.expected.flow import ELEMENTWISE, Flow, Place
-from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
+from rooflight.compile.findings.finding import (
+    Edit,
+    Finding,
+    collective_seconds,
+    network_seconds,
+    unnumbered,
+)
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.instruction import Instruction
 from rooflight.compile.hlo.step import CompiledStep
@@ -28,7 +34,6 @@ _DIMS = re.compile(r"\b([lr])hs_(contracting|batch)_dims=\{([\d,]*)\}")
 _SAME_ORDER = ("convert", "copy", "bitcast", "opt-barrier", "get-tuple-element", "parameter")
 _LAYER = (*_SAME_ORDER, "dynamic-slice", "slice", "reshape", "call")  # of a stack of layers, too
 _ACTIVATION = (*_SAME_ORDER, *ELEMENTWISE, "call", "custom-call")
-Spec = tuple[tuple[str, ...], ...]
 _CLEARLY = 0.75  # of what it costs now
 _MOST = 512
 
@@ -85,6 +90,7 @@ def find_wrong_axes(
         rows = [reader.argument(m.other) for m in pair.first]
         # Also on the dim that is summed over: weights that stay where they are want it so.
         data |= {axis for r in rows if r for axis in r.axes}
+        data |= {axis for m in pair.first for axis in reader.row_axes(m.other)}
     for (lines, axis), pairs in groups.items():
         now = [c for c in found.collectives if c.source in lines and not data & {*(c.axes or ())}]
         cost = math.fsum(collective_seconds(c, mesh) or 0.0 for c in now)
@@ -95,7 +101,15 @@ def find_wrong_axes(
             continue
         stale = pairs[0].stale
         if stale is None:
-            yield replace(_finding(pairs[0], data, cost - left), count=len(pairs)), lines
+            moved = {
+                (unnumbered(m.weight.name), m.weight.spec): _moved(m, axis, data)
+                for pair in pairs
+                for m in pair.wrong
+            }  # of every layer, also where the pair of one was not seen whole
+            spec_of = {a.name: moved.get((unnumbered(a.name), a.spec)) for a in arguments}
+            edits = (Edit("argument", name, spec) for name, spec in spec_of.items() if spec)
+            named = _finding(pairs[0], data, cost - left)
+            yield replace(named, count=len(pairs), edits=tuple(edits)), lines
         elif any(_is_whole_again(c, pairs[0], data, mesh) for c in found.collectives):
             yield replace(_stale(stale, pairs[0], cost - left), count=len(pairs)), lines
 
@@ -120,6 +134,7 @@ def _stale(asked: tuple[str, Spec], pair: _Pair, seconds: float) -> Finding:
         " take the constraint out",
         seconds=seconds,
         where=line,
+        edits=(Edit("constraint", line, tuple(dims)),),
     )
 
 
@@ -145,7 +160,7 @@ def _left_seconds(pair: _Pair, given: CompiledStep, data: set[str], mesh: Mesh) 
 
 
 def _finding(pair: _Pair, data: set[str], seconds: float) -> Finding:
-    specs = [f"{m.weight.name} {_moved(m, pair.axis, data)}" for m in pair.wrong]
+    specs = [f"{m.weight.name} {spec_text(_moved(m, pair.axis, data))}" for m in pair.wrong]
     return Finding(
         "wrong_axis",
         f"{', '.join(m.weight.name for m in pair.wrong)}: {pair.axis} splits another dim than the"
@@ -157,13 +172,13 @@ def _finding(pair: _Pair, data: set[str], seconds: float) -> Finding:
     )
 
 
-def _moved(matmul: _ChainedMatmul, axis: str, data: set[str]) -> str:
+def _moved(matmul: _ChainedMatmul, axis: str, data: set[str]) -> Spec:
     """A spec with an axis on another dim; axes of the rows that were there (FSDP) change places."""
     spec = [tuple(a for a in dim if a != axis) for dim in matmul.weight.spec or ()]
     before = next(at for at, dim in enumerate(matmul.weight.spec or ()) if axis in dim)
     spec[before] += tuple(a for a in matmul.axes if a in data)
     spec[matmul.dim] = (*(a for a in matmul.axes if a not in data), axis)
-    return spec_text(tuple(spec))
+    return tuple(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +238,20 @@ class _Reader:
             return None
         dim = len(weight.dims) - 2 + (int(summed) if sums else 1 - int(summed))
         return _ChainedMatmul(dot, self.step.module.source(dot), weight, (computation, rows), dim)
+
+    def row_axes(self, place: Place) -> Iterator[str]:
+        """Axes of all but the last dim of the activations that rows were made from, no matmul."""
+        waiting, seen = [place], {place[1].name}
+        while waiting and len(seen) < _MOST:
+            computation, value = waiting.pop()
+            name = value.op_name.replace("\\", "")
+            if value.opcode == "parameter" and computation.name == self.step.module.entry:
+                spec = self.arguments[name].spec if name in self.arguments else None
+                yield from (axis for dim in (spec or ())[:-1] for axis in dim)
+            elif value.opcode not in ("dot", "gather"):
+                before = self.flow.made_from((computation, value))
+                waiting += [p for p in before if p[1].name not in seen]
+                seen |= {p[1].name for p in before}
 
     def argument(self, place: Place) -> Argument | None:
         """The argument that an operand is, or is a layer of, its dims in the same order."""

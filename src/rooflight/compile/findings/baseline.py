@@ -169,7 +169,7 @@ def _added(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Iter
 
 def _better(kind: str, axes: str, old: Sequence[Row], new: Sequence[Row]) -> Iterator[str]:
     (times, nbytes), (now, total) = _totals(old), _totals(new)
-    if now <= times and total <= nbytes and (now, total) != (times, nbytes):
+    if now <= times and total <= nbytes and (now < times or total * _MORE < nbytes):
         yield (
             f"{kind.replace('_', '-')} over {axes}: {format_count(times)} -> {format_count(now)}"
             f" times, {format_si(nbytes, 'B')} -> {format_si(total, 'B')} per step"

@@ -6,6 +6,7 @@ Also what a collective costs on a mesh, and `Scale`, which says what is too smal
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from rooflight.compile.hlo.collectives import Collective
 from rooflight.compile.hlo.instruction import Module
@@ -23,6 +24,19 @@ _ALWAYS = (*FAILURES, "host_callback")  # few bytes, and a wait of unknown lengt
 _LEAF = re.compile(r"\b(?!(?:bf|f|s|u|pred)\d*\[)[^\W\d]\w*(?:\.\w+|\['[^']*'\]|\[\d+\])+")
 
 
+EditKind = Literal["donate", "argument", "result", "constraint", "no constraint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A fix as data: donate a parameter; give an argument, a result or the constraint of a line a
+    spec; take the constraint of a line out. `target` is the name, the path or `file:line`."""
+
+    kind: EditKind
+    target: str
+    spec: tuple[tuple[str, ...], ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`words` say what is wrong with what; the cost is seconds per step, or bytes on a device.
@@ -38,6 +52,7 @@ class Finding:
     fix: str
     count: int = 1  # as many alike, such as one of every layer
     caller: str = ""  # file:line that called the function of the line, "" if several did
+    edits: tuple[Edit, ...] = ()  # the fix, where an edit of one place is all of it
 
     @property
     def place(self) -> str:
@@ -97,7 +112,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     """
     found: dict[tuple[str, str, str, str], Finding] = {}
     for one in findings:
-        key = (one.kind, _unnumbered(one.words), one.where, _unnumbered(one.fix))
+        key = (one.kind, unnumbered(one.words), one.where, unnumbered(one.fix))
         same = found.get(key)
         found[key] = one if same is None else _joined(same, one)
     return sorted(
@@ -106,7 +121,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
-def _unnumbered(text: str) -> str:
+def unnumbered(text: str) -> str:
     return _LEAF.sub(lambda leaf: re.sub(r"\d+", "#", leaf[0]), text)
 
 
@@ -126,7 +141,8 @@ def _joined(one: Finding, other: Finding) -> Finding:
         seconds += other.seconds
     if nbytes is not None and other.nbytes is not None:
         nbytes += other.nbytes
-    return replace(one, seconds=seconds, nbytes=nbytes, count=one.count + other.count)
+    edits = tuple(dict.fromkeys((*one.edits, *other.edits)))
+    return replace(one, seconds=seconds, nbytes=nbytes, count=one.count + other.count, edits=edits)
 
 
 def network_seconds(

@@ -1,14 +1,18 @@
 """Collectives that a program could do without: what the partitioner had to move, and why.
 
-In: a partitioned step, its arguments and the mesh. Out: findings, each priced by the network
-model. A collective that the program asks for by name (`jax.lax.ppermute`) is never one of them.
+In: a partitioned step, its arguments and the mesh. Out: findings; none of what is asked by name.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflight.compile.aot.arguments import Argument, spec_text
+from rooflight.compile.aot.arguments import (
+    Argument,
+    constraint_helpers,
+    is_constraint,
+    spec_text,
+)
 from rooflight.compile.expected.flow import (
     SAME_ELEMENTS,
     Flow,
@@ -20,18 +24,20 @@ from rooflight.compile.expected.flow import (
     other_bytes,
     source_of,
 )
-from rooflight.compile.findings.finding import Finding, collective_seconds, network_seconds
+from rooflight.compile.findings import finding as costs
+from rooflight.compile.findings.finding import Edit, Finding
 from rooflight.compile.hlo.collectives import Collective, only_calls, sliced_axes
 from rooflight.compile.hlo.instruction import Instruction, Shape
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.mesh import Mesh
 
-_ASKED = (
-    *("psum", "psum_invariant", "all_gather", "all_gather_invariant", "reduce_scatter"),
-    *("psum_scatter", "all_to_all", "ragged_all_to_all", "ppermute", "pbroadcast", "pmax", "pmin"),
-)
-_CONSTRAINTS = ("sharding_constraint", "reshard")
+_SUMS = ("psum", "psum_invariant", "pbroadcast", "pmax", "pmin", "reduce_scatter", "psum_scatter")
+_MOVES = ("all_gather", "all_gather_invariant", "all_to_all", "ragged_all_to_all", "ppermute")
+_ASKED = (*_SUMS, *_MOVES)
 _MOVED = ("resharded", "cut_again", "batch_gathered")
+_APART = "keep what is cut apart on a dim of its own: halves of a split dim lie on other devices"
+_GIVE = "give {} the sharding that the matmul on this line wants, or constrain the other operand"
+_OUT = "take this constraint out"
 _ENOUGH = 4  # times fewer bytes: another way must be clearly better to be advice
 
 
@@ -48,7 +54,15 @@ def find_surprises(
     data = [a.spec for a in arguments if a.is_integer and a.spec]
     batch = frozenset(axis for spec in data for axis in spec[0])
     finder = _Finder(
-        step, flow, by_name, batch, mesh, axes, only_calls(step.module), _helpers(step), results
+        step,
+        flow,
+        by_name,
+        batch,
+        mesh,
+        axes,
+        only_calls(step.module),
+        constraint_helpers(step),
+        results,
     )
     for found in step.collectives:
         yield from finder.of(found)
@@ -85,15 +99,22 @@ class _Finder:
         yield from (finding for finding in (named, self._wide(found, place)) if finding)
 
     def _finding(
-        self, kind: str, found: Collective, words: str, fix: str, *, share: float = 1.0
+        self,
+        kind: str,
+        found: Collective,
+        words: str,
+        fix: str,
+        *,
+        share: float = 1.0,
+        edits: tuple[Edit, ...] = (),
     ) -> Finding:
-        seconds = collective_seconds(found, self.mesh)
+        seconds = costs.collective_seconds(found, self.mesh)
         place = self.step.module.find(found.name)
         asked = self._constraint(place) if place and kind != "wide" else ""
         if place and not asked and kind in _MOVED:
             asked = self._beside(place)
             line = _file(found.source)
-            fix = f"take this constraint out, or give it what {line} wants" if asked else fix
+            fix = f"{_OUT}, or give it what {line} wants" if asked else fix
         return Finding(
             kind=kind,
             words=words,
@@ -101,6 +122,7 @@ class _Finder:
             nbytes=None if found.bytes_per_step is None else int(found.bytes_per_step * share),
             where=asked or found.source or (self._made(place) if place else ""),
             fix=fix,
+            edits=(Edit("no constraint", asked),) if fix.startswith(_OUT) else edits,
         )
 
     def _cut_again(self, found: Collective, place: Place) -> Finding | None:
@@ -129,19 +151,19 @@ class _Finder:
             return None  # rows of a table whose width these axes split
         if self._constraint(place) and not weights:
             return None
-        what = self._what(place)
+        argument = self._argument(place)
+        what = argument.name if argument else _array(place)
         return self._finding(
             "resharded",
             found,
             f"{what} is moved to another sharding over {_over(found)} ({_kind(found)})",
-            f"give {what} the sharding that the matmul on this line wants, or constrain the other"
-            " operand to the one it has",
+            _APART if place[1].op_name.endswith("/split") else _GIVE.format(what),
         )
 
     def _constraint(self, place: Place) -> str:
         """The line of the constraint that a value goes straight to, "" if it goes to none."""
         for _, user in self.flow.hands_on(place):
-            if _is_constraint(user):
+            if is_constraint(user):
                 return self._line(user)
         return ""
 
@@ -154,9 +176,9 @@ class _Finder:
         computation, value = place
         while value.operands and (value is place[1] or value.opcode in SAME_ELEMENTS):
             value = computation.inputs(value)[0]
-            if _is_constraint(value):
+            if is_constraint(value):
                 return self._line(value)
-        after = (user for _, user in self.flow.computed_on(place) if _is_constraint(user))
+        after = (user for _, user in self.flow.computed_on(place) if is_constraint(user))
         return next((self._line(user) for user in after), "")
 
     def _made(self, place: Place) -> str:
@@ -186,7 +208,9 @@ class _Finder:
         for _, user in self.flow.uses(place):
             shape = _shape(user) if user.opcode == "scatter" else None
             rows = shape.dims[0] if shape else None
-            yield from (a for a in self.arguments.values() if a.spec and self._dims(a)[0] == rows)
+            yield from (
+                a for a in self.arguments.values() if a.local_dims(self.axes)[:1] == (rows,)
+            )
 
     def _added_each_round(self, found: Collective, place: Place) -> Finding | None:
         """A sum over devices may pend while rounds are added up: same memory, fewer sums."""
@@ -229,8 +253,8 @@ class _Finder:
         line = asked.pop() if len(asked) == 1 else ""
         if not line or line == found.source or any(is_summed(*at, place[1]) for at in dots):
             return named
-        fix = f"take this constraint out: it leaves out {_over(found)}, which splits the weight"
-        return replace(named, where=line, fix=fix)
+        fix = f"{_OUT}: it leaves out {_over(found)}, which splits the weight"
+        return replace(named, where=line, fix=fix, edits=(Edit("no constraint", line),))
 
     def _batch(self, found: Collective, place: Place) -> Finding | None:
         """Activations of the whole batch on every device, unless split weights want them there."""
@@ -239,6 +263,9 @@ class _Finder:
             return None
         if self._is_returned(place) or any(w.axes & gathered for w in self._weights_met(place)):
             return None
+        tables = (a for a in self.arguments.values() if a.spec and gathered & {*a.spec[0]})
+        if found.dtype.startswith(("s", "u")) and not all(t.is_integer for t in tables):
+            return None  # ids go to the rows of a table that these axes split
         axes = "+".join(sorted(gathered))
         return self._finding(
             "batch_gathered",
@@ -285,6 +312,7 @@ class _Finder:
             f" ({_kind(found)})",
             f"return it as {spec_text(same.spec or ())}: out_shardings of jax.jit, or a constraint",
             share=0.5 if found.kind == "all_reduce" else 1.0,  # a reduce-scatter is left
+            edits=(Edit("result", path, same.spec),) if path else (),
         )
 
     def _path(self, result: Instruction) -> str:
@@ -295,18 +323,10 @@ class _Finder:
 
     def _replaces(self, result: Shape | None, argument: Argument, whole: tuple[str, ...]) -> bool:
         """Whether a result is as an argument would be on a device if some axes did not split it.
-
-        Perhaps no axis does: one collective after another makes it whole, and this is the last.
-        """
+        Perhaps no axis does: of several collectives that make it whole, this is the last."""
         if result is None or result.dtype != argument.dtype:
             return False
-        return result.dims in (self._dims(argument, whole), argument.dims)
-
-    def _dims(self, argument: Argument, whole: tuple[str, ...] = ()) -> tuple[int, ...]:
-        """Of an argument on a device, as if some axes did not split it."""
-        sizes = {axis: 1 if axis in whole else size for axis, size in self.axes.items()}
-        ways = [math.prod(sizes[axis] for axis in dim) for dim in argument.spec or ()]
-        return tuple(-(-n // way) for n, way in zip(argument.dims, ways, strict=True))
+        return result.dims in (argument.local_dims(self.axes, whole), argument.dims)
 
     def _is_returned(self, place: Place) -> bool:
         entry = self.step.module.computations[self.step.module.entry]
@@ -323,11 +343,10 @@ class _Finder:
         narrow = min(before, after, 16 if leak else before)
         if narrow >= shape.bits:
             return None
-        small = network_seconds(
-            found.kind, found.nbytes * narrow / shape.bits, found.axes, self.mesh
-        )
-        each = network_seconds(found.kind, found.nbytes, found.axes, self.mesh)
-        share = 1 - small / each if small and each else 1 - narrow / shape.bits
+        part = narrow / shape.bits
+        small = costs.network_seconds(found.kind, found.nbytes * part, found.axes, self.mesh)
+        each = costs.network_seconds(found.kind, found.nbytes, found.axes, self.mesh)
+        share = 1 - small / each if small and each else 1 - part
         why = (
             f"and {'was cast up just before' if before < shape.bits else 'is cast down just after'}"
         )
@@ -358,25 +377,6 @@ class _Finder:
             value = computation.inputs(value)[0]
         origin = self.flow.argument_of((computation, value))
         return self.arguments.get(origin.op_name.replace("\\", "")) if origin else None
-
-    def _what(self, place: Place) -> str:
-        argument = self._argument(place)
-        return argument.name if argument else _array(place)
-
-
-def _is_constraint(instruction: Instruction) -> bool:
-    return instruction.op_name.rpartition("/")[2] in _CONSTRAINTS
-
-
-def _helpers(step: CompiledStep) -> frozenset[str]:
-    """Lines of constraints that have several callers: the callers say more."""
-    callers: dict[str, set[str]] = {}
-    for name in step.runs:
-        for instruction in step.module.computations[name].instructions:
-            if _is_constraint(instruction):
-                line = step.module.source(instruction)
-                callers.setdefault(line, set()).add(step.module.caller(instruction))
-    return frozenset(line for line, outer in callers.items() if len(outer - {""}) > 1)
 
 
 def _file(line: str) -> str:

@@ -23,6 +23,7 @@ from rooflight.compile.aot.run import (
     Compilation,
     Watch,
     compile_all,
+    is_timed,
     laid_out,
     read_compilation,
 )
@@ -113,7 +114,8 @@ class Verdict:
 
     @property
     def _exposed(self) -> Iterable[Finding]:
-        if self.time is None or self.scheduled is None:
+        is_asked = self.done[-1].request.until == "executable"
+        if self.time is None or self.scheduled is None or not is_asked:
             return ()
         return exposed_findings(self.plan.time, self.time, self.scheduled.collectives)
 
@@ -150,7 +152,6 @@ def verify(
     last = None
     if until != "partitioned":
         done[-1], last = laid_out(done[-1])
-    is_finished = until == "executable" and done[-1].is_good
     return Verdict(
         plan,
         tuple(done),
@@ -159,7 +160,7 @@ def verify(
         unseen,
         tuple(located(text, step.module) for text in step.warnings) if step else (),
         last.memory if last else None,
-        compiled_time(last, plan.placed()) if last and is_finished else None,
+        compiled_time(last, plan.placed()) if last and is_timed(done[-1]) else None,
         step.collectives if step else (),
         _recomputed(step) if step else None,
         last,

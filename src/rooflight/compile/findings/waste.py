@@ -8,9 +8,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from rooflight.compile.aot.arguments import Argument
+from rooflight.compile.aot.arguments import Argument, spec_text
 from rooflight.compile.expected.flow import ELEMENTWISE, SAME_ELEMENTS, Flow, Place
-from rooflight.compile.findings.finding import Finding, collective_seconds, merged
+from rooflight.compile.findings.finding import Edit, Finding, collective_seconds, merged
 from rooflight.compile.hlo.instruction import Instruction
 from rooflight.compile.hlo.manual import manual_parts
 from rooflight.compile.hlo.parse import is_installed
@@ -129,18 +129,21 @@ def find_replicated(
             split = sum(a.nbytes for a in tree if axis in a.axes)
             is_odd = 2 * split > sum(a.nbytes for a in tree)
             if axis in argument.cut or is_odd or (fill and len(alike) == len(known)):
-                yield _replicated(argument, axis, size)
+                yield _replicated(argument, axis, axes)
 
 
-def _replicated(argument: Argument, axis: str, size: int) -> Finding:
-    spec = argument.split_further(axis, size)
-    fix = f"give it {spec}" if spec else f"no dim of it divides by {axis}={size}: pad one"
+def _replicated(argument: Argument, axis: str, axes: Mapping[str, int]) -> Finding:
+    spec, size = argument.split_further(axis, axes), axes[axis]
+    fix = (
+        f"give it {spec_text(spec)}" if spec else f"no dim of it divides by {axis}={size}: pad one"
+    )
     return Finding(
         "replicated",
         f"{argument.name} is the same on every device of {axis}",
         fix,
         nbytes=argument.device_bytes - argument.device_bytes // size,
         where=argument.where,
+        edits=(Edit("argument", argument.name, spec),) if spec else (),
     )
 
 
@@ -308,4 +311,5 @@ def undonated_findings(
             f"jax.jit(..., donate_argnames='{root}'): it is then updated in place",
             nbytes=sum(leaf.device_bytes for leaf in leaves),
             where=updates[max(leaves, key=lambda leaf: leaf.device_bytes).name],
+            edits=(Edit("donate", root),),
         )

@@ -257,18 +257,24 @@ def only_calls(module: Module) -> dict[str, Place]:
 
 def sliced_axes(
     place: Place, axes: Mapping[str, int], calls: Mapping[str, Place]
-) -> tuple[str, ...]:
-    """The mesh axes that decide which part of a value a device keeps; none if it keeps it all."""
+) -> dict[str, int | None]:
+    """The mesh axes that decide which part of a value a device keeps; none if it keeps it all.
+
+    With the dim that each cuts, unless the value was reshaped before.
+    """
     found_cut = _only_slice(place, calls)
     if found_cut is None:
-        return ()
+        return {}
     computation, cut = found_cut
-    starts = [_values(computation, i, axes, _FARTHEST) for i in computation.inputs(cut)[1:]]
-    found: list[str] = []
+    value, *inputs = computation.inputs(cut)
+    is_same = [s.dims for s in value.shapes] == [s.dims for s in place[1].shapes]
+    starts = [_values(computation, i, axes, _FARTHEST) for i in inputs]
+    found: dict[str, int | None] = {}
     for name, (stride, size) in _strides(axes).items():
-        if any(values and _changes(values, stride, size) for values in starts):
-            found.append(name)
-    return tuple(found)
+        dims = [at for at, x in enumerate(starts) if x and _changes(x, stride, size)]
+        if dims:
+            found[name] = dims[0] if is_same and len(dims) == 1 else None
+    return found
 
 
 def _only_slice(place: Place, calls: Mapping[str, Place]) -> Place | None:

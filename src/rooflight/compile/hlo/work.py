@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from rooflight.compile.hlo.instruction import Computation, Instruction, Module, Shape
 from rooflight.compile.hlo.loops import Execution
 
-_CONTRACTING = re.compile(r"\blhs_contracting_dims=\{([\d,]*)\}")
+_DOT_DIMS = re.compile(
+    r'"?\b([lr]hs)_(contracting|batch)_dim(?:ension)?s"?[=:] *[{[]([\d," ]*)[]}]'
+)
+_CUBLAS = "__cublas$"
 _LABELS = re.compile(r"\bdim_labels=([a-z0-9?]+)_([a-z0-9?]+)->([a-z0-9?]+)")
 _WINDOW = re.compile(r"\bwindow=\{([^{}]*)\}")
 _RECOMPUTED = re.compile(r"\.remat\d*\b|\.remat_")
@@ -119,8 +122,9 @@ class FlopCounter:
 
     def of(self, computation: Computation, instruction: Instruction) -> int | None:
         """FLOPs of the matmuls in one execution; None where they do not follow from the text."""
-        if instruction.opcode == "dot":
-            return _dot(computation, instruction)
+        if is_matmul(instruction):
+            sizes = matmul_sizes(computation, instruction)
+            return sizes.flops if sizes else None
         if instruction.opcode == "convolution":
             return _convolution(computation, instruction)
         if instruction.opcode in ("custom-call", "ragged-dot"):
@@ -153,20 +157,47 @@ class FlopCounter:
 
 def _is_kernel(instruction: Instruction) -> bool:
     target = instruction.attribute("custom_call_target") or ""
-    return instruction.opcode == "ragged-dot" or target in ("tpu_custom_call", "__cublas$gemm")
+    return instruction.opcode == "ragged-dot" or target == "tpu_custom_call"
 
 
-def _dot(computation: Computation, instruction: Instruction) -> int | None:
-    """2 * result elements * contracted size."""
-    match = _CONTRACTING.search(instruction.attributes)
-    left = _shape(computation, instruction, 0)
-    if match is None or left is None or not instruction.shapes:
+def is_matmul(instruction: Instruction) -> bool:
+    """A dot, or the call of cuBLAS that became of one."""
+    if instruction.opcode != "custom-call":
+        return instruction.opcode == "dot"
+    return (instruction.attribute("custom_call_target") or "").startswith(_CUBLAS)
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSizes:
+    """`batch` matmuls of m x k by k x n, and what the left side is made of."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+def matmul_sizes(computation: Computation, instruction: Instruction) -> MatmulSizes | None:
+    """Of a dot, or of a call of cuBLAS, which names its dims in its configuration."""
+    left, right = (_shape(computation, instruction, at) for at in (0, 1))
+    dims = {f"{s}_{role}": text for s, role, text in _DOT_DIMS.findall(instruction.attributes)}
+    if left is None or right is None or "lhs_contracting" not in dims or not instruction.shapes:
         return None
-    contracted = [int(n) for n in match[1].split(",") if n and len(n) < 5]
-    if any(at >= len(left.dims) for at in contracted):
+    summed, shared = (
+        [int(n) for n in re.findall(r"\d{1,4}", dims.get(f"lhs_{role}", ""))]
+        for role in ("contracting", "batch")
+    )
+    if any(at >= len(left.dims) for at in (*summed, *shared)):
         return None
-    size = math.prod(left.dims[at] for at in contracted)
-    return 2 * instruction.shapes[0].elements * size
+    k, batch = (math.prod(left.dims[at] for at in dims) for dims in (summed, shared))
+    result = instruction.shapes[0].elements
+    m = left.elements // max(1, batch * k)
+    return MatmulSizes(batch, m, result // max(1, batch * m), k, left.dtype)
 
 
 def _shape(computation: Computation, instruction: Instruction, operand: int) -> Shape | None:

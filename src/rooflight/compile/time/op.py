@@ -4,7 +4,7 @@ In: an instruction and the chip. Out: an `HloOpTime`. The compiler's own estimat
 is one (after code generation); of an op without matmuls it is known to be too long, by 1.2 to 5
 times where that was measured, so there it counts up to the time that the op's bytes take. Without
 an estimate, matmuls and kernels of known FLOPs are held to the peak of the matrix unit, moves to
-the bandwidth of the memory, and other kernels are unknown.
+the bandwidth of the memory, and other kernels are unknown. Of a GPU every figure is ours (`gpu`).
 
 Work of Pallas kernels that do not say theirs: the attention kernels that ship with jax. A kernel is
 opaque to the compiler: no cycle estimate, and FLOPs only if its author gave a cost estimate. Those
@@ -12,13 +12,24 @@ of splash attention, and the bytes that paged attention reads, follow from its n
 operands.
 """
 
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from rooflight.compile.hlo.instruction import Computation, Instruction, Module
 from rooflight.compile.hlo.sites import is_work
-from rooflight.compile.hlo.work import FlopCounter
+from rooflight.compile.hlo.work import FlopCounter, MatmulSizes, is_matmul, matmul_sizes
+from rooflight.compile.time.gpu import (
+    attention_s,
+    attention_sizes,
+    gpu_rates,
+    is_known_call,
+    kernel_traffic,
+    matmul_s,
+    memory_s,
+)
 from rooflight.errors import UsageError
 from rooflight.hardware.chip import Chip
 
@@ -36,8 +47,9 @@ _MATMULS = {
 _PAGED = "ragged_paged_attention"
 
 Unit = Literal["matrix", "kernels", "memory"]
-Basis = Literal["compiler", "capped", "bound", "unknown"]
-BASES: tuple[Basis, ...] = ("compiler", "capped", "bound", "unknown")
+Basis = Literal["compiler", "capped", "bound", "roofline", "unknown"]
+BASES: tuple[Basis, ...] = ("compiler", "capped", "bound", "roofline", "unknown")
+PRICED = ("compiler", "capped", "roofline")
 UNITS: tuple[Unit, ...] = ("matrix", "kernels", "memory")
 _DTYPE = "bf16"  # what matmuls are done in
 _IN_PLACE = ("dynamic-update-slice", "scatter")
@@ -65,7 +77,7 @@ class OpPricer:
         if chip.matrix_unit is None or chip.hbm_bytes_per_s is None:
             raise UsageError(
                 f"the catalog has no clock or no memory bandwidth of {chip.title}",
-                hint="ask for the time of a TPU of the catalog",
+                hint="ask for the time of a TPU or a GPU of the catalog",
             )
         return cls(module, chip, FlopCounter(module))
 
@@ -78,6 +90,8 @@ class OpPricer:
 
     def price(self, computation: Computation, instruction: Instruction) -> HloOpTime | None:
         """None for what keeps no unit busy: bookkeeping, starts and ends."""
+        if self.chip.kind == "gpu":
+            return self._on_gpu(computation, instruction) if is_work(instruction) else None
         cycles = instruction.estimated_cycles
         if cycles is not None:
             return self._estimated(computation, instruction, cycles / self.clock_hz)
@@ -86,6 +100,30 @@ class OpPricer:
         if instruction.opcode == "custom-call":
             return self._kernel(computation, instruction)
         return self._bound(computation, instruction)
+
+    def _on_gpu(self, computation: Computation, at: Instruction) -> HloOpTime:
+        """A kernel as long as its longest matmul and its bytes take; of two matmuls, both."""
+        moved, rates = kernel_traffic(self.module, computation, at), gpu_rates()
+        if attention := attention_sizes(computation, at):
+            seconds = attention_s(self.chip, attention, moved, rates)
+            return HloOpTime("kernels", seconds, "roofline")
+        sizes = [*self._matmuls(computation, at)]
+        if sizes and all(sizes):
+            each = (matmul_s(self.chip, one, moved, rates) for one in sizes if one)
+            return HloOpTime("matrix", math.fsum(each), "roofline")
+        is_opaque = at.opcode == "custom-call" and not is_known_call(at)
+        if sizes or is_opaque:
+            return HloOpTime("kernels", 0.0, "unknown")
+        return HloOpTime("memory", memory_s(self.chip, moved, rates), "roofline")
+
+    def _matmuls(self, computation: Computation, at: Instruction) -> Iterator[MatmulSizes | None]:
+        """Of a call of cuBLAS, a dot, or every dot in a fusion."""
+        if is_matmul(at):
+            yield matmul_sizes(computation, at)
+        for name in at.called if at.opcode == "fusion" else ():
+            body = self.module.computations[name]
+            for inner in body.instructions:
+                yield from self._matmuls(body, inner)
 
     def copy_s(self, start: Instruction) -> float:
         """An asynchronous copy: one end of it through the main memory."""

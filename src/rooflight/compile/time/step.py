@@ -1,10 +1,11 @@
 """The time of a compiled step: its schedule walked, op by op, loops multiplied out.
 
-In: a `CompiledStep` with the compiler's cycle estimates, and the mesh it was compiled for. Out: a
-`CompiledTime`. One op at a time keeps the chip busy, in the order of the schedule. A collective
-with a start and a done runs meanwhile in the lanes of its mesh axes, one after another in each; at
-its done the chip waits for what is left of it, and only that is exposed. Copies between memories
-that have a start and a done run meanwhile too. Nothing here was measured.
+In: a `CompiledStep` with the compiler's cycle estimates (of a GPU our roofline's seconds), and the
+mesh it was compiled for. Out: a `CompiledTime`. One op at a time keeps the chip busy, in the order
+of the schedule. A collective with a start and a done runs meanwhile in the lanes of its mesh axes,
+one after another in each; at its done the chip waits for what is left of it, and only that is
+exposed. Copies between memories that have a start and a done run meanwhile too. Nothing here was
+measured.
 
 What one collective of a compiled step takes on the mesh, by the network model of `costs`.
 """
@@ -20,7 +21,8 @@ from rooflight.compile.hlo.groups import read_groups
 from rooflight.compile.hlo.instruction import Computation, Instruction
 from rooflight.compile.hlo.loops import read_loop
 from rooflight.compile.hlo.step import CompiledStep
-from rooflight.compile.time.op import BASES, Basis, HloOpTime, OpPricer
+from rooflight.compile.time.gpu import KernelError, gpu_rates, network_s
+from rooflight.compile.time.op import BASES, PRICED, Basis, HloOpTime, OpPricer
 from rooflight.costs.network import KINDS, CollectiveKind, collective_time
 from rooflight.errors import UsageError
 from rooflight.hardware.mesh import Fan, Group, Mesh, Ring, parse_mesh
@@ -74,12 +76,23 @@ class CompiledTime:
     ops: Mapping[Basis, int]  # how many ops of the text have whose figure
     unknown: tuple[str, ...]  # ops and collectives without any: counted as nothing
     rounds: Mapping[str, tuple[Span, ...]]  # one round of every computation
+    errors: Mapping[
+        str, KernelError
+    ]  # of our own roofline, by unit; none of the compiler's figures
 
     @property
     def known_share(self) -> float:
-        """The part of all ops that carry the compiler's estimate."""
+        """The part of all ops that carry the compiler's estimate, or are priced by our roofline."""
         total = sum(self.ops.values())
-        return (self.ops["compiler"] + self.ops["capped"]) / total if total else 1.0
+        return sum(self.ops[basis] for basis in PRICED) / total if total else 1.0
+
+    @property
+    def error(self) -> float | None:
+        """What it is off by if all its parts are off one way, each by its 90th percentile."""
+        network = math.fsum(network.exposed_s for network in self.network.values())
+        spent = {**self.busy_s, "network": network}
+        far = (self.errors[unit].p90 * s for unit, s in spent.items() if unit in self.errors)
+        return math.fsum(far) / self.seconds if self.errors else None
 
 
 def time_document(time: CompiledTime | None) -> dict[str, object] | None:
@@ -93,7 +106,9 @@ def time_document(time: CompiledTime | None) -> dict[str, object] | None:
         "copies": asdict(time.copies),
         "ops": dict(time.ops),
         "unknown": list(time.unknown),
-        "source": "compiler",
+        "source": "roofline" if time.errors else "compiler",
+        "error": time.error,
+        "errors": {unit: asdict(spread) for unit, spread in time.errors.items()},
     }
 
 
@@ -106,7 +121,7 @@ def compiled_time(step: CompiledStep, mesh: Mesh, *, network_share: float = 1.0)
         step, mesh, OpPricer.of(step.module, mesh.slice.chip), _by_name(step), network_share
     )
     whole = walk.round(step.module.computations[step.module.entry])
-    if not walk.ops["compiler"] + walk.ops["capped"]:
+    if not step.module.is_scheduled or not any(walk.ops[basis] for basis in PRICED):
         raise UsageError(
             f"{step.module.name} has no cycle estimates, so its time is unknown",
             hint="compile it to the end: until='executable', or --until executable",
@@ -119,6 +134,7 @@ def compiled_time(step: CompiledStep, mesh: Mesh, *, network_share: float = 1.0)
         ops=walk.ops,
         unknown=tuple(walk.unknown),
         rounds=walk.rounds,
+        errors=gpu_rates().errors if walk.ops["roofline"] else {},
     )
 
 
@@ -306,7 +322,9 @@ def flight(found: Collective, instruction: Instruction, mesh: Mesh) -> InFlight 
     if not named or not found.axes or kind is None:
         return None
     group = _group(found, mesh.group(found.axes))
-    seconds = collective_time(kind, found.nbytes, group).expected_s
+    time = collective_time(kind, found.nbytes, group)
+    is_gpu = mesh.slice.chip.kind == "gpu"
+    seconds = network_s(time, gpu_rates()) if is_gpu else time.expected_s
     axes = "dcn" if found.form == "dcn" else "+".join(found.axes)
     turn = _turn(instruction) if kind == "permute" else ""
     return InFlight(axes, axes + turn, seconds)

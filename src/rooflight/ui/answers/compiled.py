@@ -21,8 +21,8 @@ from rooflight.ui.answer import (
     show_count,
     show_seconds,
 )
-from rooflight.ui.answers.json_part import JsonPart
 from rooflight.ui.answers.timeline import binned, timelines
+from rooflight.ui.json_part import JsonPart
 from rooflight.ui.svg.gantt import gantt_svg
 from rooflight.ui.svg.memory import live_svg
 from rooflight.units import format_count, format_seconds, format_si
@@ -41,7 +41,11 @@ _HOW_TO_READ = (
     "One device. Rest the pointer on a bar for what it is; short ones are drawn together."
 )
 _UNKNOWN = "Its time is unknown: name the slice that it was compiled for, and its mesh."
-_ESTIMATED = "by the compiler's estimates and our network model, not measured"
+_ESTIMATED = {
+    "compiler": "by the compiler's estimates and our network model, not measured",
+    "roofline": "by our roofline of each kernel and our network model, not measured",
+}
+_KERNELS = {"matrix": "matmuls", "kernels": "attention", "memory": "few rows", "network": "network"}
 
 
 def step_answer(
@@ -78,7 +82,7 @@ def _sentences(step: CompiledStep, stage: str, time: CompiledTime | None) -> Ite
         yield f"{part:.0%} of the FLOPs are computed a second time to save memory."
     yield from (f"The compiler warns: {text}" for text in step.warnings)
     if time:
-        yield time_sentence(time.seconds)
+        yield time_sentence(JsonPart(time_document(time) or {}))
 
 
 def _moved(step: CompiledStep) -> tuple[int, str]:
@@ -92,15 +96,18 @@ def categories(nbytes: Mapping[str, int | float]) -> str:
     return ", ".join(f"{name} {format_si(size, 'B')}" for name, size in nbytes.items() if size)
 
 
-def time_sentence(seconds: float | None, planned_s: float | None = None) -> str:
-    """The compiled step, beside the planned one if there is a plan."""
+def time_sentence(time: JsonPart, planned_s: float | None = None) -> str:
+    """The compiled step, beside the planned one if there is a plan; ours has an error."""
+    seconds, error = time.number("seconds"), time.number("error")
+    how = _ESTIMATED[time.text("source") or "compiler"]
+    how = f"give or take {error:.0%} {how}" if error else how
     if planned_s is None:
-        return f"A step takes {format_seconds(seconds or 0)} {_ESTIMATED}."
+        return f"A step takes {format_seconds(seconds or 0)}{', ' if error else ' '}{how}."
     start = f"Planned step: {format_seconds(planned_s)}"
     if seconds is None:
         return f"{start}. The compiled step's time is unknown before the executable."
     ratio = f"{seconds / planned_s:.2f} times as long" if planned_s else "planned as nothing"
-    return f"{start}; the compiled one: {format_seconds(seconds)}, {ratio} ({_ESTIMATED})."
+    return f"{start}; the compiled one: {format_seconds(seconds)}, {ratio} ({how})."
 
 
 def _facts(step: CompiledStep, time: CompiledTime | None) -> Iterator[Fact]:
@@ -156,6 +163,18 @@ def _basis(time: JsonPart) -> str:
     total, known = sum(ops.values()), ops.get("compiler", 0) + ops.get("capped", 0)
     if not total:
         return ""
+    if ours := ops.get("roofline"):
+        off = (
+            f"{_KERNELS[unit]} {spread.number('median'):.0%} (9 of 10 within"
+            f" {spread.number('p90'):.0%})"
+            for unit in time.part("errors").fields
+            for spread in [time.part("errors").part(unit)]
+        )
+        return (
+            f"{format_count(ours)} of {format_count(total)} ops are priced by our roofline, off on"
+            f" published kernels by a median of {', '.join(off)}; fusions without a matmul as a"
+            f" matmul of few rows; without a figure: {format_count(len(time.words('unknown')))}."
+        )
     return (
         f"{format_count(known)} of {format_count(total)} ops ({known / total:.0%}) carry"
         f" the compiler's cycle estimate, {format_count(ops.get('capped', 0))} of them held to the"

@@ -22,7 +22,7 @@ from rooflight.ui.answer import (
 )
 from rooflight.ui.answers import compiled
 from rooflight.ui.answers.compiled import AXES, FROM, KIND, MOST_ROWS, NBYTES, PER_STEP, TIMES
-from rooflight.ui.answers.json_part import JsonPart
+from rooflight.ui.json_part import JsonPart
 from rooflight.units import format_count, format_seconds, format_si
 
 _WORDS = 400  # characters of what a compiler said last
@@ -78,8 +78,7 @@ def _of_plan(said: JsonPart) -> Iterator[str]:
     else:
         ratio = f", {total / planned:.2f} times as much" if planned else ""
         yield f"{start}; the compiler's: {format_si(total, 'B')}{ratio}{_categories(memory)}."
-    step_s = time.part("compiled").number("seconds")
-    yield compiled.time_sentence(step_s, time.number("planned_s") or 0)
+    yield compiled.time_sentence(time.part("compiled"), time.number("planned_s") or 0)
 
 
 def _agreement(said: JsonPart, matched: JsonPart) -> str:
@@ -116,7 +115,7 @@ def _of_program(said: JsonPart) -> Iterator[str]:
         size = alike.whole(axis)
         yield f"A chip is {size} devices, which do the same: nothing is split over {axis}."
     if said.part("time").fields:
-        yield compiled.time_sentence(said.part("time").number("seconds"))
+        yield compiled.time_sentence(said.part("time"))
     limit, total = memory.number("limit_bytes"), memory.number("compiler_bytes")
     if total is None:
         held = sum(one.number("device_bytes") or 0 for one in said.parts("arguments"))
