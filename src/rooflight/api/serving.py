@@ -1,6 +1,6 @@
 """A served model: the cheapest fleet for a traffic, and requests through a simulated one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,7 +23,7 @@ from rooflight.hardware.slice import Slice
 from rooflight.models.presets import load_model
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.serving.fleet.cost import fleet_cost
-from rooflight.plan.serving.fleet.demand import Demand
+from rooflight.plan.serving.fleet.demand import Demand, DemandClass
 from rooflight.plan.serving.fleet.plan import Watch as SearchWatch
 from rooflight.plan.serving.fleet.search import FleetPlan, FleetQuestion, plan_fleet
 from rooflight.plan.serving.fleet.way import (
@@ -86,6 +86,7 @@ def plan_serving(
     burstiness: Number = 1,
     requests: Count | None = None,
     seed: Count = 0,
+    classes: Sequence[DemandClass] = (),
     watch: SearchWatch | None = None,
 ) -> FleetPlan:
     """The cheapest fleet that serves a model's traffic as promised, on each chip and of all.
@@ -93,6 +94,7 @@ def plan_serving(
     `on` has chips, each tried in several sizes, or slices; every chip with a price if left out.
     Lengths are numbers or distributions such as `1024~0.8`; `prices` are dollars of a chip-hour by
     chip, or whose: `gcp`, `aws/spot`, or of all clouds the middle one, `on-demand` or `spot`.
+    `classes` are parts of the traffic with priorities and SLOs of their own (`plan_workloads`).
 
     >>> asked = {"rate": 2, "isl": 512, "osl": 64, "ttft": "1s", "tpot": "50ms"}
     >>> plan = plan_serving("llama3.2-1b", **asked, on="v5e:1x1", requests=200)
@@ -135,6 +137,7 @@ def plan_serving(
             num_requests=None
             if requests is None
             else whole("--requests", requests, most=_MOST_REQUESTS, least=100),
+            classes=tuple(classes),
         ),
         _slices(on, spec, precision, paid),
         precision,

@@ -70,6 +70,15 @@ class Room:
         writes.append(TableWrite(sequence.row, 0, sequence.blocks))
         return True
 
+    def resume(self, sequence: Sequence, cached: int) -> bool:
+        """The same for one that is under way, and fits; true if some of its prompt is left."""
+        if is_done := cached >= sequence.prompt:
+            sequence.left += sequence.prompt - cached
+            sequence.prompt = cached
+        assert self.hold(sequence, [])
+        sequence.computed = cached
+        return not is_done
+
     def _restore(self, keys: list[Key], count: int) -> list[int]:
         """Blocks, the first of which get what the host has kept."""
         assert self.tier is not None

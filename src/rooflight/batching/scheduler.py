@@ -90,6 +90,16 @@ class Scheduler:
         self._has_inserts = True
         return self._enqueue(request, has_kv=True)
 
+    def resume(self, request: Request, *, has_kv: bool, cached: int) -> None:
+        """Takes over a request that fits, with so many of its positions cached."""
+        sequence = self._register(request, has_kv=has_kv and not cached)
+        if not cached:
+            self._queue(sequence)
+        elif self.room.resume(sequence, cached):
+            self._partial = sequence
+        else:
+            self._decoding.join(sequence)
+
     def _enqueue(self, request: Request, *, has_kv: bool) -> Admission:
         found = self._check(request)
         if found is _ADMITTED:
@@ -118,9 +128,8 @@ class Scheduler:
 
     def _is_full(self, request: Request) -> bool:
         limit = self.limits.max_waiting_tokens
-        if self.num_waiting >= self.limits.max_waiting:
-            return True
-        return limit is not None and self.waiting_tokens + request.prompt_tokens > limit
+        is_long = limit is not None and self.waiting_tokens + request.prompt_tokens > limit
+        return is_long or self.num_waiting >= self.limits.max_waiting
 
     def cancel(self, id: int) -> bool:
         """Drops a request; while a step is in flight its blocks stay until the commit."""
@@ -173,8 +182,7 @@ class Scheduler:
         decoding = self._decoding
         rows = tuple(decoding.rows) if self._is_chunked or not chunks else ()
         kv_tokens = decoding.kv_tokens + len(rows) if rows else 0
-        batch = StepBatch(rows, kv_tokens, chunks, writes, preempted)
-        self._in_flight = batch
+        self._in_flight = batch = StepBatch(rows, kv_tokens, chunks, writes, preempted)
         return batch
 
     def commit(self, *, stopped: Collection[int] = ()) -> StepOutcome:
@@ -194,8 +202,10 @@ class Scheduler:
                 finished.append(id)
         for sequence in done:
             self._drop(sequence)
-        if self._doomed:
-            self._bury()
+        for sequence in self._doomed:
+            if sequence.is_live:
+                self._drop(sequence)
+        self._doomed.clear()
         return StepOutcome(prefilled, finished)
 
     # Drafts: a row may make several tokens in a step
@@ -239,10 +249,8 @@ class Scheduler:
         self._clear_steps = 0
         if not decoding.rows or self._partial is not None or self._in_flight is not None:
             return 0
-        if self._waiting.count and not self._is_blocked:
-            return 0
-        if self._is_static and self._is_open:
-            return 0  # the next step closes the batch
+        if (self._waiting.count and not self._is_blocked) or (self._is_static and self._is_open):
+            return 0  # somebody may come in; or the next step closes the batch
         num_free = self.room.pool.num_free
         self._clear_steps = decoding.steps_with(num_free, decoding.steps_to_end())
         return self._clear_steps
@@ -390,9 +398,3 @@ class Scheduler:
 
     def _unqueue(self, sequence: Sequence) -> None:
         self._waiting.discard(sequence)
-
-    def _bury(self) -> None:
-        for sequence in self._doomed:
-            if sequence.is_live:
-                self._drop(sequence)
-        self._doomed.clear()

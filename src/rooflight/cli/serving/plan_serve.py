@@ -20,6 +20,8 @@ from rooflight.cli.serving.serving_flags import (
     add_features,
     add_sizes,
 )
+from rooflight.cli.serving.workloads import add_workloads, run_workloads
+from rooflight.errors import UsageError
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.cost import blocks_of
 from rooflight.plan.serving.fleet.demand import Demand
@@ -54,6 +56,7 @@ class FleetPage:
 
 def configure(parser: Parser) -> None:
     add_traffic(parser)
+    add_workloads(parser)
     add_hardware(parser)
     add_serving_questions(parser)
     parser.set_examples(
@@ -65,11 +68,20 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if args.workloads:
+        return run_workloads(args, prices_of(args.price or []))
+    missing = [name for name in ("model", "rate", "isl", "osl") if not getattr(args, name)]
+    if missing:
+        words = ", ".join(name if name == "model" else f"--{name}" for name in missing)
+        raise UsageError(
+            f"the following arguments are required: {words}",
+            hint="or give several models and their traffic by --workloads FILE",
+        )
     model = load_model(args.model)
     warn_of_gaps(model)
     rates, cold_start_s = asked_hours(args)
     with progress("ways to serve", "simulations") as watch:
-        asked = keywords(plan_serving, args, but=["prices", "watch"])
+        asked = keywords(plan_serving, args, but=["prices", "classes", "watch"])
         prices = prices_of(args.price or [])
         plan = plan_serving(model, **asked, prices=prices, watch=watch)
         page = FleetPage(
@@ -101,14 +113,15 @@ def _next(args: Namespace, best: Fleet) -> str:
 
 def add_traffic(parser: Parser) -> None:
     """What comes, and its SLO."""
-    parser.add_argument("model", help="a preset such as llama3-8b, or the path of a config.json")
-    parser.add_argument("--rate", required=True, help="requests per second")
+    parser.add_argument(
+        "model", nargs="?", help="a preset such as llama3-8b, or the path of a config.json"
+    )
+    parser.add_argument("--rate", help="requests per second")
     parser.add_argument(
         "--isl",
-        required=True,
         help="prompt tokens: 1024, 1024~0.8 (lognormal), 100..2000 (uniform) or exp:1024",
     )
-    parser.add_argument("--osl", required=True, help="new tokens, in the same words")
+    parser.add_argument("--osl", help="new tokens, in the same words")
     parser.add_argument("--ttft", metavar="TIME", help="SLO of the time to first token: 1s")
     parser.add_argument("--tpot", metavar="TIME", help="SLO of the time per output token: 30ms")
     parser.add_argument(

@@ -95,7 +95,7 @@ def configure(parser: Parser) -> None:
         "rooflight simulate llama3-8b --on v5e:2x4 --rate 20 --isl 1024~0.8 --osl 256~0.6"
         " --replicas 3 --compare --requests 2000",
         "rooflight simulate qwen3-32b --on h100:2 --rate 0.2 --turns 20 --think exp:8s --isl 600"
-        " --osl 300 --prefix-tokens 8000 --host-memory 400GB --hit-curve",
+        " --osl 300 --prefix-tokens 8000 --requests 2000 --host-memory 400GB --hit-curve",
     )
 
 
@@ -283,8 +283,8 @@ def _did(found: Simulation) -> str:
     restored = found.restored_tokens / max(1, found.input_tokens)
     host = f", {restored:.0%} in host memory" if found.restored_tokens else ""
     return (
-        f"{format_si(_tokens_per_s(found), 'tokens/s')} out, {found.mean_rows:.1f} rows a decode"
-        f" step, replicas {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
+        f"{format_si(_tokens_per_s(found), 'tokens/s')} out, {found.mean_rows:.1f} sequences per"
+        f" decode step, replicas {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
         f" {found.num_rejected:,} rejected, {found.cached_share:.0%} of prompt tokens cached{host}"
     )
 

@@ -104,7 +104,7 @@ def _needs(fleet: Fleet) -> str:
     return (
         f"binds: {first}; prompts need {rate * bound.prefill_s:.2f} replicas, tokens"
         f" {rate * bound.generate_s:.2f}, in all at least {way.least_replicas};"
-        f" at most {bound.rows:.0f} rows each, by the {bound.rows_by}"
+        f" at most {bound.rows:.0f} sequences each, by the {bound.rows_by}"
     )
 
 
@@ -123,7 +123,7 @@ def _simulated(fleet: Fleet) -> str:
     return (
         f"simulated: {found.good_share:.1%} of {found.num_requests:,} requests within the SLO on"
         f" {many(found.replicas, 'replica')}{part}{broken}; {found.busy_share:.0%} busy,"
-        f" {found.mean_rows:.0f} rows per step"
+        f" {found.mean_rows:.0f} sequences per step"
     )
 
 

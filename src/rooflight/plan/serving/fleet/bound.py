@@ -117,7 +117,7 @@ class MeanSteps:
 
     def room(self) -> tuple[float, str]:
         """Rows on average, at most: of the batch and of the pool."""
-        work, found = self.work, [(float(self.limits.max_rows), "rows of a step")]
+        work, found = self.work, [(float(self.limits.max_rows), "sequences of a step")]
         if work.own_positions:
             held = self.limits.pool_tokens * work.row_steps / work.own_positions
             found.append((held, "KV cache"))

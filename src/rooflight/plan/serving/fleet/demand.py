@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from random import Random
 from statistics import NormalDist
 
 from rooflight.errors import UsageError
 from rooflight.plan.serving.fleet.bound import RequestWork, work_of
 from rooflight.plan.serving.simulate.arrivals import Arrival, Lengths, RandomTraffic
+from rooflight.plan.serving.simulate.run import Simulation
 from rooflight.plan.serving.simulate.tally import Slo
 
 _LEAST_REQUESTS = 1000
@@ -20,6 +22,17 @@ _MOST_REQUESTS = 10_000
 _LIVES = 20  # of a request as long as the SLO, that a stream lasts: less hides a growing queue
 NORMAL_80 = NormalDist().inv_cdf(0.9)  # deviations that hold 80 % of a normal spread
 _ALONE_S = 1e4  # between requests that never meet
+
+
+@dataclass(frozen=True, slots=True)
+class DemandClass:
+    """A part of a demand with a priority, the smallest first, and an SLO of its own."""
+
+    priority: int
+    rate: float
+    input: Lengths
+    output: Lengths
+    slo: Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,7 @@ class Demand:
     burstiness: float = 1.0
     seed: int = 0
     num_requests: int | None = None  # simulated at a time; None is as many as the SLO needs
+    classes: tuple[DemandClass, ...] = ()  # that add up to it; none where all requests are alike
 
     def __post_init__(self) -> None:
         if not 50 <= self.confidence < 100:
@@ -55,6 +69,8 @@ class Demand:
 
     def __str__(self) -> str:
         cached = f", {self.hit_rate:.0%} cached" if self.hit_rate else ""
+        if self.classes:
+            return f"{self.rate:g} requests/s of {len(self.classes)} priorities{cached}"
         within = f"; {self.percentile:g}% within {self.slo}" if self.slo.targets else ""
         return f"{self.rate:g} requests/s, {self.input} in{cached}, {self.output} out{within}"
 
@@ -92,6 +108,12 @@ class Demand:
         drawn = self._drawn(self.rate, self.requests(self.rate))
         return (arrival._replace(time_s=i * _ALONE_S) for i, arrival in enumerate(drawn))
 
+    def is_kept(self, found: Simulation, unsure: float = 0.0) -> bool:
+        """True if enough requests met the SLO, of every class."""
+        parts = found.by_priority if self.classes else ()
+        least = min((part.good_share for part in parts), default=found.good_share)
+        return min(least, found.good_share) >= self.share - unsure
+
     @property
     def warm(self) -> Arrival | None:
         """The prompt that shares most, of which the shared part is cached at all times."""
@@ -102,35 +124,62 @@ class Demand:
 
     def work(self) -> RequestWork:
         """The mean request."""
-        return _work(self._traffic(self.rate, self.requests(self.rate)), self.hit_rate, self.share)
+        return _work(self._mix(self.rate, self.requests(self.rate)), self.hit_rate, self.share)
 
     def scaled(self, **factors: float) -> "Demand":
         """With `rate`, `input` or `output` times a factor."""
         lengths = {name: _longer(getattr(self, name), factors.get(name, 1.0)) for name in _LENGTHS}
-        return replace(self, rate=self.rate * factors.get("rate", 1.0), **lengths)
+        more = factors.get("rate", 1.0)
+        classes = tuple(
+            replace(
+                one,
+                rate=one.rate * more,
+                input=_longer(one.input, factors.get("input", 1.0)),
+                output=_longer(one.output, factors.get("output", 1.0)),
+            )
+            for one in self.classes
+        )
+        return replace(self, rate=self.rate * more, classes=classes, **lengths)
 
     def _drawn(self, rate: float, count: int) -> tuple[Arrival, ...]:
-        return _drawn(self._traffic(rate, count), self.hit_rate)
+        return _drawn(self._mix(rate, count), self.hit_rate)
 
-    def _traffic(self, rate: float, count: int) -> RandomTraffic:
-        return RandomTraffic(
-            rate, self.input, self.output, count, burstiness=self.burstiness, seed=self.seed
+    def _mix(self, rate: float, count: int) -> "_Mix":
+        """Of each class the whole stream, of which a share is taken: its times are the same."""
+        alike = DemandClass(0, self.rate, self.input, self.output, self.slo)
+        own = self.burstiness, self.seed
+        return tuple(
+            (RandomTraffic(rate, one.input, one.output, count, *own), one.priority, one.rate)
+            for one in self.classes or (alike,)
         )
 
 
 _LENGTHS = ("input", "output")
 
 
-@lru_cache(maxsize=8)
-def _drawn(traffic: RandomTraffic, hit_rate: float) -> tuple[Arrival, ...]:
-    if not hit_rate:
-        return tuple(traffic.arrivals())
-    return tuple(_sharing(arrival, hit_rate) for arrival in traffic.arrivals())
+_Mix = tuple[tuple[RandomTraffic, int, float], ...]  # traffic, priority, rate of a class
 
 
 @lru_cache(maxsize=8)
-def _work(traffic: RandomTraffic, hit_rate: float, share: float) -> RequestWork:
-    return work_of(_drawn(traffic, hit_rate), share=share)
+def _drawn(mix: _Mix, hit_rate: float) -> tuple[Arrival, ...]:
+    drawn = _mixed(mix)
+    return tuple(_sharing(arrival, hit_rate) for arrival in drawn) if hit_rate else tuple(drawn)
+
+
+def _mixed(mix: _Mix) -> Iterator[Arrival]:
+    if len(mix) == 1:
+        yield from mix[0][0].arrivals()
+        return
+    random = Random(mix[0][0].seed)
+    at, rates = range(len(mix)), [rate for _, _, rate in mix]
+    for of_each in zip(*(traffic.arrivals() for traffic, _, _ in mix), strict=True):
+        one = random.choices(at, rates)[0]
+        yield of_each[one]._replace(priority=mix[one][1])
+
+
+@lru_cache(maxsize=8)
+def _work(mix: _Mix, hit_rate: float, share: float) -> RequestWork:
+    return work_of(_drawn(mix, hit_rate), share=share)
 
 
 def _sharing(arrival: Arrival, hit_rate: float) -> Arrival:

@@ -243,7 +243,7 @@ class Trials:
         disaggregated = way.policy == "disaggregated"
         found = self._simulate(way, int(disaggregated), 2 if disaggregated else 1, None)
         unsure = 3 * math.sqrt(self.demand.share * (1 - self.demand.share) / found.num_requests)
-        return found.good_share >= self.demand.share - unsure
+        return self.demand.is_kept(found, unsure)
 
     def fleet(self, way: Way, replicas: int, spare: int) -> Fleet | None:
         """So many replicas, split in whichever way meets the SLO; None where none does.
@@ -255,7 +255,7 @@ class Trials:
             share, part, prefills = _part(prefill, replicas)
             rate = self.demand.rate * share
             found = self._simulate(way, prefills, part, rate)
-            if found.good_share >= self.demand.share:
+            if self.demand.is_kept(found):
                 return Fleet(way, self.demand, prefill, replicas, spare, found, rate)
             first, each = self._late(way, found)
             if first == each:
@@ -266,12 +266,16 @@ class Trials:
 
     def _late(self, way: Way, found: Simulation) -> tuple[bool, bool]:
         """Whether too many first tokens are late, and too many tokens after them."""
-        slo, percentile = way.held(self.demand), self.demand.percentile
-        first, each = found.ttft, found.tpot
-        return (
-            first is None or first.at(percentile) > slo.ttft_s,
-            each is not None and each.at(percentile) > slo.tpot_s,
-        )
+        slos, percentile = way.held_classes(self.demand), self.demand.percentile
+        parts = [(p.ttft, p.tpot, slos[p.priority]) for p in found.by_priority if slos]
+        late = [
+            (
+                first is None or first.at(percentile) > slo.ttft_s,
+                each is not None and each.at(percentile) > slo.tpot_s,
+            )
+            for first, each, slo in parts or [(found.ttft, found.tpot, way.held(self.demand))]
+        ]
+        return any(first for first, _ in late), any(each for _, each in late)
 
     def _simulate(self, way: Way, prefill: int, replicas: int, rate: float | None) -> Simulation:
         self.count += 1
@@ -286,6 +290,7 @@ class Trials:
             limits=way.limits,
             replicas=fleet,
             slo=way.held(demand),
+            slos=way.held_classes(demand),
             warm=self._warm,
             most_late=math.inf if rate is None else (1 - demand.share) * requests,
         )

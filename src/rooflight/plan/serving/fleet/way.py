@@ -88,9 +88,13 @@ class Way:
         """What times to the first token rest on."""
         return self.cost.first_token if isinstance(self.cost, CalibratedCost) else None
 
-    def held(self, demand: Demand) -> Slo:
+    def held_classes(self, demand: Demand) -> dict[int, Slo]:
+        """The same of each class, by its priority."""
+        return {one.priority: self.held(demand, one.slo) for one in demand.classes}
+
+    def held(self, demand: Demand, own: Slo | None = None) -> Slo:
         """The SLO that simulated times are held to, so that it is kept as surely as asked."""
-        slo, first, each = demand.slo, self.first_token, self.calibration
+        slo, first, each = own or demand.slo, self.first_token, self.calibration
         return Slo(
             slo.ttft_s / (demand.slack(first.spread) if first else 1.0),
             slo.tpot_s / (demand.slack(each.spread) if each else 1.0),

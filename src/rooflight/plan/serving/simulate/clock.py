@@ -41,28 +41,30 @@ class StepClock:
         self.restore_s = restore_s  # of a KV block from host memory
         self._spans: dict[tuple[int, int], list[_Piece]] = {}
 
-    def step(self, *, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:
+    def step(self, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:
         """One step, as the step model has it."""
         return self._cost.seconds(
             decode_rows=rows, kv_tokens=kv, prefill_tokens=chunk_tokens, prefill_kv_tokens=attended
         )
 
-    def late(self, *, chunk_tokens: int, attended: int) -> float:
+    def late(self, chunk_tokens: int, attended: int) -> float:
         """From the end of a step to the first token of its chunk."""
         return self._cost.late_s(prefill_tokens=chunk_tokens, prefill_kv_tokens=attended)
 
-    def decode(self, *, rows: int, kv: int, steps: int, until_s: float) -> tuple[int, float]:
+    def decode(self, rows: int, kv: int, steps: int, until_s: float) -> tuple[int, float]:
         """Decode steps, the first at `kv` positions, at most `steps` and only until `until_s`.
 
         The last step may end after `until_s`; it begins before. Out: steps and their seconds.
         """
-        piece = self._piece(rows, kv)
-        if kv + (steps - 1) * rows <= piece.high:  # most runs lie within one piece
-            spent = _total(piece, rows, kv, steps)
+        pieces = self._spans.get((rows, (kv.bit_length() - 1) // _SPAN)) or self._span(rows, kv)
+        piece = pieces[0] if len(pieces) == 1 else pieces[bisect_left(pieces, (kv,))]
+        high, fixed, slope = piece
+        if kv + (steps - 1) * rows <= high:  # most runs lie within one piece
+            # as `_total`, whose call takes as long as its sum
+            spent = steps * fixed + slope * (steps * kv + rows * (steps * (steps - 1) // 2))
             if spent <= until_s:
                 return steps, spent
-            steps = _count_until(piece, rows, kv, until_s)
-            return steps, _total(piece, rows, kv, steps)
+            return _until(piece, rows, kv, until_s)
         return self._decode_pieces(rows, kv, steps, until_s)
 
     def _decode_pieces(self, rows: int, kv: int, steps: int, until_s: float) -> tuple[int, float]:
@@ -72,20 +74,19 @@ class StepClock:
             count = min(steps - done, (piece.high - kv) // rows + 1)
             seconds = _total(piece, rows, kv, count)
             if spent + seconds > until_s:
-                count = _count_until(piece, rows, kv, until_s - spent)
-                seconds = _total(piece, rows, kv, count)
+                count, seconds = _until(piece, rows, kv, until_s - spent)
             done, spent, kv = done + count, spent + seconds, kv + count * rows
         return done, spent
 
     def _piece(self, rows: int, kv: int) -> _Piece:
-        key = (rows, (kv.bit_length() - 1) // _SPAN)
-        pieces = self._spans.get(key)
-        if pieces is None:
-            low = 1 << (_SPAN * key[1])
-            pieces = self._spans[key] = self._straight(rows, low, (low << _SPAN) - 1)
-        if len(pieces) == 1:
-            return pieces[0]
-        return pieces[bisect_left(pieces, (kv,))]
+        pieces = self._spans.get((rows, (kv.bit_length() - 1) // _SPAN)) or self._span(rows, kv)
+        return pieces[0] if len(pieces) == 1 else pieces[bisect_left(pieces, (kv,))]
+
+    def _span(self, rows: int, kv: int) -> list[_Piece]:
+        at = (kv.bit_length() - 1) // _SPAN
+        low = 1 << (_SPAN * at)
+        pieces = self._spans[rows, at] = self._straight(rows, low, (low << _SPAN) - 1)
+        return pieces
 
     def _straight(self, rows: int, low: int, high: int) -> list[_Piece]:
         """Pieces from `low` to `high`; shorter than a step makes them no finer."""
@@ -115,20 +116,22 @@ def _total(piece: _Piece, rows: int, kv: int, count: int) -> float:
     return count * piece.fixed + piece.slope * positions
 
 
-def _count_until(piece: _Piece, rows: int, kv: int, seconds: float) -> int:
-    """The least number of steps that last at least `seconds`: a root, then mended by ones."""
-    curve = piece.slope * rows / 2
-    speed = piece.fixed + piece.slope * kv - curve
-    if curve > 0:
-        root = (math.sqrt(speed * speed + 4 * curve * seconds) - speed) / (2 * curve)
-    else:
-        root = seconds / speed
-    count = max(1, math.ceil(root))
-    while _total(piece, rows, kv, count) < seconds:
-        count += 1
-    while count > 1 and _total(piece, rows, kv, count - 1) >= seconds:
+def _until(piece: _Piece, rows: int, kv: int, least_s: float) -> tuple[int, float]:
+    """The least number of steps that last at least so long: a root, then mended by ones."""
+    _, fixed, slope = piece
+    curve = slope * rows / 2
+    speed = fixed + slope * kv - curve
+    square = speed * speed + 4 * curve * least_s
+    count = int(2 * least_s / (speed + math.sqrt(square))) if square > 0 else 0
+    fewer_s = count * fixed + slope * (count * kv + rows * (count * (count - 1) // 2))
+    while fewer_s >= least_s and count:
         count -= 1
-    return count
+        fewer_s = _total(piece, rows, kv, count)
+    while True:  # once, but for rounding
+        count += 1
+        seconds = count * fixed + slope * (count * kv + rows * (count * (count - 1) // 2))
+        if seconds >= least_s:
+            return count, seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,18 +45,20 @@ class Router:
 
     def choose(self, time_s: float, session: int = -1) -> Replica:
         """The replica for a request that comes now, run up to this time."""
-        count = len(self._replicas)
-        if session >= 0 and count > 1:
+        replicas, random = self._replicas, self._random.random
+        if (count := len(replicas)) == 1:
+            first = second = replicas[0]
+        elif session >= 0:
             return self._keeper(time_s, session)
-        if count == 1:
-            first = second = self._replicas[0]
         else:
-            at = int(self._random.random() * count)
-            first = self._replicas[at]
-            second = self._replicas[at - 1 - int(self._random.random() * (count - 1))]
-        first.run_events(time_s)
-        second.run_events(time_s)
-        is_first = first.scheduler.num_requests <= second.scheduler.num_requests
+            at = int(random() * count)
+            first = replicas[at]
+            second = replicas[at - 1 - int(random() * (count - 1))]
+        if time_s >= first.steady_until_s:
+            first.run_events(time_s)
+        if time_s >= second.steady_until_s:
+            second.run_events(time_s)
+        is_first = first.batch.num_requests <= second.batch.num_requests
         chosen = first if is_first else second
         chosen.catch_up(time_s)
         return chosen
@@ -85,7 +87,7 @@ class TogetherFleet:
     def arrive(self, ticket: Ticket) -> None:
         arrival = ticket.arrival
         replica = self._router.choose(arrival.time_s, arrival.session)
-        if replica.add(ticket, output_tokens=arrival.output_tokens) is not Admission.ADMITTED:
+        if replica.add(ticket, arrival.output_tokens) is not Admission.ADMITTED:
             self._tally.reject(ticket)
 
     def drain(self) -> None:
@@ -130,7 +132,7 @@ class DisaggregatedFleet:
         limits = self._generates[0].scheduler.limits
         replica = self._enter.choose(arrival.time_s, arrival.session)
         is_too_long = arrival.input_tokens + arrival.output_tokens - 1 > limits.pool_tokens
-        if is_too_long or replica.add(ticket, output_tokens=1) is not Admission.ADMITTED:
+        if is_too_long or replica.add(ticket, 1) is not Admission.ADMITTED:
             self._tally.reject(ticket)
 
     def drain(self) -> None:

@@ -1,8 +1,12 @@
-"""`Replica`: one scheduler under a virtual clock, run lazily up to the time of its next event."""
+"""`Replica`: one scheduler under a virtual clock, run lazily up to the time of its next event.
+
+While everybody fits, `Ample` stands in for the scheduler: equal, and several times as fast.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 
+from rooflight.batching.ample import Ample
 from rooflight.batching.request import Admission, Key, Limits, Request
 from rooflight.batching.scheduler import Scheduler
 from rooflight.errors import UsageError
@@ -10,6 +14,7 @@ from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clock import StepClock
 from rooflight.plan.serving.simulate.reuse import ReuseLog
 
+_ADMITTED = Admission.ADMITTED  # looking up a member costs as much as a call
 _SEGMENT_BLOCKS = 1 << 20  # blocks one segment can have: room between the keys of two
 
 
@@ -32,22 +37,26 @@ class Replica:
     """A server: `now` is the end of its last step, at which the next may begin."""
 
     __slots__ = (
+        "_ample",
         "_clock",
         "_restored",
         "_sink",
-        "_steady_until_s",
         "_tickets",
+        "batch",
         "busy_s",
         "decode_steps",
         "now",
         "reuse",
         "row_steps",
         "scheduler",
+        "steady_until_s",
         "steps",
     )
 
     def __init__(self, limits: Limits, clock: StepClock, sink: Sink) -> None:
         self.scheduler = Scheduler(limits)
+        self._ample = Ample[Ticket](limits)
+        self.batch: Ample[Ticket] | Scheduler = self._ample  # which of them has the requests
         self.now = 0.0
         self.busy_s = 0.0
         self.steps = 0
@@ -55,26 +64,35 @@ class Replica:
         self.row_steps = 0  # summed over steps, the rows that decode in each
         self.reuse: ReuseLog | None = None  # of those that ask for a hit-rate curve
         self._restored = 0  # blocks that came back from host memory
-        self._steady_until_s = 0.0  # before, nobody comes or goes of itself
+        self.steady_until_s = 0.0  # before, nobody comes or goes of itself
         self._clock = clock
         self._sink = sink
         self._tickets: dict[int, Ticket] = {}
 
     def warm(self, arrival: Arrival) -> None:
         """The shared beginning of such a prompt is cached, as after hours of service."""
+        self.batch = self.scheduler
         self.scheduler.room.remember(segment_keys(arrival, self.scheduler.limits.block_tokens))
 
     @property
     def load(self) -> int:
         """Requests; one that waits counts twice, as for a router that keeps prefixes."""
-        return self.scheduler.num_requests + self.scheduler.num_waiting
+        return self.batch.num_requests + self.batch.num_waiting
 
-    def add(self, ticket: Ticket, *, output_tokens: int) -> Admission:
-        """A prompt comes; it is seen at the end of the step under way."""
-        self._steady_until_s = 0.0
+    def add(self, ticket: Ticket, output_tokens: int, has_kv: bool = False) -> Admission:
+        """A prompt comes, to make so many tokens; it is seen at the end of the step under way."""
+        self.steady_until_s = 0.0
+        arrival = ticket.arrival
+        if self.batch is self._ample:
+            is_alone = not arrival.segments and arrival.session < 0 and self.reuse is None
+            if is_alone and self._ample.add(
+                ticket, arrival.input_tokens, output_tokens, arrival.priority, has_kv
+            ):
+                return _ADMITTED
+            self._contend()
         request = self._request(ticket, output_tokens)
-        admission = self.scheduler.add(request)
-        if admission is Admission.ADMITTED:
+        admission = (self.scheduler.insert if has_kv else self.scheduler.add)(request)
+        if admission is _ADMITTED:
             self._tickets[ticket.id] = ticket
             if self.reuse is not None:
                 self.reuse.add(request.keys, request.prompt_tokens)
@@ -82,34 +100,37 @@ class Replica:
 
     def insert(self, ticket: Ticket) -> Admission:
         """A prompt comes with its KV cache and first token."""
-        self._steady_until_s = 0.0
         ticket.late_s = 0.0
-        admission = self.scheduler.insert(self._request(ticket, ticket.arrival.output_tokens))
-        if admission is Admission.ADMITTED:
+        return self.add(ticket, ticket.arrival.output_tokens, has_kv=True)
+
+    def _contend(self) -> None:
+        """From now on the scheduler has to decide who waits."""
+        self.batch = self.scheduler
+        for ticket, new, has_kv, cached in self._ample.hand_over():
             self._tickets[ticket.id] = ticket
-        return admission
+            self.scheduler.resume(self._request(ticket, new), has_kv=has_kv, cached=cached)
 
     def _request(self, ticket: Ticket, output_tokens: int) -> Request:
         arrival = ticket.arrival
-        is_shared = arrival.segments or arrival.session >= 0
-        keys = block_keys(arrival, self.scheduler.limits.block_tokens) if is_shared else ()
+        keys: Sequence[Key] = ()
+        if arrival.segments or arrival.session >= 0:
+            keys = block_keys(arrival, self.scheduler.limits.block_tokens)
         return Request(ticket.id, arrival.input_tokens, output_tokens, keys, arrival.priority)
 
     def next_s(self) -> float:
         """When somebody next ends, or a step with a prompt begins; inf where all is done."""
-        scheduler = self.scheduler
-        if not scheduler.num_requests:
+        if not self.batch.num_requests:
             return math.inf
-        if self._steady_until_s <= self.now:
-            horizon = scheduler.horizon()
-            self._steady_until_s = self.now
+        if self.steady_until_s <= self.now:
+            horizon = self.batch.horizon()
+            self.steady_until_s = self.now
             if horizon:
-                self._steady_until_s += self._decode(horizon, math.inf)[1]
-        return self._steady_until_s
+                self.steady_until_s += self._decode(horizon, math.inf)[1]
+        return self.steady_until_s
 
     def run_next(self) -> None:
         """Goes there; what begins then is done."""
-        horizon = self.scheduler.horizon()
+        horizon = self.batch.horizon()
         if horizon:
             self._advance(*self._decode(horizon, math.inf))
         else:
@@ -122,50 +143,89 @@ class Replica:
 
     def catch_up(self, time_s: float) -> None:
         """The rest after `run_events`: steps in which rows only decode."""
-        if self.now < time_s and self.scheduler.num_requests:
-            steps, seconds = self._decode(self.scheduler.horizon(), time_s)
-            self._advance(steps, seconds)
-        elif self.now < time_s < math.inf:
-            self.now = time_s
+        if self.now < time_s:
+            if self.batch.num_requests:
+                steps, seconds = self._decode(self.batch.horizon(), time_s)
+                self._advance(steps, seconds)
+            elif time_s < math.inf:
+                self.now = time_s
 
     def run_events(self, time_s: float) -> None:
         """The same, but stops where nobody comes or goes before `time_s`: often no work at all."""
-        if time_s < self._steady_until_s:
+        if time_s < self.steady_until_s:
             return
-        scheduler = self.scheduler
-        while self.now < time_s and scheduler.num_requests:
-            horizon = scheduler.horizon()
+        if (batch := self.batch) is self._ample:
+            self._ample_events(time_s)
+            return
+        while self.now < time_s and batch.num_requests:
+            horizon = batch.horizon()
             if not horizon:
-                self._step()
+                self._scheduled_step()
                 continue
             steps, seconds = self._decode(horizon, math.inf)
-            self._steady_until_s = self.now + seconds
-            if self._steady_until_s > time_s:
+            self.steady_until_s = self.now + seconds
+            if self.steady_until_s > time_s:
                 return
             self._advance(steps, seconds)
 
+    def _ample_events(self, time_s: float) -> None:
+        """The same without a call for each part: a fleet spends most of its time here."""
+        ample, decode = self._ample, self._clock.decode
+        while self.now < time_s and ample.num_requests:
+            horizon = ample.horizon()
+            if not horizon:
+                self._ample_step()
+                continue
+            rows = ample.num_decoding
+            steps, seconds = decode(rows, ample.kv_tokens + rows, horizon, math.inf)
+            end_s = self.now + seconds
+            if end_s > time_s:
+                self.steady_until_s = end_s
+                return
+            self.now = end_s
+            self.busy_s += seconds
+            self.steps += steps
+            self.decode_steps += steps
+            self.row_steps += steps * rows
+            for ticket in ample.advance(steps):
+                self._sink(ticket, end_s + ticket.late_s)
+        self.steady_until_s = self.now
+
     def _decode(self, steps: int, time_s: float) -> tuple[int, float]:
         """Of so many steps without an event those that begin before `time_s`, and their seconds."""
-        scheduler = self.scheduler
-        rows = scheduler.num_decoding
-        kv = scheduler.kv_tokens + rows
-        return self._clock.decode(rows=rows, kv=kv, steps=steps, until_s=time_s - self.now)
+        batch = self.batch
+        rows = batch.num_decoding
+        return self._clock.decode(rows, batch.kv_tokens + rows, steps, time_s - self.now)
 
     def _advance(self, steps: int, seconds: float) -> None:
-        self._passed(steps, self.scheduler.num_decoding, seconds)
-        outcome = self.scheduler.advance(steps)
-        self._finish(outcome.finished)
+        self._passed(steps, self.batch.num_decoding, seconds)
+        if self.batch is self._ample:
+            self._finish(self._ample.advance(steps))
+        else:
+            self._dropped(self.scheduler.advance(steps).finished)
 
     def _step(self) -> None:
+        if self.batch is self._ample:
+            self._ample_step()
+        else:
+            self._scheduled_step()
+
+    def _ample_step(self) -> None:
+        rows, kv, chunk_tokens, attended, prefilled, finished = self._ample.step()
+        self._passed(1, rows, self._clock.step(rows, kv, chunk_tokens, attended))
+        if prefilled:
+            self._first(prefilled, self._clock.late(chunk_tokens, attended))
+        if finished:
+            self._finish(finished)
+
+    def _scheduled_step(self) -> None:
         batch = self.scheduler.schedule()
         chunk_tokens = attended = 0
         for _, _, start, tokens, _ in batch.chunks:
             chunk_tokens += tokens
             attended += tokens * start + tokens * (tokens + 1) // 2
         rows = len(batch.decode_rows)
-        seconds = self._clock.step(
-            rows=rows, kv=batch.kv_tokens, chunk_tokens=chunk_tokens, attended=attended
-        )
+        seconds = self._clock.step(rows, batch.kv_tokens, chunk_tokens, attended)
         tier = self.scheduler.room.tier
         if tier is not None and tier.num_restored > self._restored:  # before anything reads them
             seconds += (tier.num_restored - self._restored) * self._clock.restore_s
@@ -173,9 +233,9 @@ class Replica:
         self._passed(1, rows, seconds)
         outcome = self.scheduler.commit()
         if outcome.prefilled:
-            late_s = self._clock.late(chunk_tokens=chunk_tokens, attended=attended)
-            self._first(outcome.prefilled, late_s)
-        self._finish(outcome.finished)
+            late_s = self._clock.late(chunk_tokens, attended)
+            self._first([self._tickets[id] for id in outcome.prefilled], late_s)
+        self._dropped(outcome.finished)
 
     def _passed(self, steps: int, rows: int, seconds: float) -> None:
         self.now += seconds
@@ -185,17 +245,22 @@ class Replica:
             self.decode_steps += steps
             self.row_steps += steps * rows
 
-    def _first(self, prefilled: Sequence[int], late_s: float) -> None:
-        for id in prefilled:
-            ticket = self._tickets[id]
-            if math.isnan(ticket.first_s):  # a preempted request had its first token before
+    def _first(self, prefilled: Sequence[Ticket], late_s: float) -> None:
+        first_s = self.now + late_s
+        for ticket in prefilled:
+            if ticket.first_s != ticket.first_s:  # a preempted request had its first token before
                 ticket.late_s = late_s
-                ticket.first_s = self.now + late_s
+                ticket.first_s = first_s
 
-    def _finish(self, finished: Sequence[int]) -> None:
-        for id in finished:
-            ticket = self._tickets.pop(id)
+    def _finish(self, finished: Sequence[Ticket]) -> None:
+        for ticket in finished:
             self._sink(ticket, self.now + ticket.late_s)
+
+    def _dropped(self, finished: Sequence[int]) -> None:
+        """The scheduler has done with them."""
+        self._finish([self._tickets.pop(id) for id in finished])
+        if not (self.scheduler.num_requests or self.scheduler.room.pool.num_cached):
+            self.batch = self._ample
 
 
 def block_keys(arrival: Arrival, block_tokens: int) -> list[Key]:

@@ -7,9 +7,10 @@ only the time of a step comes from the step model instead of a device.
 
 import gc
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
@@ -24,6 +25,7 @@ from rooflight.plan.serving.step.cost import StepCost
 
 Watch = Callable[[int, int], None]  # requests that came, requests that are done
 _WATCH_EVERY = 4096
+_NO_CLASSES: Mapping[int, Slo] = MappingProxyType({})
 OPEN_ONLY = "disaggregated replicas are not simulated in a closed loop or with turns that wait"
 
 
@@ -99,21 +101,23 @@ def simulate(
     has_turns: bool = False,
     restore_s: float = 0.0,
     counts_hits: bool = False,
+    slos: Mapping[int, Slo] = _NO_CLASSES,
 ) -> Simulation:
     """Runs all arrivals, in order of time, to the end of the last one.
 
     With a `concurrency` so many clients send them one after another, at no times of their own; all
     of them may wait. Where it `has_turns`, those of a session wait for the answer before. What
-    `warm` shares with others is cached before the first comes. It ends early where more than
-    `most_late` miss the SLO: the rest would not make it a good one.
+    `warm` shares with others is cached before the first comes. Priorities in `slos` have
+    their own. It ends early where more than `most_late` miss the SLO: the rest would not make it a
+    good one.
     """
     slo, clock = slo or Slo(), StepClock(cost, restore_s)
-    tally = Clients(slo, concurrency) if concurrency or has_turns else Tally(slo)
+    tally = Clients(slo, concurrency) if concurrency or has_turns else Tally(slo, slos)
     if isinstance(tally, Clients) and not isinstance(replicas, int):
         raise UsageError(OPEN_ONLY, hint="leave out the concurrency and the turns")
     if concurrency:
         limits = replace(limits, max_waiting=max(limits.max_waiting, concurrency))
-    fleet = _fleet(limits, clock, tally, replicas)
+    fleet, ends_early = _fleet(limits, clock, tally, replicas), most_late < math.inf
     if warm:
         for replica in fleet.replicas:
             replica.warm(warm)
@@ -125,8 +129,8 @@ def simulate(
             arrivals = tally.sent(iter(arrivals), fleet.replicas)
         for id, arrival in enumerate(arrivals):
             fleet.arrive(Ticket(id, arrival))
-            tally.num_arrived += 1
-            if tally.num_late + tally.num_rejected > most_late:
+            tally.num_arrived = id + 1
+            if ends_early and tally.num_late + tally.num_rejected > most_late:
                 return _result(tally, fleet, clock, replicas)
             if watch is not None and id % _WATCH_EVERY == 0:
                 watch(id, tally.num_finished)

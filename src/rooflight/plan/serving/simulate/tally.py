@@ -7,7 +7,10 @@ Zero has a bin of its own; below 1 ns is the same bin as 1 ns.
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -146,38 +149,32 @@ class PriorityClass:
 
 
 class Tally:
-    """Collects latencies block by block, and counts who met the SLO."""
+    """Collects latencies block by block, and counts who met the SLO, or that of its priority."""
 
-    def __init__(self, slo: Slo) -> None:
-        self.slo = slo
+    def __init__(self, slo: Slo, slos: Mapping[int, Slo] = MappingProxyType({})) -> None:
+        self.slo, self._slos = slo, slos
         self.num_arrived = self.num_rejected = self.num_finished = self.num_good = 0
         self.num_late = 0  # as soon as they finish; the others are counted block by block
         self.input_tokens = self.output_tokens = 0
         self.end_s = 0.0
         self._sketches = tuple(QuantileSketch() for _ in range(5))
-        self._times: tuple[list[float], list[float], list[float]] = ([], [], [])
-        self._gaps: list[int] = []
-        self._turns: list[int] = []  # 0 of what is no session
-        self._priorities: list[int] = []
+        self._tickets: list[Ticket] = []  # of requests that are done, and when
+        self._ends: list[float] = []
+        self._has_slo = bool(slo.targets or slos)
         self._classes: dict[int, tuple[QuantileSketch, ...]] = {}
         self._done, self._good, self._rejected = Counter[int](), Counter[int](), Counter[int]()
 
     def finish(self, ticket: Ticket, end_s: float) -> None:
         """A request has all its tokens."""
-        arrival = ticket.arrival
-        arrivals, firsts, ends = self._times
-        arrivals.append(arrival.time_s)
-        firsts.append(ticket.first_s)
-        ends.append(end_s)
-        gaps = arrival.output_tokens - 1
-        self._gaps.append(gaps)
-        self._turns.append(arrival.turn if arrival.session >= 0 else 0)
-        self._priorities.append(arrival.priority)
-        self.input_tokens += arrival.input_tokens
-        tpot_s = (end_s - ticket.first_s) / max(gaps, 1)
-        if ticket.first_s - arrival.time_s > self.slo.ttft_s or tpot_s > self.slo.tpot_s:
-            self.num_late += 1
-        if len(ends) == _BLOCK:
+        self._tickets.append(ticket)
+        self._ends.append(end_s)
+        if self._has_slo:
+            arrival = ticket.arrival
+            slo = self._slos.get(arrival.priority, self.slo)
+            tpot_s = (end_s - ticket.first_s) / max(arrival.output_tokens - 1, 1)
+            if ticket.first_s - arrival.time_s > slo.ttft_s or tpot_s > slo.tpot_s:
+                self.num_late += 1
+        if len(self._ends) == _BLOCK:
             self._flush()
 
     def reject(self, ticket: Ticket) -> None:
@@ -186,30 +183,41 @@ class Tally:
         self._rejected[ticket.arrival.priority] += 1
 
     def _flush(self) -> None:
-        arrived, first, end = (np.array(times) for times in self._times)
-        gaps, turns = np.array(self._gaps), np.array(self._turns)
-        if not gaps.size:
+        if not self._ends:
             return
+        arrivals = [ticket.arrival for ticket in self._tickets]
+        arrived = np.array([arrival.time_s for arrival in arrivals])
+        first = np.array([ticket.first_s for ticket in self._tickets])
+        end = np.array(self._ends)
+        gaps = np.array([arrival.output_tokens for arrival in arrivals]) - 1
+        turns = np.array([a.turn if a.session >= 0 else 0 for a in arrivals])
+        priorities = [arrival.priority for arrival in arrivals]
         ttft, tpot = first - arrived, (end - first) / np.maximum(gaps, 1)
         by_turn = ttft[turns == 1], ttft[turns > 1]
         taken = ttft, tpot[gaps > 0], end - arrived, *by_turn
+        seen, kinds = list(self._done), set(priorities)
+        has_classes = len(kinds.union(seen)) > 1
+        if has_classes and len(seen) == 1 and not self._classes:  # all so far were of one
+            self._classes[seen[0]] = deepcopy(self._sketches[:3])
         for sketch, values in zip(self._sketches, taken, strict=True):
             sketch.add(values)
-        good, priorities = (ttft <= self.slo.ttft_s) & (tpot <= self.slo.tpot_s), self._priorities
-        self.num_good += int(good.sum())
-        for one in set(priorities):
-            own = np.array(priorities) == one
-            sketches = self._classes.setdefault(one, tuple(QuantileSketch() for _ in range(3)))
-            parts = ttft[own], tpot[own & (gaps > 0)], (end - arrived)[own]
-            for sketch, values in zip(sketches, parts, strict=True):
-                sketch.add(values)
+        for one in kinds:
+            own, slo = np.array(priorities) == one, self._slos.get(one, self.slo)
+            good = (ttft <= slo.ttft_s) & (tpot <= slo.tpot_s)
+            self.num_good += int(good[own].sum())
             self._done[one] += int(own.sum())
             self._good[one] += int(good[own].sum())
+            if has_classes:
+                sketches = self._classes.setdefault(one, tuple(QuantileSketch() for _ in range(3)))
+                parts = ttft[own], tpot[own & (gaps > 0)], (end - arrived)[own]
+                for sketch, values in zip(sketches, parts, strict=True):
+                    sketch.add(values)
         self.num_finished += gaps.size
         self.output_tokens += int(gaps.sum()) + gaps.size
         self.end_s = max(self.end_s, float(end.max()))
-        for values in (*self._times, self._gaps, self._turns, self._priorities):
-            values.clear()
+        self.input_tokens += sum(arrival.input_tokens for arrival in arrivals)
+        self._tickets.clear()
+        self._ends.clear()
 
     def latencies(self) -> Latencies:
         self._flush()
@@ -222,6 +230,7 @@ class Tally:
         return tuple(self._class(one) for one in found if len(found) > 1)
 
     def _class(self, one: int) -> PriorityClass:
-        ttft, tpot, e2e = (s.summary() for s in self._classes.get(one, _NO_SKETCHES))
+        of_one = self._sketches[:3] if self._done[one] else _NO_SKETCHES  # others were rejected
+        ttft, tpot, e2e = (s.summary() for s in self._classes.get(one, of_one))
         counts = self._done[one], self._rejected[one], self._good[one]
         return PriorityClass(one, *counts, ttft, tpot, e2e)
