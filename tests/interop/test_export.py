@@ -3,6 +3,7 @@
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.errors import UsageError
+from rooflight.hardware.slice import parse_slice
 from rooflight.interop.export import export_plan
 from rooflight.interop.framework import FRAMEWORKS, Export, load_framework
+from rooflight.interop.imported import Imported
+from rooflight.interop.read_maxtext import import_maxtext
+from rooflight.interop.read_torchtitan import import_torchtitan
 from rooflight.interop.settings import read_flat_toml, read_flat_yaml
 from rooflight.models.huggingface.read import model_from_hf
-from rooflight.models.layout.rules import SCHEMES
+from rooflight.models.layout.rules import SCHEMES, parse_layout
 from rooflight.models.presets import load_model, model_names
 from rooflight.plan.file.record import Plan
 
@@ -308,3 +313,34 @@ def test_rows_name_schemes_that_we_have_once_each(name: str) -> None:
     rows = [row.schemes for row in load_framework(name).axes]
     assert len(set(rows)) == len(rows) and all(schemes <= set(SCHEMES) for schemes in rows)
     assert set(load_framework(name).models) <= set(model_names())
+
+
+RINGS = {
+    "maxtext": ("context_parallel_strategy", "ring"),
+    "megatron": ("cp-comm-type", "p2p"),
+    "torchtitan": ("parallelism.context_parallel_rotate_method", "alltoall"),
+}
+
+
+@pytest.mark.parametrize("framework", RINGS)
+def test_a_ring_is_written_in_the_words_of_each_framework(framework: str) -> None:
+    key, value = RINGS[framework]
+    ring, plain = (
+        export_plan(plan_of(f"dp=Z,cp=Y{mode}", "Z=16,Y=8@node"), to=framework)
+        for mode in (":ring", "")
+    )
+    assert ring.settings[key] == value
+    assert plain.settings.get(key) != value
+    assert [x.what for x in ring.losses if "ring" in x.because] == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "read"), [("maxtext", import_maxtext), ("torchtitan", import_torchtitan)]
+)
+def test_a_ring_comes_back_from_the_settings_it_was_written_in(
+    framework: str, read: Callable[..., Imported]
+) -> None:
+    plan = plan_of("dp=Z,cp=Y:ring", "Z=16,Y=8@node")
+    found = export_plan(plan, to=framework).settings
+    again = read({**found}, on=parse_slice(plan.slice), model=plan.model)
+    assert parse_layout(again.layout).modes == {"cp": "ring"}

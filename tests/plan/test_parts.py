@@ -18,9 +18,10 @@ from rooflight.plan.training.forecast.calibrated import ROOF, part_table
 from rooflight.plan.training.forecast.step import step_breakdown
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import REMATS
-from rooflight.plan.training.time.parts import Parts, TrainingRun, training_parts
+from rooflight.plan.training.time.parts import TrainingRun, training_parts
 from rooflight.plan.training.time.step_time import training_step
 from rooflight.plan.training.time.traffic import sent_once
+from rooflight.plan.training.time.work import Parts
 
 LAYOUTS = (
     ("fsdp=X", "X=64", "v5e:8x8"),

@@ -147,14 +147,14 @@ def check_against_everything(seed: int) -> None:
     assert list(map(described, few.candidates)) == list(map(described, whole.candidates[:3]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 21, 94])  # 21: ties as simple as each other; 94: DCN
+@pytest.mark.parametrize("seed", [0, 2, 21, 98, 149])  # 21: ties as simple as each other; 98: DCN
 def test_the_search_finds_what_trying_everything_finds(seed: int) -> None:
     check_against_everything(seed)
 
 
 @pytest.mark.full
 def test_the_search_finds_what_trying_everything_finds_in_200_problems() -> None:
-    for seed in range(3, 203):
+    for seed in range(203):
         check_against_everything(seed)
 
 

@@ -1,4 +1,4 @@
-"""Ring and all-to-all attention on fake devices against plain attention of the whole sequence.
+"""Ring attention and gathered keys on fake devices against plain attention of the whole sequence.
 
 Run as a process of its own: `python ring_worker.py`. Prints one JSON object: the error of each
 case in values and gradients, the collectives of each, and the tiles that each device computes.
@@ -19,10 +19,10 @@ from jax.sharding import PartitionSpec as P
 
 from rooflight.errors import ShardingError
 from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.gathered import gathered_attend
 from rooflight.program.attention.ring import ring_attend
 from rooflight.program.attention.ring_order import Order, ring_positions, unzigzag, zigzag
 from rooflight.program.attention.tile import How, visible
-from rooflight.program.attention.ulysses import ulysses_attend
 
 LENGTH, RING = 16, 4
 SPECS = {"q": P("d", "r"), "k": P("d", "r"), "v": P("d", "r"), "sinks": P()}
@@ -35,7 +35,8 @@ def sharded(
 
     def local(arrays: plain.Arrays, length: jax.Array | None) -> jax.Array:
         q, k, v = arrays["q"], arrays["k"], arrays["v"]
-        return attend(q, k, v, axis="r", sinks=arrays.get("sinks"), kv_length=length)
+        more = {} if length is None else {"kv_length": length}
+        return attend(q, k, v, axis="r", sinks=arrays.get("sinks"), **more)
 
     specs = {name: SPECS[name] for name in names}
     return jax.shard_map(
@@ -73,6 +74,11 @@ def case(
     return plain.error(move(jax.tree.map(jnp.asarray, got), unzigzag), want), ops
 
 
+def gathered(q: jax.Array, k: jax.Array, v: jax.Array, *, axis: str, **more: Any) -> jax.Array:
+    k, v = (jax.lax.all_gather(x, axis, axis=1, tiled=True) for x in (k, v))
+    return gathered_attend(q, k, v, axis=axis, **more)
+
+
 def cases() -> dict[str, tuple[float, Counter[str]]]:
     grouped = plain.draw(2, LENGTH, LENGTH, (4, 2), (8, 4), True)
     few = plain.draw(2, LENGTH, LENGTH, (2, 4), (8, 8), True)
@@ -87,8 +93,8 @@ def cases() -> dict[str, tuple[float, Counter[str]]]:
         "zigzag": case(ring_attend, bare, None, causal, zigzagged=True),
         "zigzag, sinks and softcap": case(ring_attend, grouped, lengths, capped, zigzagged=True),
         "blocks and window": case(blocks, grouped, None, window),
-        "ulysses": case(ulysses_attend, grouped, lengths, capped),
-        "ulysses, few kv heads": case(ulysses_attend, few, None, both_ways),
+        "gathered": case(gathered, grouped, None, capped, zigzagged=True),
+        "gathered, both ways": case(gathered, few, None, both_ways, zigzagged=True),
     }
 
 
@@ -142,8 +148,6 @@ if __name__ == "__main__":
         "undone": order_is_undone(),
         "refused": {
             "ring": refused(ring_attend, 12, (2, 2)),
-            "6 x 2": refused(ulysses_attend, LENGTH, (6, 2)),
-            "2 x 3": refused(ulysses_attend, LENGTH, (2, 3)),
         },
     }
     print(json.dumps(report))

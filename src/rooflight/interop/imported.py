@@ -75,10 +75,15 @@ def name_axes(degrees: Sequence[Degree]) -> dict[str, Degree]:
     return {a: d for d in used for a, named in letters.items() if named == d}
 
 
-def layout_text(axes: Mapping[str, Degree]) -> str:
-    """The layout of named axes, schemes in the order in which we write them."""
+def layout_text(axes: Mapping[str, Degree], modes: Mapping[str, str] | None = None) -> str:
+    """The layout of named axes, schemes in the order in which we write them.
+
+    >>> layout_text({"Y": Degree(("cp",), 1, 4)}, {"cp": "ring"})
+    'cp=Y:ring'
+    """
     parts = {s: "".join(a for a, d in axes.items() if s in d.schemes) for s in _ORDER}
-    return ",".join(f"{scheme}={names}" for scheme, names in parts.items() if names)
+    ends = {scheme: f":{mode}" for scheme, mode in (modes or {}).items()}
+    return ",".join(f"{s}={names}{ends.get(s, '')}" for s, names in parts.items() if names)
 
 
 def row_major(axes: Mapping[str, Degree], on: Slice) -> Mesh:

@@ -88,11 +88,12 @@ def _pipeline(plan: Plan) -> tuple[Settings, list[Loss]]:
 
 def _context(roles: Roles) -> tuple[Settings, list[Loss]]:
     """Heads for positions is a strategy of the context axis, with needs of its own."""
-    ring, heads = roles.serving("cp"), roles.serving("ulysses")
+    keys, heads = roles.serving("cp"), roles.serving("ulysses")
     if not heads:
-        return ({"context_parallel_strategy": "all_gather"} if ring else {}), []
+        plain = roles.modes.get("cp", "all_gather")
+        return ({"context_parallel_strategy": plain} if keys else {}), []
     losses: list[Loss] = []
-    if ring:
+    if keys:
         losses.append(Loss("cp and ulysses", "one context axis has one strategy"))
     if not roles.mesh.slice.chip.torus:
         losses.append(Loss("ulysses", "MaxText has it on TPUs only"))

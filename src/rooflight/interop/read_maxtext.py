@@ -62,7 +62,7 @@ def import_maxtext(settings: Flat, *, on: Slice, model: ModelSpec | None = None)
         framework,
         model,
         on,
-        layout_text(axes),
+        layout_text(axes, {"cp": "ring"} if _is_ring(values) else None),
         hybrid(axes, on),
         _batch(values, on),
         whole(values, "max_target_length"),
@@ -109,6 +109,10 @@ def _degrees(values: Mapping[str, object], on: Slice) -> list[Degree]:
     context = text(values, "context_parallel_strategy")
     schemes = _SCHEMES | ({"context": ("ulysses",)} if context == "ulysses" else {})
     return [Degree(schemes[key], outer[key], inner[key]) for key in KEYS]
+
+
+def _is_ring(values: Mapping[str, object]) -> bool:
+    return text(values, "context_parallel_strategy") == "ring"
 
 
 def _filled(values: Mapping[str, object], reach: str, total: int, what: str) -> dict[str, int]:
@@ -194,7 +198,7 @@ def _differs(
     if text(values, "custom_mesh_and_rule"):
         because = "its rules are not read; taken for those of base.yml"
         losses.append(Loss(f"custom_mesh_and_rule {values['custom_mesh_and_rule']}", because))
-    if values["context_parallel_strategy"] in ("ring", "usp"):
+    if values["context_parallel_strategy"] == "usp":
         because = "taken for gathered keys and values"
         losses.append(Loss(f"context by {values['context_parallel_strategy']}", because))
     return losses

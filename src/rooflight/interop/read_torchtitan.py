@@ -20,6 +20,7 @@ from rooflight.models.spec import ModelSpec
 
 LOOPED = ("interleaved", "zb-v", "dualpipe")  # schedules with several stages per rank
 _P = "parallelism."
+_ROTATE = _P + "context_parallel_rotate_method"
 
 
 def import_torchtitan(settings: Flat, *, on: Slice, model: ModelSpec | None = None) -> Imported:
@@ -43,7 +44,7 @@ def import_torchtitan(settings: Flat, *, on: Slice, model: ModelSpec | None = No
         framework,
         model,
         on,
-        layout_text(axes),
+        layout_text(axes, {"cp": "ring"} if text(values, _ROTATE) == "alltoall" else None),
         mesh,
         batch,
         whole(values, "training.seq_len"),
@@ -168,9 +169,6 @@ def _differs(
 ) -> list[Loss]:
     rows = [framework.axis_row(frozenset(d.schemes)) for d in axes.values()]
     losses = [Loss(f"{'+'.join(r.schemes)} axis", r.differs) for r in rows if r and r.differs]
-    if text(values, _P + "context_parallel_rotate_method") != "allgather":
-        because = "keys and values are taken to be gathered"
-        losses.append(Loss("parallelism.context_parallel_rotate_method", because))
     if values["model.converters"]:
         losses.append(Loss("model.converters", "matmuls are taken to be in the dtype above"))
     if values["training.enable_cpu_offload"] is True:

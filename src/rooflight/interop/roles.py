@@ -7,13 +7,13 @@ degree for each kind of parallelism, so an axis is found there by its set of sch
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rooflight.algebra.notation import Axes, parse_axes
 from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.mesh import Mesh
 from rooflight.interop.framework import FrameworkSpec, Loss, Settings, settings_of
-from rooflight.models.layout.rules import parse_layout
+from rooflight.models.layout.rules import parse_layout, split_mode
 from rooflight.models.presets import load_model, model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan, plan_hash
@@ -32,6 +32,7 @@ class Roles:
 
     mesh: Mesh
     schemes: Mapping[str, frozenset[str]]
+    modes: Mapping[str, str] = field(default_factory=dict[str, str])  # of schemes: cp is a ring
 
     def serving(self, *names: str) -> Axes:
         """The axes that serve one of these schemes, alone or with others."""
@@ -55,12 +56,13 @@ def read_roles(layout: str, mesh: Mesh) -> Roles:
     (['ep', 'fsdp'], ('Y',))
     """
     found: dict[str, set[str]] = {axis: set() for axis, n in mesh.axes.items() if n > 1}
-    for part in _COMMA.split(parse_layout(layout).text):
+    read = parse_layout(layout)
+    for part in _COMMA.split(read.text):
         scheme, _, names = part.partition("=")
-        for axis in parse_axes(names):
+        for axis in parse_axes(split_mode(scheme, names)[0]):
             mesh.size(axis)  # an axis that the mesh does not have gets its did-you-mean here
             found.get(axis, set()).add(scheme)
-    return Roles(mesh, {axis: frozenset(schemes) for axis, schemes in found.items()})
+    return Roles(mesh, {axis: frozenset(s) for axis, s in found.items()}, read.modes)
 
 
 def axes_by_key(framework: FrameworkSpec, roles: Roles) -> tuple[dict[str, Axes], list[Loss]]:

@@ -27,6 +27,7 @@ def export_torchtitan(plan: Plan) -> Export:
         **batch,
         **{f"parallelism.{key}": roles.ways(axes.get(key, ())) for key in _DEGREES},
         **_experts(roles),
+        **_context(roles),
         **piped,
         **chosen,
     }
@@ -46,6 +47,12 @@ def _model(plan: Plan) -> tuple[Settings, list[Loss]]:
         return {}, [Loss(f"model {plan.model.name}", because)]
     family, _, flavor = name.partition("/")
     return {"model.name": family, "model.flavor": flavor}, []
+
+
+def _context(roles: Roles) -> Settings:
+    """Its all-to-all of one block per round is the ring's hop."""
+    is_ring = roles.modes.get("cp") == "ring"
+    return {"parallelism.context_parallel_rotate_method": "alltoall"} if is_ring else {}
 
 
 def _batch(plan: Plan, roles: Roles) -> tuple[Settings, list[Loss]]:

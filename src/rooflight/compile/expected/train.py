@@ -21,7 +21,7 @@ from rooflight.algebra.notation import Axes, Tensor
 from rooflight.algebra.reshard import reshard
 from rooflight.algebra.shapes import device_bytes, local_shape, ways
 from rooflight.algebra.steps import Step
-from rooflight.dtypes import Dtype
+from rooflight.dtypes import DTYPES, Dtype
 from rooflight.models.layout.constraints import Constraints
 from rooflight.plan.file.record import Plan
 from rooflight.plan.training.derive.algorithm import pad_routed
@@ -71,8 +71,22 @@ def _of_block(
             # Both rounds of a tick read the same table of the embedding: it is gathered once.
             is_table = block is None and line.waits == "ahead"
             often = rounds.ticks if is_table else rounds.forward + rounds.backward
-        if not set(line.step.axes) <= set(_pending_axes(line, constraints, block)):
+        if line.hops:
+            yield _hops(setting, line, layers * often)
+        elif not set(line.step.axes) <= set(_pending_axes(line, constraints, block)):
             yield _expected(setting, line.step, line.op.name, setting.compute, layers * often)
+
+
+def _hops(setting: ProgramSetting, line: Derived, often: int) -> Expected:
+    """A block of n to the next device: n - 1 times gathered, n times as part of an fp32 sum."""
+    step, devices = line.step, ways(line.step.axes, setting.mesh.axes)
+    is_sum = step.op == "reduce_scatter"
+    block = math.ceil(step.elements(setting.dims, setting.mesh.axes)) // devices
+    nbytes = DTYPES["f32"].nbytes(block) if is_sum else setting.compute.nbytes(block)
+    often *= devices - (not is_sum)
+    return Expected(
+        "permute", tuple(sorted(step.axes)), nbytes, often, line.op.name, f"{step}, in hops"
+    )
 
 
 def _of_stages(setting: ProgramSetting) -> Iterator[Expected]:
@@ -126,7 +140,8 @@ def _steps(
         recomputed = [d for d in derivation.forward if d.op.name in names and d.waits == "critical"]
         # A policy names results of ops; what was gathered for a matmul is never among them.
         done = {d.step for d in recomputed}
-        recomputed = [*recomputed, *(d for d in derivation.backward if d.step not in done)]
+        later = (d for d in derivation.backward if d.hops or d.step not in done)
+        recomputed = [*recomputed, *later]
     for lines, is_forward in ((derivation.forward, True), (recomputed, False)):
         for line in lines:
             if line.step.is_collective and line.step.output.name != _NO_GRADIENT:

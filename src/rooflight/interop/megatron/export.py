@@ -144,10 +144,11 @@ def _tensor(roles: Roles) -> Settings:
 
 
 def _context(roles: Roles) -> Settings:
-    """Keys and values are gathered, as a layout with cp does, not passed around a ring."""
+    """Keys and values are gathered, as a plain cp does, or passed around a ring."""
     if roles.serving("ulysses"):
         return {"cp-comm-type": "a2a"}
-    return {"cp-comm-type": "all_gather"} if roles.serving("cp") else {}
+    how = "p2p" if roles.modes.get("cp") == "ring" else "all_gather"
+    return {"cp-comm-type": how} if roles.serving("cp") else {}
 
 
 def _sharded(roles: Roles) -> Settings:

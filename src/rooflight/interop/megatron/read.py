@@ -277,7 +277,7 @@ def _differs(
     group, ours = optional(values, GROUP) or ranks.pipe, group_size(ranks.pipe, microbatches)
     found: list[Loss] = []
     if ranks.context > 1 and ring:
-        because = "taken for gathered keys and values"
+        because = "taken for gathered keys and values, as are the runs that forecasts rest on"
         found.append(Loss(f"cp-comm-type {values['cp-comm-type']}", because))
     if ranks.context > 1 and "fsdp" in used:
         because = "weights are split over them as well, as over the data ranks"

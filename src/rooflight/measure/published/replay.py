@@ -38,8 +38,9 @@ from rooflight.models.graph.count import dim_sizes, op_flops, training_flops
 from rooflight.models.graph.ops import HAS_FLOPS, Graph
 from rooflight.plan.training.forecast.calibrated import Floats, Values, part_table
 from rooflight.plan.training.forecast.evidence import degrees_of, reach_of
-from rooflight.plan.training.time.parts import Parts, TrainingRun, Work, training_parts
+from rooflight.plan.training.time.parts import TrainingRun, training_parts
 from rooflight.plan.training.time.traffic import Traffic
+from rooflight.plan.training.time.work import Parts, Work
 
 _BF16 = DTYPES["bf16"]
 

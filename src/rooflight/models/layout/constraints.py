@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from rooflight.algebra.notation import Axes, Tensor
-from rooflight.models.layout.rules import Layout
+from rooflight.algebra.shapes import ways
+from rooflight.models.layout.rules import Layout, scheme_axes
 
 Path = tuple[Tensor, ...]
 Key = tuple[int | None, str]  # the block of an op, None outside the layers, and its name
@@ -59,6 +60,12 @@ class Constraints:
     vectors: Mapping[Key, Constraint] = field(
         default_factory=dict[Key, Constraint]
     )  # by name of the weight
+
+    @property
+    def context(self) -> int:
+        """Devices that share the positions of a sequence, also where attention is computed."""
+        axes = scheme_axes(self.layout).get("cp", ())
+        return ways([a for a in axes if a in self.axes], self.axes)
 
     def once(self, weight: Tensor, block: int | None) -> Axes:
         """The axes over which a weight's gradient may pend until the end of a step.

@@ -4,11 +4,14 @@ Four rules say it all: one for weights, one for the residual stream (activations
 for the activations inside a block, one for the scores (activations with dims T and S). Data, FSDP,
 tensor, weight-stationary, sequence, context and expert parallelism are entries of these rules;
 combining schemes merges their entries. A pipeline splits no tensor: its axes hold the stages.
+
+How a scheme communicates, where there is a choice, follows a colon: `cp=Y:ring` passes keys and
+values around the axis where `cp=Y` gathers them. A mode moves no tensor's home.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from rooflight.algebra.notation import Axes, Tensor, parse_axes
 from rooflight.errors import ParseError, ShardingError, UnknownNameError
@@ -41,6 +44,7 @@ class Layout:
     stages: Axes = ()
     cache: Rule | None = None  # keys and values of earlier steps; None: as this step writes them
     combines: bool = False  # a chip adds up what its experts gave each token before it is sent
+    modes: Mapping[str, str] = field(default_factory=dict[str, str])  # by scheme: how it talks
 
     @property
     def split_over(self) -> Axes:
@@ -97,8 +101,10 @@ class _Scheme:
     inner: tuple[str, ...]
     help: str
     scores: tuple[str, ...] | None = None  # as inner, unless the scheme says otherwise
+    modes: tuple[str, ...] = ()  # beside the plain one, which has no name
 
 
+_CP = "context: positions of a sequence; keys are gathered, or go around: cp=8:ring"
 SCHEMES = {
     "dp": _Scheme((), ("B", "C"), ("B", "C"), "data: sequences"),
     "fsdp": _Scheme(("D",), ("B", "C"), ("B", "C"), "data, and weights along D"),
@@ -107,7 +113,7 @@ SCHEMES = {
     "qtp": _Scheme(_QUERIES, ("D",), _QUERIES, "tp by the queries of a kv head, k and v whole"),
     "mp": _Scheme(_INNER, (), _INNER, "tensor; the stream is replicated"),
     "ws": _Scheme(("D",), ("D",), (), "weight-stationary: weights and the stream along D"),
-    "cp": _Scheme((), ("T", "C"), ("T", "C"), "context: positions of a sequence"),
+    "cp": _Scheme((), ("T", "C"), ("T", "C"), _CP, None, ("ring",)),
     "ulysses": _Scheme((), ("T", "C"), ("T", "C"), "context; the scores by heads", ("K", "N")),
     "ep": _Scheme(("E",), ("E",), ("E",), "experts"),
     "pp": _Scheme((), (), (), "pipeline: layers, in stages"),
@@ -117,11 +123,23 @@ SCHEMES = {
 def scheme_axes(layout: Layout) -> dict[str, tuple[str, ...]]:
     """The mesh axes of each scheme of a layout.
 
-    >>> scheme_axes(parse_layout("fsdp=XZ,sp=Y"))
-    {'fsdp': ('X', 'Z'), 'sp': ('Y',)}
+    >>> scheme_axes(parse_layout("fsdp=XZ,cp=Y:ring"))
+    {'fsdp': ('X', 'Z'), 'cp': ('Y',)}
     """
     parts = [part.partition("=") for part in layout.text.split(",")]
-    return {name: tuple(axes) for name, _, axes in parts}
+    return {name: tuple(axes.partition(":")[0]) for name, _, axes in parts}
+
+
+def with_mode(layout: Layout, scheme: str, mode: str) -> Layout:
+    """The same layout, one of its schemes communicating so.
+
+    >>> with_mode(parse_layout("fsdp=X,cp=Y"), "cp", "ring").text
+    'fsdp=X,cp=Y:ring'
+    """
+    parts = (part.partition(":")[0] for part in layout.text.split(","))
+    modes = {**layout.modes, scheme: mode}
+    text = (f"{p}:{modes[n]}" if (n := p.partition("=")[0]) in modes else p for p in parts)
+    return replace(layout, text=",".join(text), modes=modes)
 
 
 def parse_layout(text: str) -> Layout:
@@ -135,8 +153,10 @@ def parse_layout(text: str) -> Layout:
     inner: dict[str, Axes] = {}
     scores: dict[str, Axes] = {}
     stages: Axes = ()
-    for name, axes in _schemes(text):
+    modes: dict[str, str] = {}
+    for name, axes, mode in _schemes(text):
         scheme = SCHEMES[name]
+        modes |= {name: mode} if mode else {}
         _add(weight, scheme.weight, axes)
         _add(stream, scheme.stream, axes)
         _add(inner, scheme.inner, axes)
@@ -149,6 +169,7 @@ def parse_layout(text: str) -> Layout:
         _shared_first(inner, weight),
         _shared_first(scores, weight),
         stages,
+        modes=modes,
     )
     _check_rules(layout)
     _check_stages(layout)
@@ -160,15 +181,34 @@ def _add(rule: dict[str, Axes], dims: tuple[str, ...], axes: Axes) -> None:
         rule[dim] = (*rule.get(dim, ()), *axes)
 
 
-def _schemes(text: str) -> Iterator[tuple[str, Axes]]:
+def _schemes(text: str) -> Iterator[tuple[str, Axes, str]]:
+    """Every scheme with its axes and its mode, "" where it has none."""
     for part in _COMMA.split(text):
         name, equals, names = part.partition("=")
         name = name.strip()
+        names, mode = split_mode(name, names)
         if not equals or not names.strip():
             raise ParseError(f"{part!r} is not SCHEME=AXES", hint="write fsdp=X,tp=Y")
         if name not in SCHEMES:
             raise UnknownNameError("scheme", name, SCHEMES)
-        yield name, parse_axes(names.strip())
+        yield name, parse_axes(names.strip()), mode
+
+
+def split_mode(scheme: str, value: str) -> tuple[str, str]:
+    """What follows a scheme's equals sign, and how the scheme communicates.
+
+    >>> split_mode("cp", "8:ring"), split_mode("dp", "4")
+    (('8', 'ring'), ('4', ''))
+    """
+    value, colon, mode = value.partition(":")
+    mode = mode.strip()
+    known = SCHEMES[scheme].modes if scheme in SCHEMES else ()
+    if colon and mode not in known:
+        if known:
+            raise UnknownNameError(f"mode of {scheme}", mode, known)
+        having = ", ".join(f"{n}:{m}" for n, s in SCHEMES.items() for m in s.modes)
+        raise ParseError(f"{scheme} has no mode {mode!r}", hint=f"those with modes are {having}")
+    return value, mode
 
 
 def _shared_first(rule: Rule, other: Rule) -> Rule:

@@ -3,7 +3,7 @@
     q[B_X,T,K_Y,G_Z,H], k[B_X,S,K_Y,H], v[B_X,S,K_Y,Hv] -> out[B_X,T,K_Y,G_Z,Hv]
 
 Nothing is exchanged: batch and heads may be split over any axes, positions and head dims not
-(`ring` and `ulysses` split positions). Where mesh axes are explicit the work is mapped over them;
+(`ring` splits positions). Where mesh axes are explicit the work is mapped over them;
 a gradient of k and v that is split over Z is summed once, by the transpose of the map.
 
 What computes it: "splash" is the Pallas TPU kernel that ships with jax; "chunked" is the same sum
@@ -131,7 +131,7 @@ def _axes_of(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[Any, Any, Any]:
             raise ShardingError(
                 f"attention of {name} {jax.typeof(array)} beside q {jax.typeof(q)}: only batch and "
                 "heads may be split, and for q, k and v alike",
-                hint="split positions with ring_attend or ulysses_attend inside jax.shard_map, "
+                hint="split positions with ring_attend inside jax.shard_map, "
                 f"or move it first: jax.reshard({name}, PartitionSpec{wanted[name]})",
             )
     return batch, kv, groups

@@ -2,11 +2,12 @@
 
     q[B,T_X,K,G,H], k[B,T_X,K,H], v[B,T_X,K,Hv] -> out[B,T_X,K,G,Hv],  X of n devices
     n times: state = merge(state, tile(q, k, v));  k, v = Permute_X(k, v)
-    backward, n times: dq, dk, dv += tile_gradients(q, k, v, dO, lse, delta)
-                       k, v, dk, dv = Permute_X(k, v, dk, dv)
+    backward, n times: dk, dv = Permute_X(dk, dv);  dq, dk, dv += tile_gradients(q, k, v, ...)
+                       k, v = Permute_X(k, v)
 
-The permute of a round needs nothing that its tile computes, so the two overlap. dk and dv travel
-with their keys and are home after n shifts; nothing is saved but the local q, k, v, out and lse.
+No permute of a round needs what its tile computes, so they overlap: dk and dv leave with the sums
+of the rounds before, and meet their keys one device further on. They are home after n shifts, the
+last one alone; nothing is saved but the local q, k, v, out and lse.
 `ring_order` says which positions a device holds, and why causal rings want the order zigzag.
 """
 
@@ -16,13 +17,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
+from rooflight.algebra.notation import Axes
 from rooflight.errors import ShardingError
 from rooflight.program.attention import chunks
 from rooflight.program.attention import tile as tiles
 from rooflight.program.attention.chunks import Triple
 from rooflight.program.attention.ring_order import Order, ring_positions
-from rooflight.program.attention.tile import How, Keys, Queries, TileState
+from rooflight.program.attention.tile import KEPT, How, Keys, Queries, TileState
 from rooflight.program.varying import align
 
 Pair = tuple[jax.Array, jax.Array]  # keys and values, or their gradients
@@ -33,7 +36,7 @@ Saved = tuple[Triple, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
 class RingAxis:
     """The axis around which keys rotate, the order of positions along it, and what is computed."""
 
-    axis: str
+    axis: str | Axes
     order: Order
     how: How
 
@@ -47,7 +50,7 @@ def ring_attend(
     k: jax.Array,
     v: jax.Array,
     *,
-    axis: str,
+    axis: str | Axes,
     how: How,
     order: Order = "zigzag",
     sinks: jax.Array | None = None,
@@ -92,7 +95,7 @@ def _run(
     start = tiles.nothing(q, v), (k, v)
     (state, kv), _ = lax.scan(turn, start, jnp.arange(ring.size - 1))
     out, lse = tiles.finish(more(state, kv, ring.size - 1), sinks)
-    out = out.astype(q.dtype)
+    out, lse = checkpoint_name((out.astype(q.dtype), lse), KEPT)
     return out, (qkv, sinks, kv_length, out, lse)
 
 
@@ -103,19 +106,25 @@ def _run_gradients(
     delta = chunks.row_sums(d_out, out)
     queries = Queries(q, _positions(ring, q, 0), d_out, lse, delta)
 
-    def more(sums: Triple, kv: Pair, step: jax.Array | int) -> Triple:
-        new = chunks.backward(queries, _keys(ring, kv, step, kv_length), ring.how)
-        return sums[0] + new[0], sums[1] + new[1], sums[2] + new[2]
+    def gradients(kv: Pair, step: jax.Array | int) -> Triple:
+        return chunks.backward(queries, _keys(ring, kv, step, kv_length), ring.how)
 
     def turn(carry: tuple[Triple, Pair], step: jax.Array) -> tuple[tuple[Triple, Pair], None]:
-        sums, kv = carry
-        dq, dk, dv = more(sums, kv, step)
-        return ((dq, *_shift(ring, (dk, dv))), _shift(ring, kv)), None
+        (dq, dk, dv), kv = carry
+        (dk, dv), ahead = _shift(ring, (dk, dv)), _shift(ring, kv)
+        more = gradients(kv, step)
+        return ((dq + more[0], dk + more[1], dv + more[2]), ahead), None
 
-    zeros = chunks.zeros_of(q), chunks.zeros_of(k), chunks.zeros_of(v)
-    (sums, kv), _ = lax.scan(turn, (zeros, (k, v)), jnp.arange(ring.size - 1))
-    dq, dk, dv = more(sums, kv, ring.size - 1)
-    dk, dv = _shift(ring, (dk, dv))
+    # The first round and the last are alone: no sums travel in one, no keys in the other.
+    n, kv = ring.size, (k, v)
+    sums = gradients(kv, 0)
+    if n > 1:
+        kv = _shift(ring, kv)
+        (sums, kv), _ = lax.scan(turn, (sums, kv), jnp.arange(1, n - 1))
+        dk, dv = _shift(ring, sums[1:])
+        more = gradients(kv, n - 1)
+        sums = sums[0] + more[0], *_shift(ring, (dk + more[1], dv + more[2]))
+    dq, dk, dv = sums
     dsinks = None if sinks is None else tiles.sinks_gradient(sinks, lse, delta)
     return (dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)), dsinks, None
 

@@ -14,7 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rooflight.algebra.notation import Axes
+
 Order = Literal["blocks", "zigzag"]
+
+
+def order_of(length: int, devices: int) -> Order:
+    """The order in which devices hold `length` positions each."""
+    return "blocks" if devices == 1 or length % 2 else "zigzag"
 
 
 def zigzag_pieces(devices: int) -> list[int]:
@@ -27,18 +34,25 @@ def zigzag_pieces(devices: int) -> list[int]:
 
 
 def zigzag(x: jax.Array, devices: int, dim: int = 1) -> jax.Array:
-    """A whole sequence along `dim`, reordered so that block r is what device r holds."""
+    """A whole sequence along `dim`, reordered so that block r is what device r holds.
+
+    One that does not cut into so many pieces stays as it is: in the order "blocks".
+    """
+    if order_of(x.shape[dim] // devices, devices) == "blocks":
+        return x
     return _take_pieces(x, zigzag_pieces(devices), dim)
 
 
 def unzigzag(x: jax.Array, devices: int, dim: int = 1) -> jax.Array:
     """The inverse of `zigzag`: positions in their own order."""
+    if order_of(x.shape[dim] // devices, devices) == "blocks":
+        return x
     pieces = zigzag_pieces(devices)
     return _take_pieces(x, [pieces.index(i) for i in range(2 * devices)], dim)
 
 
 def ring_positions(
-    length: int, *, axis: str, order: Order, rank: jax.Array | None = None
+    length: int, *, axis: str | Axes, order: Order, rank: jax.Array | None = None
 ) -> jax.Array:
     """Inside `shard_map`: the positions of the `length` tokens that a device (this one) holds."""
     rank = lax.axis_index(axis) if rank is None else rank

@@ -5,7 +5,9 @@
     attended_heads[B_X,T,K_Y,G,H] * W_o[K_Y,G,H,D] -> attended[B_X,T,D]{U_Y}
 
 Where positions are split (context parallelism) constraints bring a device all keys of its queries:
-gathered along S, or exchanged for heads. The kernel is local in every layout.
+gathered along S, or exchanged for heads. The kernel is local in every layout but `cp=Y:ring`, which
+takes keys and values as they were written and has them travel. Either way tokens are in zigzag
+order, so that a causal mask leaves all devices as much to do.
 """
 
 from collections.abc import Callable
@@ -14,16 +16,18 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
 from rooflight.models.graph.ops import Mask
-from rooflight.models.layout.constraints import Constraint
+from rooflight.models.layout.constraints import Path
 from rooflight.models.spec import Attention, Latent, Norm, Rope
+from rooflight.program.attention.gathered import gathered_attend
 from rooflight.program.attention.kernels import attend
-from rooflight.program.attention.tile import KEPT
+from rooflight.program.attention.ring import ring_attend
+from rooflight.program.attention.ring_order import zigzag
+from rooflight.program.attention.tile import KEPT, How
 from rooflight.program.matmuls import Scope
 from rooflight.program.model.layers import rotary_table, rotate
 from rooflight.program.shardings import map_blocks, spec_of
@@ -75,15 +79,18 @@ def _grouped(
         q = scope.norm("attention.q_norm", q, norm)
         k = scope.norm("attention.k_norm", k, norm)
     if spec.rope:
-        q, k = (_turned(x, spec.rope, spec.head_dim, positions) for x in (q, k))
+        q, k = (_turned(scope, x, spec.rope, spec.head_dim, positions) for x in (q, k))
     return Heads([q], [k], v)
 
 
-def _turned(x: jax.Array, rope: Rope, head_dim: int, positions: jax.Array | None) -> jax.Array:
+def _turned(
+    scope: Scope, x: jax.Array, rope: Rope, head_dim: int, positions: jax.Array | None
+) -> jax.Array:
     """x[B,T,...,H] rotated by its positions, which are brought to where it is."""
     if positions is not None:
-        positions = jax.reshard(positions, PartitionSpec(*jax.typeof(x).sharding.spec[:2]))
-    at = x.shape[1] if positions is None else positions
+        at = jax.reshard(positions, PartitionSpec(*jax.typeof(x).sharding.spec[:2]))
+    else:
+        at = zigzag(jnp.arange(x.shape[1]), scope.constraints.context, dim=0)
     return rotate(x, rotary_table(rope, head_dim, at), rope)
 
 
@@ -105,7 +112,7 @@ def _latent(
     k, v = scope.matmul("attention.k", kv), scope.matmul("attention.v", kv)
     if spec.rope:
         q_rope, k_rope = (
-            _turned(x, spec.rope, latent.rope_dim, positions) for x in (q_rope, k_rope)
+            _turned(scope, x, spec.rope, latent.rope_dim, positions) for x in (q_rope, k_rope)
         )
     return Heads([q, q_rope], [k, k_rope], v, kv)
 
@@ -116,17 +123,22 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
     scores = [scope.constraint(n) for n in ("attention.scores", "attention.rope_scores")[: len(q)]]
     weighted = scope.constraint("attention.mix")
     taken = [
-        *(_Taken(x, constraint, 0) for x, constraint in zip(q, scores, strict=True)),
-        *(_Taken(x, constraint, 1) for x, constraint in zip(k, scores, strict=True)),
-        _Taken(v, weighted, 1),
+        *(_Taken(x, c.op, c.operands[0]) for x, c in zip(q, scores, strict=True)),
+        *(_Taken(x, c.op, c.operands[1]) for x, c in zip(k, scores, strict=True)),
+        _Taken(v, weighted.op, weighted.operands[1]),
     ]
     sinks = scope.vector("attention.Sinks") if spec.has_sinks else None
     positions = taken[0].place.axes_of("T")
-    local = partial(_local, parts=len(q), spec=spec, kernel=kernel, positions=positions)
+    if positions and "cp" in scope.constraints.layout.modes:
+        taken = [t.unmoved(positions) for t in taken]
+        kernel = partial(_of_own, ring_attend, axes=positions)
+    elif positions:
+        kernel = partial(_of_own, gathered_attend, axes=positions)
+    local = partial(_local, parts=len(q), spec=spec, kernel=kernel)
     if positions or scope.constraints.layout.stages:
         attended = _mapped(scope, local, taken, sinks, weighted.result[0])
     else:
-        arrays = [scope.along(t.value, t.constraint.operands[t.at]) for t in taken]
+        arrays = [scope.along(t.value, t.path) for t in taken]
         with jax.named_scope("attention.softmax"):
             attended = local(*arrays, sinks=sinks)
     with jax.named_scope("attention.mix"):
@@ -137,15 +149,20 @@ def mix(scope: Scope, spec: Attention, heads: Heads, kernel: Kernel) -> jax.Arra
 
 
 class _Taken(NamedTuple):
-    """An array and the matmul that takes it."""
+    """An array, and the way to the matmul that takes it."""
 
     value: jax.Array
-    constraint: Constraint
-    at: int
+    op: str
+    path: Path
 
     @property
     def place(self) -> Tensor:
-        return self.constraint.factors[self.at]
+        return self.path[-1]
+
+    def unmoved(self, positions: Axes) -> "_Taken":
+        """The same as far as its own positions are kept: a ring moves keys itself."""
+        own = [i for i, t in enumerate(self.path) if positions in (t.axes_of(d) for d in t.dims)]
+        return self._replace(path=self.path[: own[-1] + 1])
 
 
 def _mapped(
@@ -156,8 +173,8 @@ def _mapped(
     missing = [tuple(a for a in every if a not in t.place.sharded_over) for t in taken]
     arrays: list[jax.Array] = []
     for t, reduced in zip(taken, missing, strict=True):
-        with jax.named_scope(t.constraint.op):
-            arrays.append(scope.along(t.value, t.constraint.operands[t.at], reduced))
+        with jax.named_scope(t.op):
+            arrays.append(scope.along(t.value, t.path, reduced))
 
     heads = None if sinks is None else jax.typeof(sinks).sharding.spec
 
@@ -179,13 +196,11 @@ def _local(
     parts: int,
     spec: Attention,
     kernel: Kernel,
-    positions: Axes,
 ) -> jax.Array:
     """The kernel on whole heads: the parts of queries and keys side by side."""
     *both, v = arrays
     q, k = (jnp.concatenate(_aligned(x), -1) for x in (both[:parts], both[parts:]))
     q = jnp.expand_dims(q, 3) if spec.latent else q
-    start = lax.axis_index(positions) * q.shape[1] if positions else 0
     out = kernel(
         q,
         k,
@@ -194,9 +209,28 @@ def _local(
         scale=q.shape[-1] ** -0.5 if spec.scale is None else spec.scale,
         softcap=spec.softcap,
         sinks=sinks,
-        q_start=start,
+        q_start=0,
     )
     return jnp.squeeze(out, 3) if spec.latent else out
+
+
+def _of_own(
+    attend: Kernel,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    axes: Axes,
+    mask: Mask,
+    scale: float,
+    softcap: float | None,
+    sinks: jax.Array | None,
+    q_start: int,
+) -> jax.Array:
+    """The signature of `attend`; which positions a device has follows from its place on axes."""
+    del q_start
+    how = How(mask, scale, softcap=softcap)
+    return attend(q, k, v, axis=axes, how=how, sinks=sinks)
 
 
 def _aligned(parts: list[jax.Array]) -> list[jax.Array]:

@@ -26,6 +26,7 @@ from rooflight.models.layout.slots import Schedule
 from rooflight.models.spec import Block, Mlp, ModelSpec, NormPlace, Repeat
 from rooflight.plan.training.memory.remat import parse_remat
 from rooflight.program.attention.kernels import attend
+from rooflight.program.attention.ring_order import zigzag
 from rooflight.program.matmuls import Scope
 from rooflight.program.model.attention import Kernel, Memory, attention
 from rooflight.program.model.experts import routed_mlp
@@ -115,9 +116,10 @@ def embed(
 ) -> jax.Array:
     """tokens[B,T] -> x[B,T,D], the matmul of a one-hot array with the table, as a lookup.
 
-    Tokens are at `positions` [B,T], or else from 0 on.
+    Tokens are at `positions` [B,T], or else from 0 on; split over devices in zigzag order.
     """
     scope, model = frame_scope(program, params), program.model
+    tokens = zigzag(tokens, program.constraints.context)
     constraint = scope.constraint("embedding.tokens")
     onehot = constraint.factors[0]
     ids = spec_of(Tensor("ids", onehot.dims[:2], onehot.axes[:2]))
@@ -134,6 +136,8 @@ def embed(
         if model.num_positions:
             split = Tensor("W_positions", ("L", "D"), ((), constraint.result[-1].axes_of("D")))
             rows = scope.weights["embedding.W_positions"].astype(scope.dtype)
+            if positions is None:
+                positions = zigzag(jnp.arange(x.shape[1])[None], program.constraints.context)
             x = x + _rows_at(jax.reshard(rows, spec_of(split)), positions, x)
         return scaled_by(x, model.embedding_scale)
 
@@ -154,11 +158,10 @@ def check_length(model: ModelSpec, seq: int) -> None:
             )
 
 
-def _rows_at(rows: jax.Array, positions: jax.Array | None, x: jax.Array) -> jax.Array:
-    """The learned vectors of positions, where x[B,T,D] is."""
+def _rows_at(rows: jax.Array, positions: jax.Array, x: jax.Array) -> jax.Array:
+    """The learned vectors of positions, where x[B,T,D] is; of all rows, or of each."""
     place = jax.typeof(x).sharding.spec
-    if positions is None:
-        positions = jnp.arange(x.shape[1])[None]
+    if positions.shape[0] == 1:
         place = PartitionSpec(None, *place[1:])
     at = jax.reshard(positions, PartitionSpec(*place[:2]))
     return rows.at[at].get(out_sharding=place)
@@ -175,7 +178,7 @@ def hidden(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
     if program.schedule is not None:
         raise UsageError(
             f"the weights of {program.model.name} are stacked by the stages of a pipeline",
-            hint="bring them back with from_stages, and give the program no schedule",
+            hint="build the program of a layout without stages",
         )
     x = embed(program, params, tokens)
     for run in range(len(program.model.layers)):

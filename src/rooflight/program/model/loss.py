@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 
 from rooflight.algebra.notation import Axes, Tensor
 from rooflight.models.layout.constraints import Constraint
+from rooflight.program.attention.ring_order import unzigzag, zigzag
 from rooflight.program.matmuls import Scope
 from rooflight.program.model.forward import Program, frame_scope, hidden
 from rooflight.program.model.layers import softcapped
@@ -30,7 +31,8 @@ def logits(program: Program, params: Tree, tokens: jax.Array) -> jax.Array:
     """tokens[B,T] -> logits[B,T,V], all of them: for short sequences."""
     h = hidden(program, params, tokens)
     found = frame_scope(program, params).matmul("head.logits", h)
-    return softcapped(found.astype(jnp.float32), program.model.softcap)
+    found = unzigzag(found.astype(jnp.float32), program.constraints.context)
+    return softcapped(found, program.model.softcap)
 
 
 def cross_entropy(
@@ -43,7 +45,8 @@ def cross_entropy(
 def head_loss(
     program: Program, params: Tree, h: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> jax.Array:
-    """The same from h[B,T,D] on."""
+    """The same from h[B,T,D] on, its tokens in the order that `embed` left."""
+    targets, weights = (zigzag(x, program.constraints.context) for x in (targets, weights))
     scope = frame_scope(program, params)
     op, constraint = scope.ops["head.logits"], scope.constraint("head.logits")
     h, table = _before_the_layers(h, scope.weights[op.params[0]])

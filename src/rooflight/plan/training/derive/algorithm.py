@@ -16,11 +16,12 @@ from rooflight.algebra.notation import Axes, Contraction
 from rooflight.algebra.shapes import device_bytes, ways
 from rooflight.algebra.steps import Step
 from rooflight.costs.choose import Pricer, StepPrice, pick
+from rooflight.costs.network import NetworkTime, collective_time
 from rooflight.costs.roofline import contraction_time
 from rooflight.dtypes import Dtype
 from rooflight.hardware.mesh import Mesh
 from rooflight.models.graph.ops import Graph, Op
-from rooflight.models.layout.rules import Layout
+from rooflight.models.layout.rules import Layout, scheme_axes
 from rooflight.plan.training.derive.derivation import (
     Choose,
     Derived,
@@ -34,6 +35,7 @@ from rooflight.plan.training.derive.derivation import (
 )
 from rooflight.plan.training.memory.template import Same
 
+SUM_BITS = 32  # of an element of what adds up on its way
 _MOST_LAYERS = 256  # of some ops under a layout
 
 
@@ -48,6 +50,7 @@ class PricedStep:
     saved: bool = False  # the forward pass has made this already; a program may keep it
     once: bool = False  # done once a step, however many microbatches
     visible: float = 1.0  # the part of the query-key pairs that an attention kernel computes
+    hops: bool = False  # block by block from neighbour to neighbour, beside the op's own matmul
 
     @property
     def step(self) -> Step:
@@ -130,8 +133,34 @@ def _priced(
     visible = visible_part(op, dims) if price.op else 1.0
     if price.op and op.mask:
         price = _as_kernel(price, visible, dims, mesh, dtype)
+    if derived.hops:
+        price = replace(price, network=_hops_time(price, mesh, dtype))
     return PricedStep(
-        op.name, price, derived.waits, derived.slot, derived.saved, derived.once, visible
+        *(op.name, price, derived.waits, derived.slot, derived.saved, derived.once, visible),
+        derived.hops,
+    )
+
+
+def _hops_time(price: StepPrice, mesh: Mesh, dtype: Dtype) -> NetworkTime:
+    """All hops of a gather one after the other, or of a sum, whose blocks are fp32 and come home.
+
+    A block is one of n: n - 1 hops bring all of them by, and n bring a sum to where it belongs.
+    """
+    group = mesh.group(price.step.axes)
+    is_sum = price.step.op == "reduce_scatter"
+    block = price.nbytes / group.size * (SUM_BITS / dtype.bits_per_element if is_sum else 1)
+    one = collective_time("permute", block, group)
+    n = group.size - (not is_sum)
+    return replace(
+        one,
+        lower_s=n * one.lower_s,
+        expected_s=n * (one.bandwidth_s + one.latency_s),
+        upper_s=n * one.upper_s,
+        bandwidth_s=n * one.bandwidth_s,
+        latency_s=n * one.latency_s,
+        tiers=tuple(
+            replace(t, bandwidth_s=n * t.bandwidth_s, latency_s=n * t.latency_s) for t in one.tiers
+        ),
     )
 
 
@@ -192,7 +221,8 @@ def contractions_of(graph: Graph, ops: Sequence[Op], layout: Layout) -> tuple[Co
 def _known(graph: Graph, ops: Sequence[Op], layout: Layout) -> _LayerCache:
     """Stages split no tensor: with and without them a layer is the same."""
     rules = (layout.weight, layout.stream, layout.inner, layout.scores, layout.cache or {})
-    key = layout.combines, layout.cache is None, *(tuple(rule.items()) for rule in rules)
+    modes = *layout.modes.items(), *(scheme_axes(layout)[name] for name in layout.modes)
+    key = modes, layout.combines, layout.cache is None, *(tuple(rule.items()) for rule in rules)
     known = _derived(Same(graph), tuple(map(id, ops)), key)
     if not known.asked:
         known.asked = tuple(dict.fromkeys(asked_contractions(graph, ops, layout)))

@@ -24,11 +24,12 @@ from rooflight.algebra.notation import Axes, Contraction, Tensor
 from rooflight.algebra.reshard import reshard
 from rooflight.algebra.steps import Step
 from rooflight.models.graph.ops import HAS_FLOPS, Graph, Op
-from rooflight.models.layout.rules import Layout
+from rooflight.models.layout.rules import Layout, scheme_axes
 
 Waits = Literal["critical", "ahead", "async", ""]
 Slot = Literal["F", "B", "W"]  # forward, input gradient, weight gradient
 Choose = Callable[[Contraction], Strategy]
+_RING = ("attention.scores", "attention.rope_scores", "attention.mix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Derived:
     slot: Slot = "F"
     saved: bool = False  # the forward pass has made this already; a program may keep it
     once: bool = False  # a sum over microbatches may wait for the last of them
+    hops: bool = False  # block by block from neighbour to neighbour, beside the op's own matmul
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +143,18 @@ def derive(graph: Graph, ops: Iterable[Op], layout: Layout, choose: Choose) -> D
     back = _Pass(setting, is_backward=True)
     _backward(done, back)
     lines = [_saved(line, setting, forward.made) for line in back.lines]
-    return DerivedLayer(tuple(forward.lines), tuple(_marked(lines, setting)))
+    both = forward.lines, _marked(lines, setting)
+    return DerivedLayer(*(tuple(_in_hops(x, layout) for x in side) for side in both))
+
+
+def _in_hops(line: Derived, layout: Layout) -> Derived:
+    """Marks what a mode of the layout moves hop by hop; a ring keeps nothing that came by."""
+    ring = scheme_axes(layout)["cp"] if "cp" in layout.modes else ()
+    step = line.step
+    travels = step.op in ("all_gather", "reduce_scatter") and set(step.axes) <= set(ring)
+    if line.op.name not in _RING or not travels:
+        return line
+    return replace(line, hops=True, saved=False)
 
 
 def derive_forward(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rooflight.hardware.calibration import Constant, calibration_constants
 from rooflight.plan.training.forecast.basis import MATMUL_CONSTANTS, PRECISIONS, ROOF, Values
-from rooflight.plan.training.time.parts import WORK_KINDS, Parts
+from rooflight.plan.training.time.work import WORK_KINDS, Parts
 
 Floats = NDArray[np.float64]
 _KIND = {kind: index for index, kind in enumerate(WORK_KINDS)}

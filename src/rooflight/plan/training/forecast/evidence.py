@@ -157,11 +157,12 @@ def most_experts(kind: str, framework: str, blocks: str) -> float:
 
 
 def unseen_of(layout: Layout, mesh: Mesh, seq: int, key: tuple[str, str, str]) -> tuple[str, ...]:
-    """What of a layout no run had; nothing where there are no runs to compare with."""
+    """What of a layout no run had: a mode, and where there are runs to compare with how far."""
     seen, reach = seen_reaches(*key), reach_of(layout, mesh)
+    modes = [f"{scheme}:{mode}" for scheme, mode in layout.modes.items()]  # no row tells of one
     if not seen:
-        return ()
-    unseen, least = sorted(reach - seen), least_context(*key, is_far=_goes_far(reach, "cp"))
+        return tuple(modes)
+    unseen, least = modes + sorted(reach - seen), least_context(*key, is_far=_goes_far(reach, "cp"))
     context = degrees_of(layout, mesh).get("cp", 1)
     if context > 1 and seq / context < least:
         unseen.append(f"cp of {seq / context:g} tokens per chip ({least:g} measured)")

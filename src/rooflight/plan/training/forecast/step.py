@@ -6,11 +6,13 @@ arrays for searches; tests hold the three against each other.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflight.plan.training.forecast.basis import Basis, Values, efficiency_name, memory_name
-from rooflight.plan.training.time.parts import Parts, TrainingRun, Work, training_parts
+from rooflight.plan.training.time.parts import TrainingRun, training_parts
+from rooflight.plan.training.time.traffic import Traffic
+from rooflight.plan.training.time.work import Hops, Parts, Work
 
 MATMULS = ("matmul", "experts", "attention")  # kinds of work that are matmuls
 
@@ -99,6 +101,7 @@ def step_breakdown(parts: Parts, values: Values) -> Breakdown:
     waits = _waits(parts, values)
     exposed = (1 - values["overlap_activations"]) * waits["activations"]
     exposed += (1 - values["overlap_experts"] * parts.hides_exchanges) * waits["experts"]
+    exposed += sum(h.count * _exposed_s(h, values) for h in parts.hops)
     hidden = values["overlap_weights"]
     last = (work + exposed) / parts.microbatches
     once = waits["once"] - hidden * min(waits["once"], last)
@@ -107,7 +110,23 @@ def step_breakdown(parts: Parts, values: Values) -> Breakdown:
     bubble = (work + exposed) * parts.bubble / parts.microbatches
     update = sum(s for w, s in each if w.once) + once
     fixed = values["step_s"] if parts.is_step else 0.0
-    return Breakdown(matmuls, memory, exposed, bubble, update, fixed, sum(waits.values()))
+    sent = sum(waits.values()) + sum(h.count * _sent_s(h.traffic, values) for h in parts.hops)
+    return Breakdown(matmuls, memory, exposed, bubble, update, fixed, sent)
+
+
+def _exposed_s(hops: Hops, values: Values) -> float:
+    """A hop waits for nothing of its round: n - 1 of n parts of the works hide as many hops."""
+    beside = sum(_work_s(w, values) for w in hops.works) * (1 - 1 / hops.devices)
+    return max(_sent_s(hops.last, values), _sent_s(hops.traffic, values) - beside)
+
+
+def _sent_s(traffic: Iterable[Traffic], values: Values) -> float:
+    return sum(t.count * _traffic_s(t, values) for t in traffic)
+
+
+def _traffic_s(traffic: Traffic, values: Values) -> float:
+    rate = values["near_links"] if traffic.tier == "fast" else values["far_links"]
+    return traffic.bandwidth_s / rate + traffic.latency_s
 
 
 def _work_s(work: Work, values: Values) -> float:
@@ -125,6 +144,5 @@ def _waits(parts: Parts, values: Values) -> Mapping[str, float]:
     found: dict[str, float] = {"activations": 0.0, "experts": 0.0, "weights": 0.0, "once": 0.0}
     for t in parts.traffic:
         wait = "experts" if t.is_exchange else "activations" if t.is_critical else "weights"
-        rate = values["near_links"] if t.tier == "fast" else values["far_links"]
-        found["once" if t.once else wait] += t.count * (t.bandwidth_s / rate + t.latency_s)
+        found["once" if t.once else wait] += t.count * _traffic_s(t, values)
     return found

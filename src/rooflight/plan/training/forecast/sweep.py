@@ -22,6 +22,7 @@ from rooflight.plan.training.forecast.works import (
     Key,
     Recomputed,
     Works,
+    kind_of,
     really_sent,
     tally_of,
 )
@@ -109,11 +110,39 @@ class Forecasts:
             chip_kind = self._points.meshes.slice.chip.kind
             sent = ((self._line(op, x), n) for x, n in lines for op in really_sent(x, chip_kind))
             found[wait, part] = False, _dot(sent)
+        return found | self._exposed(derivation, recomputed)
+
+    def _exposed(
+        self, derivation: DerivedLayer, recomputed: Recomputed
+    ) -> dict[Key, tuple[bool, Floats]]:
+        """What hops take longer than the parts of their matmuls, pass by pass."""
+        found: dict[Key, tuple[bool, Floats]] = {}
+        for side in (derivation.forward, derivation.backward):
+            sent = [line for line in side if line.hops]
+            if not sent:
+                continue
+            names = {line.op.name for line in sent}
+            devices = self._points.split(sent[0].step.axes)
+            beside = [x for x in side if x.step.op == "einsum" and x.op.name in names]
+            works = _dot((self._works.matmul(kind_of(x), x)[0], 1) for x in beside)
+            works = works[self._of] if len(works) > 1 else works
+            last = [line for line in sent if line.step.op == "reduce_scatter"]
+            home = _dot((self._line(x.step.op, x), 1) for x in last) / devices
+            hops = _dot((self._line(x.step.op, x), 1) for x in sent)
+            seconds = np.maximum(home, hops - works * (1 - 1 / devices))
+            again = [n for n, ops in recomputed if names & ops and side is derivation.forward]
+            for part in ("", *again):
+                _, before = found.get(("exposed", part), (False, np.zeros(1)))
+                found["exposed", part] = False, before + seconds
         return found
 
     def _line(self, op: str, line: Derived) -> Floats:
         """Seconds of one collective; layers that choose other strategies share most of them."""
         step = line.step
+        if line.hops:
+            count, nbytes, _ = self._points.hops(step)
+            per_byte, latency_s = self._rate("shift", step.axes)
+            return count * (nbytes * per_byte + latency_s)
         exchanged = op in ("all_to_all", "permute") and line.waits == "critical"
         copies = experts_per_token(self._graph) if exchanged else 1
         key = op, step.op, frozenset(step.axes), copies, placing(step.larger)
@@ -149,9 +178,10 @@ class Forecasts:
         if self._sent is not None:
             waits["activations"] = waits["activations"] + 2 * micro.virtual * count * self._sent
         once = self._stage(micro, remat, "once")
-        collectives = once + sum(waits.values())
+        collectives = once + sum(waits.values()) + count * self._stage(micro, remat, "hops")
         exposed = (1 - values["overlap_activations"]) * waits["activations"]
         exposed = exposed + (1 - values["overlap_experts"]) * waits["experts"]
+        exposed = exposed + count * self._stage(micro, remat, "exposed")
         hidden = values["overlap_weights"]
         once = once - hidden * np.minimum(once, (work + exposed) / count)
         shown = waits["weights"] - hidden * np.minimum(waits["weights"], work + exposed)

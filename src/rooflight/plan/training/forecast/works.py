@@ -20,10 +20,11 @@ from rooflight.plan.training.derive.derivation import Derived, DerivedLayer
 from rooflight.plan.training.forecast.basis import Values, efficiency_name, memory_name
 from rooflight.plan.training.memory.job import Microbatching
 from rooflight.plan.training.memory.remat import Remat, is_score
-from rooflight.plan.training.time.parts import LOSS_BYTES, WorkKind, bubble_part, has_weight
+from rooflight.plan.training.time.parts import LOSS_BYTES, bubble_part, has_weight
 from rooflight.plan.training.time.stage_time import HEAD, step_shares
 from rooflight.plan.training.time.step_time import layer_runs
 from rooflight.plan.training.time.sweep import Points, placing
+from rooflight.plan.training.time.work import WorkKind
 
 Key = tuple[str, str]  # what is summed, and which part of a layer: "" each time, or a policy
 Recomputed = tuple[tuple[str, frozenset[str]], ...]  # the ops that each remat policy recomputes
@@ -257,6 +258,8 @@ def kind_of(line: Derived) -> WorkKind:
 
 
 def _wait(line: Derived) -> str:
+    if line.hops:
+        return "hops"
     if line.once:
         return "once"
     if line.waits != "critical":

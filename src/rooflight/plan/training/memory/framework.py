@@ -70,6 +70,7 @@ class Framework:
     in_step: bool = False  # the stages of a pipeline run in lock step and run their layers again
     data: tuple[str, ...] = ("fsdp=X", "dp=Z", "dp=Z,fsdp=X")  # how it may split sequences
     model: tuple[str, ...] = ("", "sp=Y", "cp=Y", "cp=W,sp=Y")  # and the rest of a layer
+    modes: tuple[tuple[str, str], ...] = ()  # in which its schemes may talk, beside the plain one
     splits_queries: bool = False  # tensor parallelism beyond one kv head, which every chip has
     plain_fsdp: bool = False  # fsdp goes with tensor parallelism at most
     folds_experts: bool = False  # over any product of the data, context and tensor axes
@@ -109,6 +110,7 @@ FRAMEWORKS = {
             splits_dims=True,
             in_step=True,
             model=("", "sp=Y", "tp=Y", "cp=Y", "ulysses=Y", "cp=W,sp=Y"),
+            modes=(("cp", "ring"),),
             splits_queries=True,
             max_virtual=4,
         ),
@@ -123,6 +125,7 @@ FRAMEWORKS = {
             # Weights whole, optimizer state split: its distributed optimizer; or Megatron-FSDP.
             data=("", "dp=Z", "fsdp=X"),
             plain_fsdp=True,
+            modes=(("cp", "ring"),),  # p2p
             folds_experts=True,
             max_virtual=64,
             spread=Spread(0.011, 0.021, 183),
@@ -138,6 +141,7 @@ FRAMEWORKS = {
             recipe="f32",
             in_step=True,
             model=("", "tp=Y", "sp=Y", "cp=Y", "cp=W,sp=Y"),
+            modes=(("cp", "ring"),),
             folds_experts=True,
             max_virtual=4,
             whole_turns=True,
@@ -199,6 +203,7 @@ FRAMEWORKS = {
             gathers_blocks=True,
             keeps_weights=True,
             recipe="f32",
+            modes=(("cp", "ring"),),  # rotate_method alltoall
             max_virtual=8,
             spread=Spread(0.03, 0.069, 12),
             reserved=0.07,  # by the runs: what is published is reserved memory

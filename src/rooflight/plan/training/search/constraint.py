@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from rooflight.errors import ParseError, UnknownNameError, UsageError
 from rooflight.hardware.slice import Slice
 from rooflight.models.graph.ops import Graph
-from rooflight.models.layout.rules import SCHEMES, Layout, parse_layout, scheme_axes
+from rooflight.models.layout.rules import (
+    SCHEMES,
+    Layout,
+    parse_layout,
+    scheme_axes,
+    split_mode,
+    with_mode,
+)
 from rooflight.models.layout.schedules import SCHEDULES as EVERY_SCHEDULE
 from rooflight.plan.training.forecast.evidence import degrees_of, scheme_name
 from rooflight.plan.training.memory.framework import Framework
@@ -43,10 +50,11 @@ class LayoutConstraint:
     virtual: int | None = None  # chunks of layers of an interleaved stage
     far: Mapping[str, bool] = field(default_factory=dict[str, bool])  # tp@node: not far
     lies_on: Mapping[str, str] = field(default_factory=dict[str, str])  # fsdp@x4+y: exactly there
+    modes: Mapping[str, str] = field(default_factory=dict[str, str])  # cp=8:ring
 
 
 def parse_constraint(text: str, graph: Graph) -> LayoutConstraint:
-    """Reads `tp=16`, `fsdp=64,tp=8`, `remat=none`, `pp=4,schedule=zb-h1`.
+    """Reads `tp=16`, `fsdp=64,cp=8:ring@torus`, `remat=none`, `pp=4,schedule=zb-h1`.
 
     >>> from rooflight.models.graph.build import model_graph
     >>> from rooflight.models.presets import load_model
@@ -65,7 +73,7 @@ def parse_constraint(text: str, graph: Graph) -> LayoutConstraint:
     where = {scheme_name(n): v.partition("@")[2] for n, v in found.items() if "@" in v}
     far = {name: _TIERS[tier] for name, tier in where.items() if tier in _TIERS}
     lies_on = {name: dims for name, dims in where.items() if name not in far}
-    found = {name: value.partition("@")[0] for name, value in found.items()}
+    split = {name: split_mode(name, value.partition("@")[0]) for name, value in found.items()}
     if schedule is not None and schedule not in EVERY_SCHEDULE:
         raise UnknownNameError("pipeline schedule", schedule, EVERY_SCHEDULE)
     if schedule is not None and schedule not in IN_STEP:
@@ -75,13 +83,14 @@ def parse_constraint(text: str, graph: Graph) -> LayoutConstraint:
         )
     return LayoutConstraint(
         text.replace(" ", ""),
-        {name: _degree(name, value, graph) for name, value in found.items()},
+        {name: _degree(name, value, graph) for name, (value, _) in split.items()},
         None if remat is None else parse_remat(remat, graph),
         None if count is None else _at_least_one("microbatches", count),
         schedule,
         None if virtual is None else _at_least_one("vp", virtual),
         far,
         lies_on,
+        {name: mode for name, (_, mode) in split.items() if mode},
     )
 
 
@@ -119,9 +128,9 @@ def region_of(wanted: LayoutConstraint, question: Question) -> tuple[Region, tup
     """The layouts that have what is wanted, and what of it the space leaves out."""
     outside: list[str] = []
     on, framework = question.on, question.framework
-    chosen = list(_placed(_in_space(wanted, question.graph, framework), on))
+    chosen = list(_in_modes(wanted, _placed(_in_space(wanted, question.graph, framework), on)))
     if not chosen:
-        chosen = list(_placed(_beyond(wanted), on))
+        chosen = list(_in_modes(wanted, _placed(_beyond(wanted), on)))
         if chosen:
             outside.append("no template of the space has exactly these schemes")
     if wanted.remat and wanted.remat.name not in {r.name for r in policies_of(question)}:
@@ -166,6 +175,15 @@ def _placed(sized: Iterable[_Sized], on: Slice) -> Iterator[_Sized]:
             yield layout, made
 
 
+def _in_modes(wanted: LayoutConstraint, sized: Iterable[_Sized]) -> Iterator[_Sized]:
+    """The same, schemes communicating as they are asked to."""
+    for layout, made in sized:
+        for name, mode in wanted.modes.items():
+            here = [n for n in _ALSO.get(name, (name,)) if n in scheme_axes(layout)]
+            layout = next((with_mode(layout, n, mode) for n in here), layout)
+        yield layout, made
+
+
 def _ways(wanted: LayoutConstraint, schemes: Mapping[str, tuple[str, ...]]) -> Ways | None:
     """The ways that a template's axes make of the degrees; None where it has other schemes."""
     made: dict[tuple[str, ...], int] = {}
@@ -194,9 +212,11 @@ def _beyond(wanted: LayoutConstraint) -> Iterator[_Sized]:
 
 
 def degrees_text(candidate: Candidate) -> str:
-    """Schemes with their degrees: `fsdp=64 x tp=8`, chunks of an interleaved stage as `vp=4`."""
+    """Schemes with their degrees: `fsdp=64 x cp=8:ring`, chunks of an interleaved stage `vp=4`."""
     sizes = degrees_of(candidate.layout, candidate.mesh)
-    return " x ".join(f"{name}={size}" for name, size in (sizes | _chunks(candidate)).items())
+    modes = {scheme_name(name): f":{mode}" for name, mode in candidate.layout.modes.items()}
+    every = (sizes | _chunks(candidate)).items()
+    return " x ".join(f"{name}={size}{modes.get(name, '')}" for name, size in every)
 
 
 def placed_text(candidate: Candidate) -> str:
@@ -210,9 +230,19 @@ def placed_text(candidate: Candidate) -> str:
             sizes[part.dim] = sizes.get(part.dim, 1) * part.size
         dims = [d if n == whole[d] else f"{d}{n}" for d, n in sizes.items()]
         name = scheme if scheme == "ulysses" else scheme_name(scheme)  # unlike a ring of cp
-        degree = f"{name}={math.prod(sizes.values())}"
+        mode = f":{layout.modes[scheme]}" if scheme in layout.modes else ""
+        degree = f"{name}={math.prod(sizes.values())}{mode}"
         shown.append(f"{degree}@{'+'.join(dims)}" if dims else degree)
     return ",".join((*shown, *(f"{name}={n}" for name, n in _chunks(candidate).items())))
+
+
+def asked_text(candidate: Candidate) -> str:
+    """The same with all that was chosen beside it, so that the answer is this very candidate."""
+    micro = candidate.micro
+    is_named = candidate.num_stages > 1 and micro.virtual == 1
+    options = {"schedule": micro.schedule} if is_named else {}
+    options |= {"microbatches": f"{micro.count}", "remat": candidate.remat.name}
+    return ",".join((placed_text(candidate), *(f"{n}={value}" for n, value in options.items())))
 
 
 def _chunks(candidate: Candidate) -> dict[str, int]:

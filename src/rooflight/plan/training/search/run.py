@@ -12,6 +12,7 @@ today may not tomorrow.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +56,7 @@ from rooflight.plan.training.search.candidate import (
 from rooflight.plan.training.search.options import allowed_on, options_of, policies_of, schedules_of
 from rooflight.plan.training.search.ranked import Placements, Ranked, in_order, rank
 from rooflight.plan.training.search.region import or_all
+from rooflight.plan.training.search.space import in_modes
 from rooflight.plan.training.time.compose import Seconds, StepSweep, layer_times
 from rooflight.plan.training.time.parts import bubble_part
 from rooflight.plan.training.time.sweep import Points, Workload, saved_by
@@ -229,14 +231,16 @@ class SearchState:
 
     def search(self) -> Search:
         best = self._simplest_first(self.best())
-        worth = self._worth_measuring(best[0]) if best else None
+        worth = self._worth_measuring(best) if best else None
         unfit = sum(not held.fits for held in self._held.values())
         return Search(tuple(best), self.num_priced, self._too_large, self._too_slow, unfit, worth)
 
-    def _worth_measuring(self, first: Candidate) -> Candidate | None:
+    def _worth_measuring(self, best: Sequence[Candidate]) -> Candidate | None:
         """The fastest forecast of a kind that nobody measured, if it is faster by 2 %."""
         if self._question.rank == "roofline" or not self._question.region.must_fit:
             return None
+        talking = self._in_modes(best)
+        first = min((best[0], *talking), key=lambda c: c.step_s * (NEAR if c in talking else 1))
         found: list[tuple[float, int, int]] = []
         for number, chunk in enumerate(self._ranked):
             is_new = chunk.counted_s > chunk.expected_s
@@ -250,7 +254,19 @@ class SearchState:
                 return self._priced((number, index))
             if len(self._held) > most:
                 break
-        return None
+        return first if first in talking else None
+
+    def _in_modes(self, best: Sequence[Candidate]) -> list[Candidate]:
+        """Those in other modes that divide and fit; a mode saves what is exposed at most."""
+        question, found = self._question, list[Candidate]()
+        for plain in best if question.region.layouts is None else ():
+            parts = plain.forecast.breakdown
+            if (plain.step_s - parts.exposed_s - parts.bubble_s) * NEAR > best[0].step_s:
+                continue
+            for layout in in_modes(plain.layout, question.framework):
+                with suppress(ShardingError):
+                    found.append(price_one(question, layout, plain.mesh, plain.micro, plain.remat))
+        return [candidate for candidate in found if candidate.memory.fits]
 
     def _simplest_first(self, best: list[Candidate]) -> list[Candidate]:
         """Of forecasts within 2 % of the first, the simplest is the answer; the rest keep order."""
@@ -338,7 +354,8 @@ def _rank(
         priced = price(option.micro, option.remat)
         whole_s = priced.total * doubt
         is_timed = question.region.must_fit
-        ranked = rank(whole_s, priced.collectives) if is_timed else option.nbytes[of]
+        smallest = option.nbytes[of] + whole_s / (1 + whole_s) / 2  # of one size the fastest place
+        ranked = rank(whole_s, priced.collectives) if is_timed else smallest
         chosen = placements.least(ranked, whole_s)
         at.append(chosen[option.may[of[chosen]]])
         columns.append(tuple(column[at[-1]] for column in (ranked, priced.total, whole_s)))
@@ -354,6 +371,8 @@ def _doubt(question: Question, points: Points) -> Floats:
     """What a step counts for in the ranking: more, by the interval, where no run is like it."""
     key = evidence_key(question)
     seen = seen_reaches(*key)
+    if question.rank == "forecast" and points.layout.modes:
+        return np.full(1, math.exp(extrapolation_of(question)))
     if question.rank == "roofline" or not seen:
         return np.ones(1)
     context = points.split(context_axes(points.layout))

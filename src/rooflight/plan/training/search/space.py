@@ -39,7 +39,7 @@ from rooflight.costs.rates import TierRates, tier_rates
 from rooflight.hardware.mesh import FAR, Mesh
 from rooflight.hardware.slice import Slice, SwitchDim
 from rooflight.models.graph.ops import Graph
-from rooflight.models.layout.rules import Layout, parse_layout, scheme_axes
+from rooflight.models.layout.rules import Layout, parse_layout, scheme_axes, with_mode
 from rooflight.plan.training.forecast.evidence import scheme_name, tier_name
 from rooflight.plan.training.memory.framework import FRAMEWORKS, Framework
 
@@ -100,6 +100,19 @@ def _experts(text: str, framework: Framework) -> Iterator[str]:
             yield from (f"{text},ep={inner}{rest}", f"{split},ep={part}{rest}")
         if rest:
             yield f"{text},ep={rest}"
+
+
+def in_modes(layout: Layout, framework: Framework = FRAMEWORKS["rooflight"]) -> Iterator[Layout]:
+    """A layout whose schemes talk plainly, with one of them in each mode that a framework has.
+
+    They split what it splits, so a search ranks the plain form and prices these of the best.
+
+    >>> [layout.text for layout in in_modes(parse_layout("fsdp=X,cp=Y"))]
+    ['fsdp=X,cp=Y:ring']
+    """
+    for scheme, mode in () if layout.modes else framework.modes:
+        if scheme in scheme_axes(layout):
+            yield with_mode(layout, scheme, mode)
 
 
 def data_axes(layout: Layout) -> tuple[str, ...]:

@@ -171,6 +171,9 @@ def _add(
 
 
 def _seconds(points: Points, line: Derived) -> Floats:
+    if line.hops:
+        count, nbytes, _ = points.hops(line.step)
+        return count * points.rates("shift", line.step.axes).seconds(nbytes)
     if line.step.op != "einsum":
         return points.collective(line.step)
     op = line.op
@@ -205,4 +208,4 @@ def _likeness(line: Derived) -> object:
     step = line.step
     if step.op == "einsum":
         return *map(placing, (*step.inputs, step.output)), line.op.mask
-    return step.op, placing(step.larger)
+    return step.op, line.hops, placing(step.larger)

@@ -15,7 +15,7 @@ the matmuls and collectives of `algorithm`, these are the memory passes that a r
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from rooflight.algebra.notation import Tensor
 from rooflight.algebra.shapes import device_bytes, ways
@@ -46,12 +46,8 @@ from rooflight.plan.training.time.traffic import (
     sent_once,
     traffic_of,
 )
+from rooflight.plan.training.time.work import Hops, Parts, Work, WorkKind
 
-WorkKind = Literal["matmul", "experts", "attention", "elementwise", "dispatch", "optimizer", "host"]
-WORK_KINDS: tuple[WorkKind, ...] = (
-    *("matmul", "experts", "attention", "elementwise", "dispatch", "optimizer"),
-    "host",
-)
 STORED = DTYPES["bf16"]  # activations, gathered weights and gradients, unless a run says so
 _WHOLE = Microbatching()
 OPTIMIZER_BYTES = 30  # a parameter: read gradient, master, two moments (16), write them and bf16
@@ -61,33 +57,6 @@ _HOST_BYTES = 28  # a parameter updated by the host: the optimizer's bytes in it
 # stack of gradients is cleared, written layer by layer and read for its sum; the stack of new
 # weights is gathered, read and laid out anew. Elsewhere what is fitted has this in its constants.
 STACK_PASSES = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Matmuls or memory passes of one kind, `count` times in the step."""
-
-    kind: WorkKind
-    dtype: str
-    flops_s: float  # one of them at the peak of its dtype
-    bytes_s: float  # one of them at the catalog's HBM
-    count: float
-    once: bool = False  # outside the microbatches
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A step of the slowest pipeline stage. Counts are of all its microbatches."""
-
-    works: tuple[Work, ...]
-    traffic: tuple[Traffic, ...]
-    microbatches: int
-    bubble: float  # the time of this many microbatches is lost to filling and draining
-    model_flops: float  # a chip's share, causal
-    peak_flops: float  # of the dtype that matmuls run in
-    is_step: bool = True  # a whole step, with the host's work around it; else one kernel
-    host_s: float = 0.0  # activations that wait in host memory, out and back
-    hides_exchanges: bool = True  # tokens may travel beside other work
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +116,9 @@ def training_parts(run: TrainingRun) -> Parts:
             chip, count * sum(n * layers.host_bytes(block) for block, n in held.items())
         ),
         hides_exchanges=run.hides_exchanges,
+        hops=tuple(
+            replace(h, count=h.count * n * count) for b, n in held.items() for h in layers.hops(b)
+        ),
     )
 
 
@@ -315,12 +287,35 @@ class _LayerParts:
         recomputed = self._recomputed(block)
         found: list[Traffic] = []
         for line in algorithm.spent:
-            if not (line.waits == "async" and self.run.freezes_weights):
+            if not (line.hops or (line.waits == "async" and self.run.freezes_weights)):
                 found += self._traffic(line, once=line.once)
         for line in algorithm.forward:
-            if line.op in recomputed and line.waits == "critical":
+            if line.op in recomputed and line.waits == "critical" and not line.hops:
                 found += self._traffic(line, once=False)
         return found
+
+    def hops(self, block: int) -> Iterator[Hops]:
+        """The passes of a layer that go hop by hop; a forward that is recomputed hops again."""
+        algorithm, recomputed = self.algorithms[block], self._recomputed(block)
+        for side in (algorithm.forward, algorithm.backward):
+            sent = [line for line in side if line.hops]
+            if not sent:
+                continue
+            names = {line.op for line in sent}
+            again = side is algorithm.forward and bool(names & recomputed)
+            devices = ways(sent[0].step.axes, self.run.mesh.axes)
+            sums = (line for line in sent if line.step.op == "reduce_scatter")
+            yield Hops(
+                tuple(self._matmul(x) for x in side if x.price.op and x.op in names),
+                tuple(t for line in sent for t in self._traffic(line, once=False)),
+                tuple(
+                    replace(t, count=1 / devices)
+                    for line in sums
+                    for t in self._traffic(line, once=False)
+                ),
+                devices,
+                1.0 + again,
+            )
 
     def _traffic(self, line: PricedStep, *, once: bool) -> Iterator[Traffic]:
         time = line.price.network

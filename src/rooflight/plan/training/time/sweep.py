@@ -23,7 +23,7 @@ from rooflight.dtypes import Dtype
 from rooflight.models.graph.count import dim_sizes
 from rooflight.models.graph.ops import Graph
 from rooflight.models.layout.rules import Layout
-from rooflight.plan.training.derive.algorithm import contractions_of, is_routed
+from rooflight.plan.training.derive.algorithm import SUM_BITS, contractions_of, is_routed
 from rooflight.plan.training.derive.derivation import Split, known_options, splits_of, token_axes
 from rooflight.plan.training.memory.remat import Remat, SavedActivations, keep
 from rooflight.plan.training.search.space import LARGEST_CODE, Meshes, first_alike
@@ -139,6 +139,16 @@ class Points:
             nbytes = self.bytes(self.elements(larger, without))
             self._seconds[key] = self.rates(step.op, step.axes).seconds(nbytes)
         return self._seconds[key]
+
+    def hops(self, step: Step) -> tuple[Floats, Floats, Floats]:
+        """Of a collective in hops: how many, the bytes of one, and the devices around the ring.
+
+        Gathered blocks pass all other devices; sums, in fp32, come home as well.
+        """
+        devices, is_sum = self.split(step.axes), step.op == "reduce_scatter"
+        block = self.elements(step.larger) / devices
+        nbytes = block * SUM_BITS / 8 if is_sum else self.bytes(block)
+        return devices - (not is_sum), nbytes, devices
 
     def bytes(self, elements: Floats) -> Floats:
         return elements * (self.sizes.dtype.bits_per_element / 8)
