@@ -3,7 +3,10 @@
 import ast
 import re
 import tomllib
+from collections.abc import Mapping, Set
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from rooflight.cli.verbs import verb_module, verb_names
 
@@ -11,32 +14,31 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 # What no command runs yet, and what will. Nothing is added without such a promise.
 WAITING = {
-    "program.attention.ring": "the layout cp=X of a program: keys and values around a ring",
-    "program.attention.ring_order": "the same: zigzag order",
-    "program.attention.ulysses": "the layout ulysses=X of a program",
     "program.collective_matmul.matmul": "tp=X with gathers and scatters inside the matmuls",
     "program.collective_matmul.ring": "the same",
     "program.model.fused_block": "the same, as a block of the model",
     "program.moe.ragged": "ep=X without capacity: dropless, by a ragged all-to-all",
-    "program.pipeline.weights": "layers of a pipeline back in their order, all at once",
 }
 _NAME = re.compile(r"rooflight(?:\.\w+)+")  # in strings: `-m` of child processes, `module:function`
 _CHILD = re.compile(r"(\w+):\w+")  # functions of `measure.microbench`, which its child imports
 
 
-def modules() -> dict[str, ast.Module]:
+@cache
+def modules() -> Mapping[str, ast.Module]:
     found: dict[str, ast.Module] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         found[name.removesuffix(".__init__")] = ast.parse(path.read_text())
-    return found
+    return MappingProxyType(found)
 
 
-def names_in(tree: ast.Module) -> set[str]:
+@cache
+def names_in(tree: ast.Module) -> Set[str]:
     """Dotted names that a module imports anywhere, or has in a string for others to import."""
     found: set[str] = set()
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if id(node) in prose:
             continue
         if isinstance(node, ast.Import):
@@ -50,7 +52,7 @@ def names_in(tree: ast.Module) -> set[str]:
     return found
 
 
-def holder(name: str, known: set[str]) -> str | None:
+def holder(name: str, known: Set[str]) -> str | None:
     """The module that a dotted name is, or is defined in."""
     while name and name not in known:
         name = name.rpartition(".")[0]
@@ -65,7 +67,7 @@ def roots() -> set[str]:
     return {*scripts, *verbs, "rooflight", "rooflight.__main__", "rooflight.notebook"}
 
 
-def reached(trees: dict[str, ast.Module], starts: set[str]) -> set[str]:
+def reached(trees: Mapping[str, ast.Module], starts: Set[str]) -> set[str]:
     """Modules that are imported, with the packages that hold them, however late."""
     known, seen, ahead = set(trees), set[str](), list(starts)
     while ahead:
@@ -85,12 +87,12 @@ def test_every_module_is_reached_or_waits_for_what_will_reach_it() -> None:
     assert {name.removeprefix("rooflight.") for name in named} == set(WAITING)
 
 
-def is_package(name: str, trees: dict[str, ast.Module]) -> bool:
+def is_package(name: str, trees: Mapping[str, ast.Module]) -> bool:
     return any(other.startswith(f"{name}.") for other in trees)
 
 
 def test_a_module_that_nothing_imports_is_found() -> None:
-    trees = modules() | {"rooflight.costs.forgotten": ast.parse("import rooflight.errors")}
+    trees = {**modules()} | {"rooflight.costs.forgotten": ast.parse("import rooflight.errors")}
     trees["rooflight.errors"] = ast.parse("'of `rooflight.costs.forgotten`'")
     assert "rooflight.costs.forgotten" not in reached(trees, roots())
     for lazy in (

@@ -29,6 +29,7 @@ BANNED: dict[str, tuple[str, ...]] = {  # pattern -> files, then those where it 
     r"[Pp]romise[ds]?": ("src/rooflight/cli/**/*.py", "src/rooflight/plan/*.py", "docs/fleet.md"),
     r"foreign functions?": EVERYWHERE,
     r"Pins|(generate_|serving_)?pins(_of)?|Wanted|parse_wanted|pattern_of": EVERYWHERE,
+    r"rows (each, by|per step|a decode)": ("src/*.py", "docs/fleet.md", "docs/simulate.md"),
     r"[Gg]roundwork|known_layers|[Bb]orrower|[Ll]ender|bent|Standing": EVERYWHERE,
     r"(?i:whoever)|(?i:the very)": EVERYWHERE,
     r"tokens an? (step|chip|second|device|sequence)(?! (has|needs))": EVERYWHERE,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rooflight.api.memory import fit
     from rooflight.api.serving import plan_serving, simulate
     from rooflight.api.training import forecast, load_plan, plan_training, why_not
+    from rooflight.api.workloads import plan_workloads
     from rooflight.errors import RooflightError, UsageError
     from rooflight.hardware.chip import Chip
     from rooflight.hardware.mesh import Mesh, parse_mesh
@@ -33,6 +34,7 @@ _HOMES = {
     "api.measured": ("read_trace", "reconcile"),
     "api.memory": ("fit",),
     "api.serving": ("plan_serving", "simulate"),
+    "api.workloads": ("plan_workloads",),
     "api.training": ("forecast", "load_plan", "plan_training", "why_not"),
     "errors": ("RooflightError", "UsageError"),
     "hardware.chip": ("Chip",),
@@ -62,6 +64,7 @@ __all__ = [
     "parse_slice",
     "plan_serving",
     "plan_training",
+    "plan_workloads",
     "read_hlo",
     "read_trace",
     "reconcile",

@@ -26,8 +26,8 @@ from rooflight.plan.training.forecast.calibrated import part_table
 
 from .command import run
 
-EXAMPLES = settings().max_examples  # of the profile: everyday, or ten times as many
-PER_VERB, PER_PARSER = 4 * EXAMPLES, 10 * EXAMPLES
+IS_LARGE = settings().max_examples > 30  # of the profile
+PER_VERB, PER_PARSER = (1200, 3000) if IS_LARGE else (60, 120)
 SLOW = {"plan serve": 5, "contribute": 4, "tune": 4}  # a line that stands is searched or simulated
 
 FLAGS = (
@@ -289,13 +289,13 @@ def test_no_command_line_of_a_verb_raises(
     check()
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=PER_PARSER, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(_mutated, st.text(max_size=6)), max_size=3))
 def test_no_first_word_raises(words: list[str]) -> None:
     _check(words, set())
 
 
-@settings(max_examples=300)
+@settings(max_examples=PER_PARSER)
 @given(st.sampled_from(list(VERBS)), st.lists(_word, max_size=4))
 def test_completion_answers_every_line_without_an_error(verb: str, words: list[str]) -> None:
     outcome = run(["--complete-words", verb, *words])

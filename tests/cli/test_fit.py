@@ -168,16 +168,55 @@ def test_a_wrong_request_exits_2_with_a_hint(line: str) -> None:
     assert (outcome.code, outcome.out) == (2, "") and "\n\nhint: " in outcome.err
 
 
-def test_degrees_make_their_own_mesh() -> None:
-    where = "--on h100:8x4 --batch 1Mi --seq 8192 --microbatches 32 --framework megatron --json"
-    mine = json.loads(run(f"fit train llama3-70b --layout tp=8,pp=2,dp=2 {where}".split()).out)
-    theirs = f"fit train llama3-70b --layout dp=Z,sp=Y,pp=P --mesh P=2,Z=2,Y=8 {where}"
-    assert mine["total_bytes"] == json.loads(run(theirs.split()).out)["total_bytes"]
-    refused = run(f"fit train llama3-70b --layout tp=3 {where}".split())
-    assert (
-        refused.code == 2
-        and "the layout must fill the 32 chips of h100:8x4, got tp=3" in refused.err
-    )
+NODES = "llama3-70b --on h100:8x4 --batch 1Mi --seq 8192"
+
+
+@pytest.mark.parametrize("layout", ("tp=8@node,pp=2,vp=5,dp=2", "tp=8,pp=2,dp=2,remat=block"))
+def test_a_layout_by_degrees_holds_what_its_forecast_says(layout: str) -> None:
+    asked = f"{NODES} --layout {layout} --json".split()
+    held = json.loads(run(["fit", "train", *asked]).out)
+    said = json.loads(run(["forecast", *asked]).out)["forecast"]
+    assert held["total_bytes"] == said["hbm_bytes"]
+    for name in ("layout", "mesh", "remat", "microbatches", "schedule", "virtual"):
+        assert held[name] == said[name], name
+    assert held["fits"]
+    assert held["framework"] == "megatron"
+    assert ("vp=5" in layout) == (held["virtual"] == 5)
+
+
+def test_options_beside_degrees_are_those_that_are_asked() -> None:
+    layout = "--layout tp=8,pp=2,dp=2 --remat block --microbatches 32 --virtual 5 --zero 0"
+    mine = run(f"fit train {NODES} {layout} --recipe 16 --framework megatron --json".split())
+    mesh = f"--layout dp=Z,sp=Y,pp=P --mesh {json.loads(mine.out)['mesh']}"
+    options = "--remat block --microbatches 32 --schedule interleaved --virtual 5 --recipe 16"
+    theirs = run(f"fit train {NODES} {mesh} {options} --framework megatron --json".split())
+    for name in ("total_bytes", "parts", "zero", "virtual"):
+        assert json.loads(mine.out)[name] == json.loads(theirs.out)[name]
+    closed = run(f"fit train {NODES} {layout} --framework none --json".split())
+    by_axes = run(f"fit train {NODES} {mesh} {options.replace('16', '10')} --json".split())
+    assert json.loads(closed.out)["parts"] == json.loads(by_axes.out)["parts"]
+
+
+def test_what_does_not_fit_lies_where_people_would_put_it() -> None:
+    asked = f"fit train {NODES} --layout tp=8,dp=4 --json"
+    held = run(asked.split())
+    assert held.code == 1 and "Y=8@node" in json.loads(held.out)["mesh"]
+
+
+def test_degrees_that_fill_no_slice_are_refused() -> None:
+    refused = run(f"fit train {NODES} --layout tp=3".split())
+    assert refused.code == 2 and "no placement of tp=3 divides" in refused.err
+    placed = run(f"fit train {NODES} --layout tp=8,dp=4 --mesh X=32".split())
+    assert placed.code == 2 and "degrees make their own mesh" in placed.err
+
+
+def test_the_largest_batch_of_degrees_fits() -> None:
+    asked = "fit train llama3-70b --on h100:8x4 --seq 8192 --layout tp=8,pp=2,dp=2 --remat block"
+    found = json.loads(run(f"{asked} --solve batch --json".split()).out)
+    assert found["fits"] and found["remat"] == "block"
+    for times, code in ((1, 0), (2, 1)):
+        more = f"{asked} --microbatches 1 --batch {times * found['batch']}"
+        assert run(more.split()).code == code
 
 
 def test_without_a_layout_the_best_plan_is_counted() -> None:

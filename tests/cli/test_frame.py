@@ -6,13 +6,16 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from rooflight import __version__
 from rooflight.cli import main as frame
+from rooflight.cli.measuring import measure as command_of_measure
 from rooflight.cli.parser import Namespace, Parser
 from rooflight.cli.verbs import OVERVIEW, VERBS, load_verb, respelt, verb_names, verb_parser
 from rooflight.plan.file.record import SCHEMA
@@ -83,6 +86,14 @@ def foreign_files(folder: Path) -> dict[Path, tuple[str, float]]:
 def state_of(folder: Path) -> dict[Path, tuple[str, float]]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path: (path.read_text(errors="replace"), path.stat().st_mtime) for path in files}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def measured_once() -> Iterator[None]:
+    """The first command that asks measures this machine for real; the next prints the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_of_measure, "measure", cache(command_of_measure.measure))
+        yield
 
 
 @pytest.mark.parametrize("verb", verb_names())

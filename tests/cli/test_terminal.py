@@ -35,7 +35,7 @@ ANSWERS = {
     PLAN: ("layout", "step"),
     FORECAST: ("fsdp=4",),
     "chips": ("chip", "16-bit FLOP/s"),
-    FULL: ("component", "a chip"),
+    FULL: ("component", "per chip"),
     STEPS: ("step", "time"),
 }
 YELLOW, RED, PLAIN = "\x1b[33m", "\x1b[31m", "\x1b[0m"

@@ -61,7 +61,7 @@ def check_trained(bin: Path, folder: Path) -> None:
         printed = done.stdout
     lines = printed.replace(f"{folder}/", "").splitlines()
     assert "saved from mesh" in lines[0] and "whole by its checksums" in lines[0]
-    assert lines[1].startswith("split evenly over v5p:4x4x4:")
+    assert lines[1].startswith("split over v5p:4x4x4:")
     text = "\n".join([*lines[:8], "..."])
     write_figure("guides/state.md", "ckpt show", f"{today()}:\n\n```text\n{text}\n```")
 

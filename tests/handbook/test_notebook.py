@@ -110,6 +110,21 @@ def test_parts_of_a_product_show_themselves(shell: Any) -> None:
         assert expected in Balanced(html(shell, value) or "").words
 
 
+def test_answers_of_the_planner_show_themselves(shell: Any) -> None:
+    held = rf.fit("llama3-70b", on="h100:8x4", layout="tp=8,dp=4", batch="1Mi", seq=8192)
+    shown = html(shell, held) or ""
+    words = Balanced(shown).words
+    assert "DOES NOT FIT" in words and all(fix.change in words for fix in held.fixes)
+    assert all(part.name in shown.partition("<svg")[2] for part in held.memory.parts if part.nbytes)
+    plan = rf.plan_training("llama3-8b", on="v5p:2x2x4", batch="256Ki", seq=4096)
+    assert "is slower" in Balanced(html(shell, rf.why_not(plan, "fsdp=8,tp=2")) or "").words
+    fleet = rf.plan_serving(
+        "llama3-8b", on="v5e:2x4", rate=5, isl=512, osl=128, ttft="1s", tpot="50ms"
+    )
+    assert "llama3-8b" in (words := Balanced(html(shell, fleet) or "").words)
+    assert str(fleet.best) in words
+
+
 @pytest.mark.parametrize("name", chip_names())
 def test_every_chip_of_the_catalog_shows_its_facts_and_sources(shell: Any, name: str) -> None:
     chip = load_chip(name)

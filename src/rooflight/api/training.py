@@ -1,5 +1,7 @@
 """A training step: the best plan, the forecast of a layout of one's own, and what decides."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,6 +153,27 @@ def forecast(
         hbm_margin=hbm_margin,
         overlap=overlap,
     ).question
+    return best_with(question, layout)
+
+
+def has_degrees(layout: str) -> bool:
+    """Whether a layout makes its own mesh, `tp=8@node,dp=8`, or names axes of one: `tp=X,dp=Y`."""
+    return bool(re.search(r"=\s*\d", layout))
+
+
+def with_options(layout: str, options: Mapping[str, object]) -> str:
+    """A layout and what is asked beside it, as one text."""
+    names = {"virtual": "vp"}
+    given = [f"{names.get(n, n)}={value}" for n, value in options.items() if value is not None]
+    return ",".join((layout, *given))
+
+
+def best_with(question: Question, layout: str, *, mesh: str | None = None) -> Candidate:
+    """The best plan of a layout by degrees: what it leaves open, the planner chooses."""
+    if mesh is not None:
+        raise UsageError(
+            "degrees make their own mesh", hint="leave --mesh out, or name its axes in --layout"
+        )
     region, _ = region_of(parse_constraint(layout, question.graph), question)
     found = best_of(replace(question, region=region))
     if found is None:
@@ -161,7 +184,8 @@ def forecast(
 def _does_not_divide(layout: str, question: Question) -> UsageError:
     return UsageError(
         f"no placement of {layout} divides {question.batch} sequences on {question.on}",
-        hint=f"`plan train ... --why-not {layout}` says what does not divide",
+        hint="degrees multiply to the chips, those that are left over going to dp or fsdp;"
+        f" `plan train ... --why-not {layout}` says what does not divide",
     )
 
 

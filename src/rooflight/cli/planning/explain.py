@@ -1,6 +1,7 @@
 """`rooflight explain train`: the algorithm of a layer under a layout."""
 
 from rooflight.algebra.shapes import ways
+from rooflight.api.training import best_with, has_degrees
 from rooflight.api.values import parse_seq, whole_sequences
 from rooflight.cli.flags import add_dtype, add_mesh, add_on
 from rooflight.cli.output import picked, print_json, show, suggest
@@ -16,24 +17,36 @@ from rooflight.models.graph.ops import Graph, Op
 from rooflight.models.layout.rules import SCHEMES, Layout, parse_layout
 from rooflight.models.presets import load_model
 from rooflight.plan.training.derive.algorithm import Algorithm, PricedStep, derive_algorithm
+from rooflight.plan.training.search.plan import train_question
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, parse_count
 
 HELP = "the algorithm of a layer of a training step under a layout, in the notation"
 
-_MARKS = {"critical": "on the critical path", "ahead": "can run ahead", "async": "can run async"}
+_MARKS = {
+    "critical": "on the critical path",
+    "hops": "in hops beside its matmul",
+    "ahead": "can run ahead",
+    "async": "can run async",
+}
 
 
 def configure(parser: Parser) -> None:
     add_layer(parser)
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
-    parser.add_argument("--layout", required=True, help=f"fsdp=X,tp=Y: {schemes}")
+    parser.add_argument(
+        "--layout",
+        required=True,
+        help=f"axes of --mesh such as fsdp=X,tp=Y, or degrees such as tp=8@node,dp=8: {schemes}",
+    )
     add_mesh(parser)
     parser.add_argument("--batch", required=True, metavar="TOKENS", help="tokens per step: 4Mi")
     add_dtype(parser)
     parser.set_examples(
         "rooflight explain train gpt3-175b --layout fsdp=X,tp=Y --on v5p:4x4x4 --mesh X=16,Y=4"
         " --batch 128Ki --seq 2048 --part mlp",
+        "rooflight explain train llama3-70b --layout tp=8@node,dp=8 --on h100:8x8 --batch 1Mi"
+        " --seq 8192 --part mlp",
         "rooflight explain train mixtral-8x7b --layout fsdp=X,ep=X --on v5e:4x4 --mesh X=8,Y=2"
         " --batch 64Ki --seq 4096 --part experts",
         "rooflight explain train llama3-8b --layout fsdp=X,ulysses=Y --on v5p:4x4x4 --mesh X=16,Y=4"
@@ -57,16 +70,16 @@ def run(args: Namespace) -> int:
     warn_of_gaps(model)
     graph = model_graph(model)
     ops = chosen_ops(graph, args)
-    mesh = mesh_of(args.mesh, parse_slice(args.on))
-    seq = parse_seq(args.seq)
-    algorithm = derive_algorithm(
-        graph,
-        ops,
-        parse_layout(args.layout),
-        mesh=mesh,
-        dims=dim_sizes(graph, batch=whole_sequences(args.batch, seq), seq=seq),
-        dtype=parse_dtype(args.dtype),
-    )
+    seq, dtype = parse_seq(args.seq), parse_dtype(args.dtype)
+    batch = whole_sequences(args.batch, seq)
+    if has_degrees(args.layout):
+        question = train_question(graph, parse_slice(args.on), batch, seq, dtype)
+        best = best_with(question, args.layout, mesh=args.mesh)
+        layout, mesh = best.layout, best.mesh
+    else:
+        layout, mesh = parse_layout(args.layout), mesh_of(args.mesh, parse_slice(args.on))
+    dims = dim_sizes(graph, batch=batch, seq=seq)
+    algorithm = derive_algorithm(graph, ops, layout, mesh=mesh, dims=dims, dtype=dtype)
     if args.json:
         print_json("explain", _document(model.name, mesh, algorithm))
         return 0
@@ -112,7 +125,7 @@ def _line_document(line: PricedStep) -> dict[str, object]:
         "op": line.op,
         "step": str(line.step),
         "collective": line.step.op if line.step.is_collective else None,
-        "waits": line.waits,
+        "waits": _waits(line),
         "saved": line.saved,
         **picked(line.price, "nbytes flops expected_s binds"),
     }
@@ -120,9 +133,10 @@ def _line_document(line: PricedStep) -> dict[str, object]:
 
 def _text(name: str, mesh: Mesh, algorithm: Algorithm) -> str:
     lines = (*algorithm.forward, *algorithm.backward)
+    hops = f" {_sum(lines, 'hops')} in hops," if any(line.hops for line in lines) else ""
     return (
         f"{name} under {algorithm.layout.text}: a layer takes {_sum(lines, '')} of matmuls,"
-        f" {_sum(lines, 'critical')} of collectives on the critical path,"
+        f" {_sum(lines, 'critical')} of collectives on the critical path,{hops}"
         f" {_sum(lines, 'ahead')} that can run ahead, {_sum(lines, 'async')} async\n"
         f"on {mesh.slice}, mesh {mesh}; nothing is overlapped in these sums\n"
         f"{_stages(mesh, algorithm.layout)}\n"
@@ -139,8 +153,12 @@ def _stages(mesh: Mesh, layout: Layout) -> str:
 
 def _sum(lines: tuple[PricedStep, ...], waits: str) -> str:
     return format_seconds(
-        sum(x.price.expected_s for x in lines if x.waits == waits and not x.saved)
+        sum(x.price.expected_s for x in lines if _waits(x) == waits and not x.saved)
     )
+
+
+def _waits(line: PricedStep) -> str:
+    return "hops" if line.hops else line.waits
 
 
 def _table(lines: tuple[PricedStep, ...]) -> str:
@@ -154,5 +172,5 @@ def _table(lines: tuple[PricedStep, ...]) -> str:
 
 
 def _mark(line: PricedStep) -> str:
-    mark = _MARKS.get(line.waits, "")
+    mark = _MARKS.get(_waits(line), "")
     return f"{mark}; or saved from the forward pass" if line.saved else mark

@@ -1,7 +1,5 @@
 """`rooflight fit train`: does a training step fit into the memory of a chip."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from rooflight.api.memory import fit
@@ -12,15 +10,12 @@ from rooflight.cli.planning.model import warn_of_gaps
 from rooflight.models.layout.rules import SCHEMES
 from rooflight.models.layout.schedules import SCHEDULES
 from rooflight.models.presets import load_model
-from rooflight.plan.training.memory.count import Memory
 from rooflight.plan.training.memory.framework import FRAMEWORKS, SETTINGS
 from rooflight.plan.training.memory.job import RECIPES, Job, Zero
 from rooflight.plan.training.memory.remat import REMATS
 from rooflight.plan.training.questions.fixes import UNKNOWNS, Fit, Fix
-from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, format_si
-
-_NEVER = {"batch": "AT ANY BATCH", "seq": "AT ANY SEQ", "chips": "ON ANY NUMBER OF CHIPS"}
+from rooflight.ui.answers.fit import fit_answer, num_chips
+from rooflight.ui.text.answer import answer_text
 
 HELP = "whether a training step fits into a chip's memory, by component"
 
@@ -32,8 +27,9 @@ def configure(parser: Parser) -> None:
     schemes = "; ".join(f"{name} {scheme.help}" for name, scheme in SCHEMES.items())
     parser.add_argument(
         "--layout",
-        help="degrees such as tp=8,dp=8, or axes of --mesh such as fsdp=X,tp=Y; without it the best"
-        f" plan's, with its options. {schemes}",
+        help="degrees such as tp=8@node,dp=8, and what they leave open is the planner's choice; or"
+        " axes of --mesh such as fsdp=X,tp=Y, and the count is the book's unless flags say"
+        f" otherwise; without it the best plan's, with its options. {schemes}",
     )
     add_on(parser)
     add_mesh(parser)
@@ -69,7 +65,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--framework",
         metavar="NAME[+SETTING...]",
-        help=f"whose copies and buffers to count (none by default, of a plan megatron on GPUs,"
+        help=f"whose copies and buffers to count (none by default of axes, else megatron on GPUs,"
         f" rooflight elsewhere). {frameworks}. Settings of a run, joined by +: {settings}",
     )
     add_choice(
@@ -117,7 +113,7 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json("fit", document(args.model, answer))
     else:
-        show(text(args.model, answer, by_stage=args.by_stage))
+        show(answer_text(fit_answer(answer, args.model, by_stage=args.by_stage)))
         suggest(next_command(args.model, answer))
     return 0 if answer.memory.fits else 1
 
@@ -139,7 +135,7 @@ def document(model: str, answer: Fit) -> dict[str, object]:
         "schedule": job.micro.schedule,
         "virtual": job.micro.virtual,
         "axes": dict(job.axes),
-        "chips": _num_chips(job),
+        "chips": num_chips(job),
         "solve": answer.solve,
         **picked(found, "fits total_bytes headroom_bytes chance"),
         "between_bytes": found.spread and found.spread.between(found.total_bytes),
@@ -157,139 +153,6 @@ def _fix_document(fix: Fix) -> dict[str, object]:
         "total_bytes": fix.memory.total_bytes,
         "fits": fix.memory.fits,
     }
-
-
-def _num_chips(job: Job) -> int:
-    return math.prod(job.axes.values())
-
-
-def text(model: str, answer: Fit, *, by_stage: bool) -> str:
-    job, found = answer.job, answer.memory
-    extra = f", which does {found.extra_flops:.1%} more FLOPs" if found.recompute_flops else ""
-    zero = f", zero {job.zero}" if job.zero else ""
-    made = "" if job.framework.name == "none" else f" as in {job.framework.label}"
-    blocks = [
-        f"{_verdict(answer)}{_chance(found)}\n"
-        f"{model} under {job.layout.text} on {_place(answer)};"
-        f" {job.batch:,} sequences of {job.seq:,} tokens\n"
-        f"recipe {job.recipe.name}{made}{zero}, remat {job.remat.name}{extra}{_host(found)}"
-        f"{_microbatches(job, found)}",
-        _parts(found),
-    ]
-    if by_stage:
-        blocks.append(_by_stage(answer.stages))
-    if not found.fits:
-        blocks += [_largest(found), _fixes(answer.fixes)]
-    if answer.together:
-        last = {fix.change.split()[0]: fix.change for fix in answer.together}  # halved often
-        blocks.append(f"fits with all of: {'; '.join(last.values())}")
-    return "\n\n".join(blocks)
-
-
-def _place(answer: Fit) -> str:
-    if dict(answer.job.axes) == answer.mesh.axes:
-        return f"{answer.mesh.slice}, mesh {answer.mesh}"
-    sizes = ",".join(f"{axis}={size}" for axis, size in answer.job.axes.items())
-    return f"{answer.mesh.slice.chip.title}, mesh {sizes}"
-
-
-def _microbatches(job: Job, found: Memory) -> str:
-    if job.num_stages == 1:
-        return (
-            f"\n{job.micro.count} microbatches one after the other" if job.micro.count > 1 else ""
-        )
-    chunks = f" of {job.micro.virtual} chunks each" if job.micro.virtual > 1 else ""
-    return (
-        f"\n{job.micro.count} microbatches through {job.num_stages} stages{chunks},"
-        f" {job.micro.schedule}; stage {found.stage} with {found.num_layers} layers needs most"
-    )
-
-
-def _by_stage(stages: Sequence[Memory]) -> str:
-    names = [part.name for part in stages[0].parts]
-    rows = [
-        (
-            str(found.stage),
-            str(found.num_layers),
-            *(_size(part.nbytes) for part in found.parts),
-            format_si(found.total_bytes, "B"),
-        )
-        for found in stages
-    ]
-    return table(
-        ("stage", "layers", *names, "total"),
-        rows,
-        align="r" * (len(names) + 3),
-        keep=("total", "stage"),
-    )
-
-
-def _verdict(answer: Fit) -> str:
-    job, found = answer.job, answer.memory
-    used = f"{format_si(found.total_bytes, 'B')} of {format_si(found.hbm_bytes, 'B')} per chip"
-    if not found.fits:
-        what = f"DOES NOT FIT {_NEVER[answer.solve]}" if answer.solve else "DOES NOT FIT"
-        return f"{what}: {used}, {format_si(-found.headroom_bytes, 'B')} too much"
-    if answer.solve == "chips":
-        return f"FEWEST CHIPS: {_num_chips(job):,} of {answer.mesh.slice.chip.title}; {used}"
-    if answer.solve == "batch":
-        return f"LARGEST BATCH: {job.tokens:,} tokens, {job.batch:,} sequences; {used}"
-    if answer.solve == "seq":
-        return f"LONGEST SEQUENCES: {job.seq:,} tokens, {job.batch:,} of them; {used}"
-    return f"FITS: {used}, {format_si(found.headroom_bytes, 'B')} left"
-
-
-def _chance(found: Memory) -> str:
-    if found.spread is None:
-        return ""
-    low, high = (format_si(nbytes, "B") for nbytes in found.spread.between(found.total_bytes))
-    chance, runs = f"{found.chance:.0%}".replace("100%", "over 99%"), found.spread.num_runs
-    return f"\n{chance} chance to fit (90% between {low} and {high}, by {runs} measured runs)"
-
-
-def _host(found: Memory) -> str:
-    if not found.host_bytes:
-        return ""
-    seconds = "unknown" if found.offload_s is None else format_seconds(found.offload_s)
-    return f", and PCIe time of {seconds} per step for {format_si(found.host_bytes, 'B')} per chip"
-
-
-def _parts(found: Memory) -> str:
-    rows = [
-        (p.name, _size(p.nbytes), f"{p.nbytes / found.total_bytes:.0%}", p.because)
-        for p in found.parts
-    ]
-    rows.append(("total", _size(found.total_bytes), "100%", "closed form, no compiler asked"))
-    return table(("component", "a chip", "share", "why"), rows, align="lrrl")
-
-
-def _size(nbytes: int) -> str:
-    return format_si(nbytes, "B") if nbytes else "-"
-
-
-def _largest(found: Memory) -> str:
-    return "largest: " + ", ".join(f"{p.name} {_size(p.nbytes)}" for p in found.largest(3))
-
-
-def _fixes(found: Sequence[Fix]) -> str:
-    if not found:
-        return "no single change saves anything"
-    rows = [
-        (
-            fix.change,
-            format_si(-fix.saves_bytes, "B"),
-            format_si(fix.memory.total_bytes, "B"),
-            "fits" if fix.memory.fits else "no",
-            fix.cost,
-        )
-        for fix in found
-    ]
-    return table(
-        ("one change", "saves", "total", "then", "costs"),
-        rows,
-        align="lrrll",
-        keep=("one change", "then", "total"),
-    )
 
 
 def next_command(model: str, answer: Fit) -> str:

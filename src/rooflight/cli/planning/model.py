@@ -14,7 +14,7 @@ from rooflight.models.graph.summary import Summary, summarize
 from rooflight.models.presets import load_model, model_names
 from rooflight.models.spec import ModelSpec
 from rooflight.ui.answer import Answer, Column, Table, show_count
-from rooflight.ui.answers.model import model_answer, show_size
+from rooflight.ui.answers.hardware import model_answer, show_size
 from rooflight.ui.text.answer import answer_text
 
 HELP = "a model's parameters, FLOPs and KV cache by component; all presets if left out"

@@ -17,9 +17,10 @@ from rooflight.compile.aot.run import Watch
 from rooflight.compile.findings.verify import NOT_ASKED, LayoutVerdict, order, stand
 from rooflight.errors import UsageError
 from rooflight.plan.file.record import COMPILER_OPTIONS, Decision, Plan, to_json
-from rooflight.plan.training.memory.framework import PLANNED
+from rooflight.plan.training.memory.framework import PLANNED, default_framework
 from rooflight.plan.training.memory.job import RECIPES
 from rooflight.plan.training.search.candidate import RANKS, Candidate, Question
+from rooflight.plan.training.search.constraint import asked_text, placed_text
 from rooflight.plan.training.search.plan import better_batch
 from rooflight.plan.training.search.run import Search
 from rooflight.plan.training.time.stage_time import OVERLAPS
@@ -237,20 +238,13 @@ def _suits(question: Question, best: Candidate, batch: int, other: Candidate) ->
 
 
 def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
-    model = shlex.quote(args.model)
-    where = f"--layout {best.layout.text} --on {shlex.quote(args.on)} --mesh {best.mesh}"
-    sizes = f"--batch {question.batch * question.seq} --seq {question.seq}"
-    micro = best.micro
-    shown = f" --microbatches {micro.count}" if micro.count > 1 else ""
-    if best.num_stages > 1:
-        shown += f" --schedule {micro.schedule} --virtual {micro.virtual}"
-    rest = (
-        f"--recipe {question.recipe.name} --remat {best.remat.name} --zero 1"
-        f" --framework {question.framework.name}{shown}"
-    )
+    model, on = shlex.quote(args.model), shlex.quote(args.on)
+    sizes = f"--on {on} --batch {question.batch * question.seq} --seq {question.seq}"
+    is_usual = question.framework.name == default_framework(question.on.chip).name
+    framework = "" if is_usual else f" --framework {question.framework.name}"
     better = better_batch(question, best)
     suits = (
-        f"rooflight plan train {model} --on {shlex.quote(args.on)}"
+        f"rooflight plan train {model} --on {on}"
         f" --batch {better[0] * question.seq} --seq {question.seq}{_changed(args)}"
         f"   # {_suits(question, best, *better)}"
         if better
@@ -258,8 +252,10 @@ def _suggest(args: Namespace, question: Question, best: Candidate) -> None:
     )
     suggest(
         *filter(None, [suits]),
-        f"rooflight explain train {model} {where} {sizes}{_changed(args, 'dtype')}",
-        f"rooflight fit train {model} {where} {sizes} {rest}",
+        f"rooflight explain train {model} {sizes} --layout {placed_text(best)}"
+        f"{_changed(args, 'dtype')}",
+        f"rooflight fit train {model} {sizes} --layout {asked_text(best)}"
+        f"{_changed(args, 'recipe')}{framework}",
     )
 
 

@@ -304,7 +304,7 @@ def text(page: ServePage) -> str:
         step = f"a full step takes {format_seconds(waiting.step_seconds)}, predicted"
     pool = f"{limits.num_blocks} blocks of {limits.block_tokens}"
     rows = [
-        ["running requests", f"{limits.max_rows:,}", "rows of a step"],
+        ["running requests", f"{limits.max_rows:,}", "sequences of a step"],
         ["tokens of a request", f"{page.max_tokens:,}", "prompt and text"],
         ["tokens of KV cache", f"{limits.pool_tokens:,}", pool],
         *_kept(limits),

@@ -1,4 +1,4 @@
-"""Chips, slices, meshes and calibrations as `Answer`s.
+"""Chips, slices, meshes, calibrations and models as `Answer`s.
 
 In: their records. Out: what terminal, explorer and notebook show of them. A user's chip shows the
 same way as a built-in one.
@@ -7,11 +7,14 @@ same way as a built-in one.
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from rooflight.dtypes import Dtype
 from rooflight.hardware.calibration import Calibration
 from rooflight.hardware.chip import Chip
 from rooflight.hardware.mesh import Fan, Mesh, Ring
 from rooflight.hardware.slice import PhysicalDim, Slice, TorusDim
 from rooflight.hardware.totals import slice_totals
+from rooflight.models.graph.summary import Component, Summary
+from rooflight.models.spec import ModelSpec
 from rooflight.ui.answer import Answer, Column, Fact, Table, Value, show_bytes
 from rooflight.units import format_count, format_seconds, format_si
 
@@ -214,3 +217,59 @@ def constants_table(values: Mapping[str, float]) -> Table:
     """The constants of a calibration."""
     columns = Column("constant", "constant"), Column("value", "value", lambda v: f"{v:.4g}")
     return Table("constants", "Constants", columns, tuple(values.items()))
+
+
+def show_size(value: float) -> str:
+    """A number of nothing in particular."""
+    return format_si(value, "").rstrip()
+
+
+_OF_MODEL = (
+    Column("component", "component"),
+    Column("params", "params", show_size),
+    Column("active_params", "active", show_size),
+    Column("nbytes", "bytes", show_size),
+    Column("flops_per_token", "FLOPs/token", show_size),
+    Column("kv_bytes_per_token", "KV B/token", show_size),
+)
+
+
+def model_answer(model: ModelSpec, summary: Summary, dtype: Dtype) -> Answer:
+    """How large it is, where that is, and what a token costs."""
+    active, tied = show_size(summary.active_params), ", tied head" if model.is_tied else ""
+    total = (
+        *("total", summary.params, summary.active_params, summary.nbytes),
+        *(summary.flops_per_token, summary.kv_bytes_per_token),
+    )
+    rows = (*map(_component, summary.components), total)
+    return Answer(
+        sentences=(
+            f"{model.title}: {format_count(summary.params)} parameters, {active} active a token",
+            f"{model.num_layers} layers, D {model.d_model:,}, V {model.vocab:,}{tied};"
+            f" {dtype.name}, forward and causal at {summary.seq:,} tokens",
+        ),
+        tables=(Table("components", "By component", _OF_MODEL, rows),),
+        notes=("", *_attention(summary), "", _model_source(model)),
+    )
+
+
+def _component(part: Component) -> tuple[Value, ...]:
+    numbers = (part.params, part.active_params, part.nbytes)
+    rest = (part.flops_per_token, part.kv_bytes_per_token)
+    return (part.name, *(n or None for n in (*numbers, *rest)))
+
+
+def _attention(summary: Summary) -> tuple[str, str]:
+    share = f"scores are {summary.attention_share:.1%} of the FLOPs at {summary.seq:,} tokens"
+    cache = f"one sequence keeps {format_si(summary.kv_bytes, 'B')} of keys and values"
+    if summary.equal_seq_causal is None or summary.equal_seq_full is None:
+        return f"{share}; windows keep them below the rest at any context", cache
+    equal = f"{summary.equal_seq_causal:,} (causal) or {summary.equal_seq_full:,} (all pairs)"
+    return f"{share}, and half of them at {equal}", cache
+
+
+def _model_source(model: ModelSpec) -> str:
+    if model.source is None:
+        return "source: unknown"
+    where = f", {model.source.url} ({model.source.checked})" if model.source.url else ""
+    return f"source: {model.source.title}{where}"

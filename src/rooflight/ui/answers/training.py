@@ -5,6 +5,7 @@ In: a question and what its search found. Out: what terminal, page and browser s
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from rooflight.plan.file.record import Decision
@@ -31,6 +32,7 @@ from rooflight.ui.answer import (
     show_seconds,
     show_share,
 )
+from rooflight.ui.answers.fit import parts_table
 from rooflight.units import format_count, format_seconds, format_si
 
 _SPLIT, _PADDED = 8, 128  # a vocabulary that a node can split; what it is rounded up to
@@ -280,22 +282,10 @@ def memory_answer(found: Search) -> Answer:
     held = found.candidates[0].memory
     used = f"{format_si(held.total_bytes, 'B')} of {format_si(held.hbm_bytes, 'B')}"
     caption = "What a chip holds at its fullest, against what a program may use (dashed). The first"
-    columns = (
-        Column("part", "part"),
-        Column("bytes", "a chip", show_bytes),
-        Column("because", "why", is_wide=True),
-    )
+    first = "What a chip of the first one holds, part by part"
     return Answer(
         (),
-        tables=(
-            Table(
-                "memory",
-                "What a chip of the first one holds, part by part",
-                columns,
-                tuple((p.name, p.nbytes, p.because) for p in held.parts),
-                is_folded=True,
-            ),
-        ),
+        tables=(replace(parts_table(held), caption=first, is_folded=True, is_first=False),),
         pictures=(
             Picture("memory", memory_svg(memory_stacks(found.candidates)), f"{caption}: {used}."),
         ),

@@ -30,17 +30,23 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.summary import summarize
 from rooflight.models.spec import ModelSpec
 from rooflight.plan.file.record import Plan
+from rooflight.plan.serving.fleet.search import FleetPlan
+from rooflight.plan.training.questions.fixes import Fit
+from rooflight.plan.training.questions.why_not import WhyNot
 from rooflight.ui.answer import Answer
 from rooflight.ui.answers.compiled import step_answer
+from rooflight.ui.answers.fit import fit_answer
 from rooflight.ui.answers.gap import gap_answer
 from rooflight.ui.answers.hardware import (
     calibration_answer,
     chip_answer,
     mesh_answer,
+    model_answer,
     slice_answer,
 )
-from rooflight.ui.answers.model import model_answer
+from rooflight.ui.answers.questions import why_not_answer
 from rooflight.ui.answers.roofline import ChipRoof, op_answer, roofline_answer
+from rooflight.ui.answers.serving import fleet_answer
 from rooflight.ui.answers.sharded import (
     choice_answer,
     contraction_answer,
@@ -100,6 +106,9 @@ _ANSWERS: Mapping[type, Callable[[Any], Answer]] = {
     NetworkTime: network_answer,
     OpTime: op_answer,
     Plan: plan_file_answer,
+    WhyNot: lambda found: why_not_answer("the plan's question", found),
+    Fit: fit_answer,
+    FleetPlan: lambda found: fleet_answer(found.question.model.name, found),
     Verdict: _verdict,
     ProgramVerdict: _verdict,
     CompiledStep: _step,
