@@ -118,6 +118,14 @@ def test_vllm_splits_over_devices_of_which_a_chip_may_have_two() -> None:
     assert "--tensor-parallel-size 4 --pipeline-parallel-size 2" in text
 
 
+def test_weights_as_they_are_published_need_no_flag() -> None:
+    fleet = replace(FLEET, weights="mxfp4", compute="mxfp4")
+    text = export_commands(fleet, servers()["vllm"]).text
+    published = export_commands(replace(fleet, is_published=True), servers()["vllm"])
+    assert "--quantization mxfp4" in text and "--quantization" not in published.text
+    assert "weights in mxfp4" not in published.text
+
+
 def test_separated_replicas_get_a_command_each() -> None:
     apart = replace(FLEET, prefill_replicas=3)
     text = export_commands(apart, servers()["sglang"]).text

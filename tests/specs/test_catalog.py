@@ -139,6 +139,12 @@ def test_the_same_die_has_the_same_rates(name: str) -> None:
         assert chip.flops[dtype] == h100.flops[dtype]
 
 
+def test_kernels_of_four_bit_floats_compute_in_16_bits_where_the_chip_has_no_fp4() -> None:
+    found = {name: load_chip(name).matmul_dtype("mxfp4") for name in ("h100", "b200", "v5e")}
+    assert found == {"h100": "bf16", "b200": "fp4", "v5e": "bf16"}
+    assert load_chip("a100").matmul_dtype("fp8") == "bf16"
+
+
 def test_assumptions_are_titled_as_such() -> None:
     for name in GPUS:
         source = load_chip(name).source_of("switched.fabric_hop_s")

@@ -46,8 +46,16 @@ def test_a_key_nobody_knows_is_named(name: str) -> None:
 
 def test_what_is_left_out_on_purpose_is_named() -> None:
     assert "num_nextn_predict_layers" in model_from_hf(CONFIGS["deepseek-v3"]).not_understood[0]
-    config = CONFIGS["gpt-oss-20b"] | {"quantization_config": {"quant_method": "mxfp4"}}
+    config = CONFIGS["gpt-oss-20b"] | {"quantization_config": {"quant_method": "bitnet"}}
     assert model_from_hf(config).not_understood == ("quantization_config",)
+
+
+def test_how_weights_are_stored_is_read_from_their_packing() -> None:
+    for method, stored in (("mxfp4", "mxfp4@experts"), ("fp8", "fp8")):
+        config = CONFIGS["gpt-oss-20b"] | {"quantization_config": {"quant_method": method}}
+        model = model_from_hf(config)
+        assert (model.weights, model.not_understood) == (stored, ())
+    assert model_from_hf(CONFIGS["gpt-oss-20b"]).weights == "bf16"
 
 
 def test_the_text_model_inside_one_that_sees_is_read_and_the_rest_named() -> None:

@@ -16,7 +16,7 @@ from rooflight.plan.serving.step.experts import (
     nearest_skew,
     read_counts,
 )
-from rooflight.plan.serving.step.layout import ServingLayout, parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import ServingLayout, parse_serving_layout, precision_of
 from rooflight.units import positive, whole
 
 MOST_QUEUED = 10**9
@@ -29,7 +29,7 @@ def read_setup(
     *,
     on: str | Slice,
     layout: str | None = None,
-    dtypes: str = "bf16",
+    dtypes: str | None = None,
     engine: str = ANY,
     rows: Count | None = None,
     step_tokens: Count | None = None,
@@ -67,7 +67,7 @@ def read_setup(
     )
     if layout:
         features.check(spec, split)
-    return Setup(spec, chips, split, parse_precision(dtypes), sizes, features)
+    return Setup(spec, chips, split, precision_of(spec, dtypes), sizes, features)
 
 
 def read_features(

@@ -41,8 +41,8 @@ from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.layout import (
     Precision,
-    parse_precision,
     parse_serving_layout,
+    precision_of,
 )
 from rooflight.units import positive, whole
 
@@ -65,7 +65,7 @@ def plan_serving(
     tpot: Number | None = None,
     on: str | Iterable[str | Slice] | None = None,
     layout: str | None = None,
-    dtypes: str = "bf16",
+    dtypes: str | None = None,
     prices: Mapping[str, Number] | str = "on-demand",
     spare: Count = 1,
     policy: FleetPolicy | None = None,
@@ -94,6 +94,7 @@ def plan_serving(
     `on` has chips, each tried in several sizes, or slices; every chip with a price if left out.
     Lengths are numbers or distributions such as `1024~0.8`; `prices` are dollars of a chip-hour by
     chip, or whose: `gcp`, `aws/spot`, or of all clouds the middle one, `on-demand` or `spot`.
+    `dtypes` are of weights, cache and matmuls, `int8/bf16/bf16`; as published if left out.
     `classes` are parts of the traffic with priorities and SLOs of their own (`plan_workloads`).
 
     >>> asked = {"rate": 2, "isl": 512, "osl": 64, "ttft": "1s", "tpot": "50ms"}
@@ -101,7 +102,8 @@ def plan_serving(
     >>> plan.best.replicas, plan.best.simulation.good_share >= 0.95
     (1, True)
     """
-    spec, precision = load_model(model), parse_precision(dtypes)
+    spec = load_model(model)
+    precision = precision_of(spec, dtypes)
     sizes = asked_sizes(rows, step_tokens)
     if sizes.rows and step_tokens is not None:
         whole("--step-tokens", step_tokens, most=10**7, least=sizes.rows)  # one for each
@@ -269,7 +271,7 @@ def simulate(
     requests: Count | None = None,
     seed: Count = 0,
     layout: str | None = None,
-    dtypes: str = "bf16",
+    dtypes: str | None = None,
     replicas: Count = 1,
     prefill_replicas: Count | None = None,
     policy: SimulatedPolicy = "continuous",

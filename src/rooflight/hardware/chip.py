@@ -144,11 +144,14 @@ class Chip:
         """The dtype the matrix unit computes in when operands are stored as `dtype`.
 
         A chip with no rate for a dtype upcasts: an integer to the next wider integer, else (and
-        every float) to the narrowest float that is wide enough.
+        every float) to the narrowest float that is wide enough. Kernels of 4-bit floats leave
+        activations as they are, in 16 bits.
         """
         if dtype in self.flops:
             return dtype
         width = DTYPES[dtype].bits
+        if width < 8 and not dtype.startswith("int") and "fp4" not in self.flops:
+            width = 16
         wider = [d for d in self.flops if DTYPES[d].bits >= width]
         integers = [d for d in wider if d.startswith("int")]
         floats = [d for d in wider if not d.startswith("int")]

@@ -18,6 +18,7 @@ from typing import Any, cast
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import Slice, parse_slice
 from rooflight.interop.framework import Loss
+from rooflight.models.presets import find_preset
 
 SERVERS = ("vllm", "sglang")
 _FILE = Path(__file__).parent / "servers.toml"
@@ -54,6 +55,7 @@ class ServedFleet:
     draft_model: str | None = None  # None: a further layer of the model proposes them
     redundant_experts: int | None = None  # of EPLB; None: no EPLB
     adapters: Mapping[str, int] = field(default_factory=dict[str, int])  # count, rank, resident
+    is_published: bool = False  # weights are stored as those that everybody downloads
 
     @property
     def roles(self) -> dict[str, int]:
@@ -81,6 +83,7 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
     words = dict(word.split("=") for word in str(fleet["layout"]).split(","))
     kv_split = words.pop("kv", "heads")
     weights, kv, compute = str(fleet["dtypes"]).split("/")
+    published = find_preset(str(document["model"]))
     draft: Mapping[str, Any] = fleet.get("draft") or {"tokens": 0, "model": None}
     experts: Mapping[str, Any] = fleet.get("experts") or {}
     adapters: Mapping[str, int] = fleet.get("adapters") or {}
@@ -89,7 +92,7 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
         parse_slice(str(fleet["on"])),
         {name: int(ways) for name, ways in words.items() if int(ways) > 1},
         kv_split,
-        weights,
+        weights.partition("@")[0],
         kv,
         compute,
         int(fleet["replicas"]) + int(fleet["spare"]),
@@ -105,6 +108,7 @@ def _fleet(document: Mapping[str, Any]) -> ServedFleet:
         draft["model"],
         experts.get("redundant"),
         adapters,
+        published is not None and published.weights == weights,
     )
 
 
@@ -186,7 +190,7 @@ def command(fleet: ServedFleet, server: Server, role: str) -> list[str]:
         "longest": fleet.longest,
         "block_tokens": fleet.block_tokens,
         "kv": server.kv.get(fleet.kv, ""),
-        "weights": server.weights.get(fleet.weights, ""),
+        "weights": "" if fleet.is_published else server.weights.get(fleet.weights, ""),
     }
     for name, value in {**ways, **sizes}.items():
         if name in server.flags and value:
@@ -224,7 +228,8 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
     elif fleet.prefill_replicas and kind not in server.disaggregated:
         yield Loss("disaggregated replicas", f"it moves no caches between {kind.upper()}s")
     computed = server.computes.get(fleet.weights, fleet.weights)
-    if fleet.weights in server.weights and computed != fleet.compute:
+    same = (fleet.compute, fleet.on.chip.matmul_dtype(fleet.compute))
+    if fleet.weights in server.weights and computed not in same:
         yield Loss(f"matmuls in {fleet.compute}", f"with this setting they run in {computed}")
     for name, why in _HAVE_NO_FLAG.items():
         if name in fleet.ways and name not in server.flags:
@@ -247,5 +252,6 @@ def _losses(fleet: ServedFleet, server: Server) -> Iterator[Loss]:
         ("cache", fleet.kv, server.kv),
         ("weights", fleet.weights, server.weights),
     ):
-        if dtype not in known and dtype not in _WHOLE:
+        is_known = dtype in known or (what == "weights" and fleet.is_published)
+        if not is_known and dtype not in _WHOLE:
             yield Loss(f"{what} in {dtype}", "no setting that we know; give a checkpoint that is")

@@ -191,6 +191,7 @@ class ModelSpec:
     not_understood: tuple[str, ...] = ()  # what the file says and this record does not hold
     residual_scale: float | None = field(default=None, metadata=_LATER)  # of what a half adds
     logit_scale: float | None = field(default=None, metadata=_LATER)
+    weights: str = field(default="bf16", metadata=_LATER)  # as published: fp8, mxfp4@experts
 
     def __post_init__(self) -> None:
         # They are written into comments, pages and logs of many formats, each a line.

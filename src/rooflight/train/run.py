@@ -178,7 +178,9 @@ def claim(run: Run) -> None:
     written.replace(path)
 
 
-_NOT_OF_THE_PROGRAM = ("name", "title", "max_seq", "dtype", "source", "not_understood")
+_NOT_OF_THE_PROGRAM = (
+    *("name", "title", "max_seq", "dtype", "source", "not_understood", "weights"),
+)
 
 
 def check_weights(plan: Plan, folder: str) -> None:

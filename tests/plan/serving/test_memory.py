@@ -7,7 +7,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import kv_bytes, param_bytes
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout, precision_of
 from rooflight.plan.serving.step.memory import ServingMemory
 
 CASES = (
@@ -60,3 +60,16 @@ def test_a_cache_past_the_heads_fits_twice_as_often_when_it_is_split() -> None:
 
 def test_a_model_too_large_for_a_slice_holds_no_sequence() -> None:
     assert built("deepseek-v3", "h100:8", "tp=8", "fp8").most_sequences(1) == 0
+
+
+def test_a_model_is_served_as_its_weights_are_published_unless_told() -> None:
+    """gpt-oss has experts in mxfp4 and the rest in bf16: 65 GB on one GPU, 234 GB if all were."""
+    model = load_model("gpt-oss-120b")
+    on, layout = parse_slice("h100"), parse_serving_layout("tp=1")
+    own, told = (ServingMemory(model, on, layout, precision_of(model, d)) for d in (None, "bf16"))
+    assert str(own.precision) == "mxfp4@experts/bf16/mxfp4"
+    assert parse_precision(str(own.precision)) == own.precision
+    graph = model_graph(model)
+    assert 60e9 < own.held(1, 4096).weights_bytes < 70e9 and own.held(1, 4096).fits
+    assert told.held(1, 4096).weights_bytes == param_bytes(graph, DTYPES["bf16"])
+    assert str(precision_of(load_model("llama3-8b"), None)) == "bf16/bf16/bf16"

@@ -95,6 +95,5 @@ def _as_planned(args: Namespace, model: ModelSpec) -> ServePlacement:
 
 def _shape(model: ModelSpec) -> ModelSpec:
     """What a model is, without what it is called and how it may be used."""
-    return replace(
-        model, name="", title="", source=None, not_understood=(), max_seq=None, dtype=None
-    )
+    labels = {"name": "", "title": "", "source": None, "not_understood": (), "max_seq": None}
+    return replace(model, **labels, dtype=None, weights="")

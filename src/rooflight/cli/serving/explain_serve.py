@@ -11,7 +11,7 @@ from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.step.explain import PHASES, ServedLayer, served_layer
-from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_serving_layout, precision_of
 from rooflight.ui.text.table import table
 from rooflight.units import format_seconds, whole
 
@@ -44,11 +44,12 @@ def run(args: Namespace) -> int:
     ops = chosen_ops(model_graph(model, absorbed=args.phase == "generate"), args)
     sequences = whole("--sequences", args.sequences, most=_MOST)
     seq = parse_seq(args.seq)
+    precision = precision_of(model, args.dtypes)
     found = served_layer(
         model,
         parse_slice(args.on),
         parse_serving_layout(args.layout),
-        parse_precision(args.dtypes),
+        precision,
         phase=args.phase,
         ops=ops,
         contexts=[seq] * sequences,
@@ -59,7 +60,7 @@ def run(args: Namespace) -> int:
     show(_text(args, found, sequences, seq))
     suggest(
         f"rooflight fit serve {args.model} --on {args.on} --layout {args.layout}"
-        f" --dtypes {args.dtypes} --sequences {sequences} --seq {seq}"
+        f" --dtypes {precision} --sequences {sequences} --seq {seq}"
     )
     return 0
 

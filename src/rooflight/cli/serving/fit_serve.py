@@ -11,7 +11,7 @@ from rooflight.cli.serving.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
-from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_serving_layout, precision_of
 from rooflight.plan.serving.step.memory import ChipUsage, ServingMemory
 from rooflight.ui.text.table import table
 from rooflight.units import format_si, whole
@@ -44,9 +44,8 @@ def configure(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
-    memory = ServingMemory(
-        model, parse_slice(args.on), parse_serving_layout(args.layout), parse_precision(args.dtypes)
-    )
+    on, layout = parse_slice(args.on), parse_serving_layout(args.layout)
+    memory = ServingMemory(model, on, layout, precision_of(model, args.dtypes))
     seq = parse_seq(args.seq)
     batch = max(memory.most_sequences(seq), 1) if args.solve == "batch" else _sequences(args)
     context = max(memory.longest_context(batch), 1) if args.solve == "seq" else seq
@@ -57,7 +56,7 @@ def run(args: Namespace) -> int:
         show(_text(args, memory, held, batch, context))
         suggest(
             f"rooflight frontier {args.model} --on {args.on} --layout {memory.layout}"
-            f" --dtypes {args.dtypes} --context {context}"
+            f" --dtypes {memory.precision} --context {context}"
         )
     return 0 if held.fits else 1
 
@@ -94,7 +93,7 @@ def _text(args: Namespace, memory: ServingMemory, held: ChipUsage, batch: int, c
     left = format_si(abs(held.headroom_bytes), "B")
     over = f"{left} free" if held.fits else f"{left} too much"
     rows = [
-        ["weights", format_si(held.weights_bytes, "B"), memory.precision.weights.name],
+        ["weights", format_si(held.weights_bytes, "B"), str(memory.precision).partition("/")[0]],
         ["keys and values", format_si(held.kv_bytes, "B"), memory.precision.kv.name],
         [
             "activations",

@@ -12,7 +12,7 @@ from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
 from rooflight.plan.serving.fleet.frontier import BOUNDS, Curve, Point, curves, frontier
-from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_serving_layout, precision_of
 from rooflight.ui.answers.serving import curve_of, frontier_answer, frontier_picture
 from rooflight.ui.text.answer import answer_text
 from rooflight.units import parse_count, parse_length
@@ -70,7 +70,9 @@ def run(args: Namespace) -> int:
     found = curves(
         model,
         [parse_slice(on) for on in args.on.split(",")],
-        precisions=[parse_precision(d) for d in args.dtypes.split(",")],
+        precisions=[
+            precision_of(model, d) for d in (args.dtypes.split(",") if args.dtypes else [None])
+        ],
         contexts=contexts,
         layouts=[parse_serving_layout(args.layout)] if args.layout else (),
         bound=args.bound,

@@ -106,7 +106,7 @@ def run(args: Namespace) -> int:
 def _next(args: Namespace, best: Fleet) -> str:
     """What the chosen slice does at other batches."""
     setup = best.way.setup
-    words = ["--on", str(setup.on), "--layout", str(setup.layout), "--dtypes", args.dtypes]
+    words = ["--on", str(setup.on), "--layout", str(setup.layout), *again(args, ["dtypes"])]
     words += ["--context", str(best.demand.work().longest), *again(args, SERVED)]
     return shlex.join(["rooflight", "frontier", args.model, *words])
 

@@ -26,10 +26,9 @@ SERVED = (  # flags of features, of all verbs
 def add_dtypes(parser: Parser) -> None:
     parser.add_argument(
         "--dtypes",
-        default="bf16",
         metavar="W[/KV[/COMPUTE]]",
-        help="of weights, cache and matmuls: bf16 (default), int8, int8/bf16/bf16; the cache of"
-        " 4-bit floats is fp8 unless said",
+        help="of weights, cache and matmuls: int8, int8/bf16/bf16 (default: weights as they are"
+        " published, such as fp8 or mxfp4@experts, and the cache in bf16)",
     )
 
 

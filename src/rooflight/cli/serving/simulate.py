@@ -135,10 +135,10 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 
 def _compare_command(args: Namespace) -> str:
-    flags = ("layout", "rate", "concurrency", "turns", "think", "isl", "osl", "prefix-tokens")
-    flags += ("trace", "requests", "host-memory", "rows", "step-tokens", "ttft", "tpot", *SERVED)
+    flags = ("dtypes", "layout", "rate", "concurrency", "turns", "think", "isl", "osl", "trace")
+    flags += ("requests", "prefix-tokens", "host-memory", "rows", "step-tokens", "ttft", "tpot")
     replicas = args.replicas if args.replicas != "1" else "2"
-    words = [args.model, "--on", args.on, "--dtypes", args.dtypes, *again(args, flags)]
+    words = [args.model, "--on", args.on, *again(args, (*flags, *SERVED))]
     return shlex.join(["rooflight", "simulate", *words, "--replicas", replicas, "--compare"])
 
 

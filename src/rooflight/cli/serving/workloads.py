@@ -13,9 +13,17 @@ from rooflight.ui.text.answer import answer_text
 _OF_THE_FILE = (
     *("model", "rate", "isl", "osl", "ttft", "tpot", "layout", "rows", "step_tokens", "policy"),
     *("requests", "draft_tokens", "acceptance", "draft_model", "expert_skew", "redundant_experts"),
-    *("adapters", "adapter_rank", "adapters_resident", "why_not", "sensitivity", "hourly"),
+    *(
+        "dtypes",
+        "adapters",
+        "adapter_rank",
+        "adapters_resident",
+        "why_not",
+        "sensitivity",
+        "hourly",
+    ),
 )
-_DEFAULTS = {"dtypes": "bf16", "percentile": "95", "confidence": "50", "hit_rate": "0"} | {
+_DEFAULTS = {"percentile": "95", "confidence": "50", "hit_rate": "0"} | {
     "burstiness": "1",
     "seed": "0",
     "engine": ANY,

@@ -33,6 +33,7 @@ transformers_version use_bidirectional_attention use_cache verbose
 IRRELEVANT = frozenset(_IRRELEVANT.split())
 _LAYERS = frozenset({"num_hidden_layers", "n_layer", "n_layers"})  # each becomes a record
 _MOST_LAYERS, _MOST = 10_000, 10**12
+_PACKED = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4@experts"}  # by quant_method
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
@@ -127,6 +128,16 @@ class HfConfig:
     def dtype(self) -> str | None:
         names = (self.get("dtype"), self.get("torch_dtype"))
         return next((_DTYPES[n] for n in names if isinstance(n, str) and n in _DTYPES), None)
+
+    def weights(self) -> str:
+        """How the weights beside the config are stored, in the words of `--dtypes`."""
+        packing = self.values.get("quantization_config")
+        if not isinstance(packing, dict):
+            return "bf16"
+        stored = _PACKED.get(str(cast(Mapping[str, object], packing).get("quant_method")))
+        if stored:
+            self.used.add("quantization_config")
+        return stored or "bf16"
 
     def left_over(self) -> tuple[str, ...]:
         """Notes, then the keys that nobody understood."""

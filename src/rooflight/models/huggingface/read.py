@@ -77,7 +77,8 @@ def model_from_hf(values: Mapping[str, object], *, where: str = "the config") ->
     if kind not in FAMILIES:
         raise _unknown(kind, where)
     model = FAMILIES[kind](config)
-    return replace(model, not_understood=(*outer, *config.left_over()))
+    stored = config.weights()
+    return replace(model, weights=stored, not_understood=(*outer, *config.left_over()))
 
 
 def _unknown(kind: str, where: str) -> UsageError:

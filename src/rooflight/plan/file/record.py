@@ -23,7 +23,7 @@ COMPILER_OPTIONS = "compiler options"  # the decision of which, for one version 
 SourceKind = Literal["spec", "calibrated", "compiler", "measured"]
 
 # What a model is called does not change its program.
-_LABELS = ("name", "title", "source", "not_understood")
+_LABELS = ("name", "title", "source", "not_understood", "weights")
 _DECIDES = (
     *("slice", "batch", "seq", "dtype", "recipe", "layout", "mesh", "stages", "schedule"),
     *("microbatches", "virtual", "remat", "zero"),

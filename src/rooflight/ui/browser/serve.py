@@ -20,7 +20,7 @@ from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import parse_serving_layout, precision_of
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.ui.answer import Answer, Column, Picture, Table, show_count
 from rooflight.ui.answers.serving import fleet_answer, frontier_answer, searched, split_table
@@ -39,7 +39,11 @@ FIELDS = (
         *("on", "Slices", "text", "v5e:2x4", "one, or several joined by commas"),
         ("v5e:2x4", "v5e:4x4", "v5e:4x4,v5e:2x4", "v6e:2x4", "v5p:2x2x2", "h100:8"),
     ),
-    Field("dtypes", "Dtypes", "text", "bf16", "weights[/cache[/matmuls]]", ("bf16", "int8", "fp8")),
+    Field(
+        *("dtypes", "Dtypes", "text", "", "weights[/cache[/matmuls]]; empty: as published"),
+        ("bf16", "int8", "fp8"),
+        is_optional=True,
+    ),
     Field(
         *("context", "Context", "length", "4096", "positions of a sequence"),
         stops=tuple(str(n) for n in _CONTEXTS),
@@ -107,7 +111,7 @@ def answer(question: ViewQuery) -> Answer:
     found = curves(
         asked.model,
         asked.slices,
-        precisions=[parse_precision(question.text("dtypes"))],
+        precisions=[precision_of(asked.model, question.text("dtypes") or None)],
         contexts=[asked.context],
         layouts=[parse_serving_layout(layout)] if layout else (),
         bound=asked.bound,
@@ -205,12 +209,12 @@ def _by_context(split: _ContextSplit | None) -> Iterator[Table]:
 
 def _command(question: ViewQuery) -> str:
     text = question.text
-    given = {"layout": "--layout", "price": "--price"}
+    given = {"dtypes": "--dtypes", "layout": "--layout", "price": "--price"}
     rest = "".join(f" {flag} {text(name)}" for name, flag in given.items() if text(name))
     bound = "" if text("bound") == "expected" else f" --bound {text('bound')}"
     return (
-        f"rooflight frontier {text('model')} --on {text('on')} --dtypes {text('dtypes')}"
-        f" --context {text('context')}{rest}{bound}"
+        f"rooflight frontier {text('model')} --on {text('on')} --context {text('context')}"
+        f"{rest}{bound}"
     )
 
 
@@ -257,7 +261,7 @@ def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPla
             asked.model,
             demand,
             slices,
-            parse_precision(question.text("dtypes")),
+            precision_of(asked.model, question.text("dtypes") or None),
             hourly_prices({} if asked.price is None else dict.fromkeys(slices, asked.price)),
             FLEET_POLICIES,
             [parse_serving_layout(layout)] if layout else (),
@@ -270,14 +274,14 @@ def _search(question: ViewQuery, asked: ServeInputs, demand: Demand) -> FleetPla
 
 def _fleet_command(question: ViewQuery) -> str:
     text = question.text
-    flags = {"ttft": "--ttft", "tpot": "--tpot", "layout": "--layout"}
+    flags = {"dtypes": "--dtypes", "ttft": "--ttft", "tpot": "--tpot", "layout": "--layout"}
     rest = "".join(f" {flag} {text(name)}" for name, flag in flags.items() if text(name))
     chips = dict.fromkeys(word.strip().partition(":")[0] for word in text("on").split(","))
     if text("price"):
         rest += "".join(f" --price {chip}={text('price')}" for chip in chips)
     return (
         f"rooflight plan serve {text('model')} --rate {text('rate')} --isl {text('isl')} --osl"
-        f" {text('osl')} --on {text('on')} --dtypes {text('dtypes')} --requests {_REQUESTS}{rest}"
+        f" {text('osl')} --on {text('on')} --requests {_REQUESTS}{rest}"
     )
 
 

@@ -22,7 +22,7 @@ from rooflight.plan.serving.step.curve import step_curve
 from rooflight.plan.serving.step.derive_model import serving_model
 from rooflight.plan.serving.step.draft import Draft
 from rooflight.plan.serving.step.experts import ExpertLoads
-from rooflight.plan.serving.step.layout import Precision, ServingLayout
+from rooflight.plan.serving.step.layout import Precision, ServingLayout, precision_of
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.model import StepModel
 
@@ -75,10 +75,12 @@ class Setup:
 
     @property
     def told(self) -> list[str]:
-        """A sentence on each of its features."""
+        """A sentence on its dtypes, if nobody chose them, and on each of its features."""
         draft, experts, adapters = self.draft, self.features.experts, self.features.adapters
         loads = experts and experts.told(self.model, self.layout)
-        return [str(one) for one in (draft, loads, adapters) if one]
+        packed = self.model.weights != "bf16" and self.precision == precision_of(self.model, None)
+        published = "weights as they are published; `--dtypes` says otherwise" if packed else ""
+        return [str(one) for one in (published, draft, loads, adapters) if one]
 
     @property
     def document(self) -> dict[str, object]:

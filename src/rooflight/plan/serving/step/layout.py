@@ -173,12 +173,18 @@ def check_one_engine(split: ServingLayout) -> None:
         )
 
 
+_OF_EXPERTS = "@experts"
+_NOT_EXPERTS = ("attention", "router", "head")
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Element formats of a served model.
 
     >>> parse_precision("int8/bf16/bf16").weights.name, parse_precision("int8").compute
     ('int8', 'int8')
+    >>> parse_precision("mxfp4@experts/bf16").of_part("attention").name
+    'bf16'
     """
 
     weights: Dtype = DTYPES["bf16"]
@@ -188,7 +194,8 @@ class Precision:
     whole: tuple[str, ...] = ()  # parts whose weights stay as activations are: ("head",)
 
     def __str__(self) -> str:
-        return f"{self.weights.name}/{self.kv.name}/{self.compute}"
+        part = _OF_EXPERTS if self.whole == _NOT_EXPERTS else ""
+        return f"{self.weights.name}{part}/{self.kv.name}/{self.compute}"
 
     def of_part(self, part: str) -> Dtype:
         """What the weights of a part of the model are stored in."""
@@ -199,8 +206,22 @@ class Precision:
         return self.activations.name if part in self.whole else self.compute
 
 
+def precision_of(model: ModelSpec, dtypes: str | None) -> Precision:
+    """As asked; or as engines serve the published weights, with a cache in bf16.
+
+    >>> from rooflight.models.presets import load_model
+    >>> [str(precision_of(load_model(name), None)) for name in ("deepseek-v3", "llama3-8b")]
+    ['fp8/bf16/fp8', 'bf16/bf16/bf16']
+    """
+    if dtypes is not None:
+        return parse_precision(dtypes)
+    name = model.weights.partition("@")[0]
+    compute = "bf16" if name.startswith("int") else name  # integers are of weights alone
+    return parse_precision(f"{model.weights}/bf16/{compute}")
+
+
 def parse_precision(text: str) -> Precision:
-    """Reads WEIGHTS[/KV[/COMPUTE]]; what is left out is as the weights, caches of 8 bits or more.
+    """Reads WEIGHTS[@experts][/KV[/COMPUTE]]; what is left out is as the weights, but caches.
 
     Engines keep the cache of 4-bit floats in fp8; int4 is of weights alone, and leaves it in bf16.
 
@@ -210,9 +231,11 @@ def parse_precision(text: str) -> Precision:
     parts = text.split("/")
     if len(parts) > 3:
         raise ParseError(f"{text!r} names {len(parts)} dtypes", hint="write int8 or int8/bf16/bf16")
-    names = [parse_dtype(p.strip()).name for p in parts]
+    first, *rest = (p.strip() for p in parts)
+    names = [parse_dtype(p).name for p in (first.removesuffix(_OF_EXPERTS), *rest)]
     kept = names[0]
     if DTYPES[kept].bits < 8:
         kept = "bf16" if kept.startswith("int") else "fp8"
     weights, kv, compute = (*names, *[kept, names[0]][len(names) - 1 :])
-    return Precision(DTYPES[weights], DTYPES[kv], compute)
+    whole = _NOT_EXPERTS if first.endswith(_OF_EXPERTS) else ()
+    return Precision(DTYPES[weights], DTYPES[kv], compute, whole=whole)
