@@ -11,6 +11,7 @@ from rooflight.cli.serving.serving_flags import SERVING_LAYOUT, add_dtypes
 from rooflight.errors import UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.presets import load_model
+from rooflight.plan.serving.simulate.engine_sizes import AskedSizes
 from rooflight.plan.serving.step.layout import parse_serving_layout, precision_of
 from rooflight.plan.serving.step.memory import ChipUsage, ServingMemory
 from rooflight.ui.text.table import table
@@ -45,7 +46,8 @@ def run(args: Namespace) -> int:
     model = load_model(args.model)
     warn_of_gaps(model)
     on, layout = parse_slice(args.on), parse_serving_layout(args.layout)
-    memory = ServingMemory(model, on, layout, precision_of(model, args.dtypes))
+    tokens = AskedSizes().on(on.chip, None).max_step_tokens
+    memory = ServingMemory(model, on, layout, precision_of(model, args.dtypes), tokens)
     seq = parse_seq(args.seq)
     batch = max(memory.most_sequences(seq), 1) if args.solve == "batch" else _sequences(args)
     context = max(memory.longest_context(batch), 1) if args.solve == "seq" else seq
