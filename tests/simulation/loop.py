@@ -64,6 +64,8 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             for task in [t for tasks in self.tasks.values() for t in tasks if not t.done()]:
                 task.cancel()
+            for link in self.network.links:
+                link.is_done = True
             self.after_each = lambda: None
             for _ in range(20):
                 self.call_soon(self.stop)
