@@ -161,7 +161,9 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_server(  # type: ignore[override]  # pyright: ignore
         self, protocol_factory: Factory, host: Any = None, port: Any = None, **more: Any
     ) -> Any:
-        return self.network.listen(protocol_factory, (host, port))
+        sock = more.get("sock")
+        address = (host, port) if sock is None else sock.getsockname()
+        return self.network.listen(protocol_factory, address)
 
     async def subprocess_exec(  # type: ignore[override]  # pyright: ignore
         self, protocol_factory: Factory, *args: Any, **more: Any
