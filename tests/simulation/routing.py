@@ -105,7 +105,7 @@ class World:
     async def route(self, is_ready: asyncio.Event, is_over: asyncio.Event) -> None:
         urls = tuple(f"http://{name}:80" for name in self.replicas)
         settings = RouterSettings(urls, least_bound=2, timeout_s=_READ_S)
-        log = SimpleNamespace(event=lambda name, **f: self.story.tell(f"front: {name} {f}"))
+        log = SimpleNamespace(event=self.logged)
         async with _session(settings) as session:
             self.front = front = Front(settings, session, cast(Log, log))
             await front.fleet.probe(session)
@@ -116,6 +116,9 @@ class World:
             await is_over.wait()
             watch.cancel()
             await runner.cleanup()
+
+    def logged(self, name: str, **fields: object) -> None:
+        self.story.tell(f"front: {name} {fields}")
 
     async def ask(self, prompt: str, *, stream: bool, leaves: bool = False) -> str:
         """One client; what it got, in words."""

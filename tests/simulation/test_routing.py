@@ -10,11 +10,11 @@ from rooflight.serve.router.forward import Forwarder, ReplicaRefusal
 from rooflight.serve.server.problem import ApiError
 
 from .routing import simulate
-from .story import first_violation, play
+from .story import first_violation, play, seeds
 
 
 def test_no_schedule_of_faults_loses_a_request_or_has_two_replicas_begin_it() -> None:
-    for seed in range(20):
+    for seed in seeds(20):
         play(simulate, seed)
 
 

@@ -9,11 +9,11 @@ from rooflight.batching.pool import BlockPool
 from rooflight.batching.scheduler import Scheduler
 
 from .scheduling import simulate
-from .story import first_violation, play
+from .story import first_violation, play, seeds
 
 
 def test_no_schedule_of_faults_loses_a_block_a_lease_or_a_request() -> None:
-    for seed in range(300):
+    for seed in seeds(925):
         play(simulate, seed)
 
 

@@ -11,14 +11,14 @@ from rooflight.train.events import EventLog
 from rooflight.train.lines import Connection, Message
 from rooflight.train.processes import Processes
 
-from .story import first_violation, play
+from .story import first_violation, play, seeds
 from .training import simulate
 
 # pyright: reportPrivateUsage=false
 
 
 def test_no_schedule_of_faults_stops_a_run_for_ever_or_loses_a_checkpoint() -> None:
-    for seed in range(40):
+    for seed in seeds(40):
         play(simulate, seed)
 
 
