@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from rooflight.batching.kv_offload import TierOp
 from rooflight.batching.request import Key, Limits, Request
+from rooflight.batching.room import Room
 from rooflight.batching.scheduler import Scheduler
+from rooflight.batching.sequence import Sequence
 
 from .invariants import check
 
@@ -96,6 +98,19 @@ def test_a_prefix_that_was_evicted_comes_back_from_the_host() -> None:
     tier = scheduler.room.tier
     assert tier is not None and tier.num_restored > 0
     assert scheduler.room.cached_tokens >= tier.num_restored * SIZE
+
+
+def test_a_key_that_a_block_has_as_well_is_not_restored_over_its_own_eviction() -> None:
+    room, keys = Room(Limits(1, 16, 3, SIZE, 50, host_blocks=4)), keys_of(0, 2 * SIZE)
+    room.remember(keys)
+    room.pool.give(room.pool.take(3), named=0)  # both are on the host
+    room.remember(keys[1:])  # and the second was computed once more
+    assert room.hold(Sequence(Request(0, 3 * SIZE, 1, keys), 1, has_kv=False), [])
+    host: set[Key] = set()
+    assert room.tier is not None
+    for kind, key, _ in room.tier.moves:
+        (host.add if kind is TierOp.SAVE else host.remove)(key)
+    assert len(host) == len(room.tier) == 1
 
 
 def test_without_a_host_nothing_is_kept() -> None:

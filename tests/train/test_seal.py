@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rooflight.train.seal import damage, is_sealed, write_seal
+from rooflight.errors import RooflightError
+from rooflight.train.seal import Sealing, damage, is_sealed, write_seal
 
 _FILES = ("a", "d/one", "d/two", "d/three", "e/f/g")
 
@@ -62,3 +63,15 @@ def test_a_seal_that_cannot_be_read_is_damage(tmp_path: Path, text: str) -> None
     folder = _checkpoint(tmp_path, 2)
     (folder / "seal.0-of-2.json").write_text(text)
     assert damage(folder) == "seal.0-of-2.json cannot be read"
+
+
+def test_a_seal_that_could_not_be_written_is_an_error_and_not_a_saved_checkpoint(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "seal.0-of-1.new").mkdir()  # in the place of the file, as a disk that refuses it
+    sealing = Sealing(tmp_path, 0, 1)
+    sealing.start()
+    sealing.join()
+    with pytest.raises(RooflightError, match=r"cannot be sealed: .*seal\.0-of-1\.new"):
+        sealing.is_done()
+    assert not is_sealed(tmp_path)

@@ -43,6 +43,9 @@ class BlockPool:
     def num_cached(self) -> int:
         return len(self._block_of)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._block_of
+
     def take(self, count: int) -> list[int]:
         """The blocks that were free longest; what they cached is forgotten.
 

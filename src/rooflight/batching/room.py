@@ -1,6 +1,7 @@
 """`Room`: the rows and blocks of one replica, handed to sequences and taken back."""
 
 from collections.abc import Sequence as Seq
+from itertools import takewhile
 
 from rooflight.batching.kv_offload import CpuKvOffload
 from rooflight.batching.pool import BlockPool
@@ -54,8 +55,7 @@ class Room:
             keys = sequence.keys[: (sequence.prompt - 1) // block_tokens]
             hits = pool.match(keys)
             if self.tier is not None and len(hits) < len(keys):
-                more = keys[len(hits) :]
-                kept = more[: self.tier.match(more)]
+                kept = self._kept(keys[len(hits) :])
         need = -(-sequence.prompt // block_tokens) - len(hits)
         spare = self._spare if self.num_rows else 0
         if need + spare > pool.num_free - (pool.count_free(hits) if hits else 0):
@@ -92,8 +92,15 @@ class Room:
     def num_cached(self, keys: Seq[Key]) -> int:
         """Tokens of a prompt of these keys that need not be computed."""
         hits = len(self.pool.match(keys))
-        kept = 0 if self.tier is None else self.tier.match(keys[hits:])
-        return (hits + kept) * self._block_tokens
+        return (hits + len(self._kept(keys[hits:]))) * self._block_tokens
+
+    def _kept(self, keys: Seq[Key]) -> list[Key]:
+        """Those that come back from host memory, up to one that a block has as well.
+
+        Room for the others might evict that block, and the host would have its key twice.
+        """
+        kept = keys[: self.tier.match(keys)] if self.tier is not None else ()
+        return list(takewhile(lambda key: key not in self.pool, kept))
 
     def remember(self, keys: Seq[Key]) -> None:
         """Blocks of these keys are cached, as far as there is room, and nobody holds them."""

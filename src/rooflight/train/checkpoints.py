@@ -8,11 +8,8 @@ newest one that is whole, and sets one that is not aside. Arrays go straight to 
 """
 
 import logging
-import shutil
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -20,13 +17,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from rooflight.errors import RooflightError
 from rooflight.plan.file.codec import encode
 from rooflight.program.model.forward import Program
 from rooflight.program.train import TrainState
 from rooflight.train.restore import about, check_same_run, named, read_state
 from rooflight.train.run import Run
-from rooflight.train.seal import damage, is_sealed, write_seal
+from rooflight.train.seal import Sealing, damage, set_aside, set_aside_unsealed
 
 FOLDER = "checkpoints"
 _COMMIT_S = 600.0
@@ -43,7 +39,7 @@ class Checkpoints:
         self._index, self._count = jax.process_index(), jax.process_count()
         if self._index == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
-            _set_aside_unsealed(self._folder, tell)
+            set_aside_unsealed(self._folder, tell)
         self._together("folder")
         options = ocp.CheckpointManagerOptions(
             max_to_keep=run.keep,
@@ -52,7 +48,7 @@ class Checkpoints:
         )
         self._manager = ocp.CheckpointManager(self._folder, options=options)
         self._pending: int | None = None
-        self._sealing: threading.Thread | None = None
+        self._sealing: Sealing | None = None
 
     def restore(self, like: TrainState, program: Program) -> tuple[TrainState, int] | None:
         """The newest whole checkpoint, laid out as `like` says, and its step; None without any."""
@@ -64,7 +60,7 @@ class Checkpoints:
             self._tell("damaged", step=step, reason=found)
             self._together("damaged")
             if self._index == 0:
-                _set_aside(self._folder / str(step))
+                set_aside(self._folder / str(step))
             self._together("set aside")
             self._manager.reload()
         return None
@@ -98,9 +94,10 @@ class Checkpoints:
             return
         if self._sealing is None:
             self._manager.check_for_errors()
-            self._sealing = threading.Thread(target=self._seal, args=(self._pending,), daemon=True)
+            folder = self._folder / str(self._pending)
+            self._sealing = Sealing(folder, self._index, self._count)
             self._sealing.start()
-        elif not self._sealing.is_alive():
+        elif self._sealing.is_done():
             self._tell("saved", step=self._pending)
             self._pending, self._sealing = None, None
 
@@ -116,34 +113,6 @@ class Checkpoints:
         self.finish()
         self._manager.close()
 
-    def _seal(self, step: int) -> None:
-        write_seal(self._folder / str(step), self._index, self._count)
-
     def _together(self, what: str) -> None:
         if self._count > 1:
             multihost_utils.sync_global_devices(what)
-
-
-def _set_aside_unsealed(folder: Path, tell: Told) -> None:
-    """A save that a crash cut short: the last one is kept to be looked at, none before it."""
-    for path in [p for p in folder.iterdir() if p.name.isdigit() and not is_sealed(p)]:
-        for older in folder.glob("*.unfinished"):
-            shutil.rmtree(older)
-        tell("unfinished", step=int(path.name))
-        _rename(path, path.with_name(f"{path.name}.unfinished"))
-
-
-def _set_aside(path: Path) -> None:
-    """Out of the way but not deleted: somebody may want to know what happened to it."""
-    number, aside = 0, path.with_name(f"{path.name}.damaged")
-    while aside.exists():
-        number += 1
-        aside = path.with_name(f"{path.name}.damaged-{number}")
-    _rename(path, aside)
-
-
-def _rename(path: Path, aside: Path) -> None:
-    try:
-        path.rename(aside)
-    except OSError as error:
-        raise RooflightError(f"{path} cannot be set aside: {error}") from None

@@ -5,6 +5,7 @@ count, steps repeated after a restart, starting, waiting. A last line that was c
 crash is passed over.
 """
 
+import errno
 import json
 import os
 import sys
@@ -33,10 +34,14 @@ class EventLog:
             print(f"an event was lost: {error}", file=sys.stderr, flush=True)
 
     def _append(self, line: bytes) -> None:
-        """In one write, so that lines of two processes never mix."""
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        """In one write, so that lines of two processes never mix, nor with one cut short before."""
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(handle, line)
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if os.write(handle, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(handle)
 

@@ -97,7 +97,13 @@ class Leader:
                 self.say(f"a stranger at {who}, who does not know the secret, was turned away")
             writer.close()
             return
-        number, told, reason = self._greet(await line.receive())
+        hello = await line.receive()
+        if hello is None:  # cut short: it will call again
+            return line.close()
+        number, told, reason = self._greet(hello)
+        if number in self._hosts and not reason:  # of before, perhaps, until its line is known dead
+            line.send({"later": f"host {number} is there already"})
+            return line.close()
         if reason:
             line.send({"refused": told})
             who = "a host" if number is None else f"host {number}"
@@ -106,7 +112,7 @@ class Leader:
             line.close()
             return
         assert number is not None
-        host = self._hosts[number] = _JoinedHost(line)
+        host = self._hosts[number] = _JoinedHost(line, why=f"host {number} began anew")
         self._changed.set()
         while (message := await line.receive()) is not None:
             self._heard(host, message)
@@ -116,10 +122,10 @@ class Leader:
             host.state, host.why = "lost", f"host {number} is gone"
         self._changed.set()
 
-    def _greet(self, hello: Message | None) -> tuple[int | None, str, str]:
+    def _greet(self, hello: Message) -> tuple[int | None, str, str]:
         """The number of a host, if it has one here; why it cannot take part, for it and for us."""
-        number = hello.get("host") if hello else None
-        if hello is None or type(number) is not int or not 0 <= number < self.num_hosts:
+        number = hello.get("host")
+        if type(number) is not int or not 0 <= number < self.num_hosts:
             return None, "no such host", f"it calls itself host {number!r} of {self.num_hosts}"
         try:
             found = decode(Facts, hello.get("facts"))
@@ -127,9 +133,6 @@ class Leader:
             return number, "another version", f"it speaks as another version does: {error}"
         if differ := self.facts.differences(found):
             return number, f"it has another {', '.join(differ)}", "; ".join(differ.values())
-        if number in self._hosts:
-            reason = f"host {number} is there already"
-            return number, reason, reason
         return number, "", ""
 
     def _heard(self, host: _JoinedHost, message: Message) -> None:
@@ -163,7 +166,7 @@ class Leader:
         while True:
             hosts = [*self._hosts.values()]
             for host in hosts:
-                if host.state == "failed":
+                if host.state in ("failed", "ready"):
                     return "failed", host.why
             if len(hosts) < self.num_hosts:
                 gone = min({*range(self.num_hosts)} - self._hosts.keys())
@@ -175,11 +178,13 @@ class Leader:
 
     async def _stop(self, why: str) -> None:
         """Ends the workers of all hosts, and waits until each says that they are gone."""
-        self._order({"stop": why}, None)
-        until = time.monotonic() + _STOPPED_WITHIN_S
-        while any(host.state != "stopped" for host in self._hosts.values()):
+        for host in self._hosts.values():
+            if host.state != "ready":  # it came meanwhile, and has none
+                host.line.send({"stop": why})
+        until, done = time.monotonic() + _STOPPED_WITHIN_S, ("stopped", "ready")
+        while any(host.state not in done for host in self._hosts.values()):
             if not await self._wait(until - time.monotonic()):
-                for number in [n for n, h in self._hosts.items() if h.state != "stopped"]:
+                for number in [n for n, h in self._hosts.items() if h.state not in done]:
                     self.say(f"host {number} does not answer; start it with: {self.start(number)}")
                     self._hosts.pop(number).line.close()
 

@@ -18,6 +18,7 @@ from rooflight.errors import UsageError
 Message = dict[str, object]
 SECRET, VARIABLE = "secret", "ROOFLIGHT_SECRET"
 _HELLO_S = 10.0  # for a stranger to say who it is
+_ASKS, _QUIET_S, _QUESTIONS = "is there", 5.0, 6  # and then it counts as gone
 _Role = Literal["leader", "host"]
 
 
@@ -64,8 +65,27 @@ class Connection:
         self._sent += 1
 
     async def receive(self) -> Message | None:
-        """The next message; None when the peer is gone or does not speak this."""
-        found = await _read(self._reader)
+        """The next message; None when the peer is gone, silent or does not speak this.
+
+        A host that lost power or its network hangs up on nobody: a peer that is quiet is asked.
+        """
+        asked = 0
+        while asked < _QUESTIONS:
+            try:
+                async with asyncio.timeout(_QUIET_S):
+                    message = self._proved(await _read(self._reader))
+            except TimeoutError:
+                asked += 1
+                self.send({_ASKS: True})
+                continue
+            if message is None or _ASKS not in message:
+                return message
+            asked = 0
+            if message[_ASKS]:
+                self.send({_ASKS: False})
+        return None
+
+    def _proved(self, found: Message | None) -> Message | None:
         body, code = (found.get("body"), found.get("code")) if found else (None, None)
         if not (isinstance(body, str) and isinstance(code, str)):
             return None

@@ -40,7 +40,7 @@ class Worker:
     process: asyncio.subprocess.Process
     log: Path
     log_start: int  # bytes of attempts before
-    heard: float = field(default_factory=time.monotonic)
+    heard: float  # when it last said anything
     busy: bool = True  # starting, saving or validating: silence is expected
     longest_s: float = 0.0
 
@@ -78,7 +78,7 @@ class Processes:
             with log.open("ab") as file:
                 before = file.tell()
                 process = await self._spawn(command, file)
-            worker = Worker(index, process, log, before)
+            worker = Worker(index, process, log, before, time.monotonic())
             self._workers.append(worker)
             self._readers.append(asyncio.create_task(self._read(worker)))
 

@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflight.errors import ParseError
+from rooflight.errors import ParseError, RooflightError
 from rooflight.plan.file.codec import decode, encode
 
 _SEAL = re.compile(r"seal\.(\d+)-of-(\d+)\.json")
@@ -49,6 +51,27 @@ def write_seal(folder: Path, index: int, count: int) -> None:
     new.replace(path)
 
 
+class Sealing(threading.Thread):
+    """Writes a seal behind the steps."""
+
+    def __init__(self, folder: Path, index: int, count: int) -> None:
+        super().__init__(daemon=True)
+        self._part = (folder, index, count)
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            write_seal(*self._part)
+        except OSError as error:
+            self._error = error
+
+    def is_done(self) -> bool:
+        """Raises what went wrong: a checkpoint without its seal is not saved."""
+        if self._error is not None:
+            raise RooflightError(f"{self._part[0]} cannot be sealed: {self._error}")
+        return not self.is_alive()
+
+
 def is_sealed(folder: Path) -> bool:
     """Are all seals there? Says nothing of the files."""
     return bool(_seals(folder))
@@ -78,6 +101,31 @@ def damage(folder: Path, index: int = 0, count: int = 1) -> str | None:
         if _digest(folder / name) != told[name].sha256:
             return f"{name} has other bytes than were written"
     return None
+
+
+def set_aside_unsealed(folder: Path, tell: Callable[..., None]) -> None:
+    """A save that a crash cut short: the last one is kept to be looked at, none before it."""
+    for path in [p for p in folder.iterdir() if p.name.isdigit() and not is_sealed(p)]:
+        for older in folder.glob("*.unfinished"):
+            shutil.rmtree(older)
+        tell("unfinished", step=int(path.name))
+        _rename(path, path.with_name(f"{path.name}.unfinished"))
+
+
+def set_aside(path: Path) -> None:
+    """Out of the way but not deleted: somebody may want to know what happened to it."""
+    number, aside = 0, path.with_name(f"{path.name}.damaged")
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+    _rename(path, aside)
+
+
+def _rename(path: Path, aside: Path) -> None:
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise RooflightError(f"{path} cannot be set aside: {error}") from None
 
 
 def _seals(folder: Path) -> list[Path]:

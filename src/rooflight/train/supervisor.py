@@ -49,7 +49,7 @@ def supervise(
     with _held(job):
         if job.host == 0:
             claim(job.run)
-        ending = asyncio.run(_Supervisor(job, say, show).run())
+        ending = asyncio.run(Supervisor(job, say, show).run())
     say(ending)
     return {"finished": 0, "preempted": PREEMPTED}.get(ending, 1)
 
@@ -77,7 +77,9 @@ class _held:
         self._file.close()
 
 
-class _Supervisor:
+class Supervisor:
+    """Of one host; `run` gives the words with which the run ended."""
+
     def __init__(
         self, job: HostJob, say: Callable[[str], None], show: Callable[[dict[str, object]], None]
     ) -> None:
@@ -145,20 +147,23 @@ class _Supervisor:
         said = ""
         while True:
             self._line, why = await self._call(address)
-            if self._line is None:
-                if why != said:
-                    self._say(why)
-                said = why
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            said = ""
-            self._line.send({"host": self._job.host, "facts": encode(self._facts)})
-            while (message := await self._line.receive()) is not None:
-                if (ending := await self._obey(message)) is not None:
-                    self._line.close()
-                    return ending
-            await self._end_workers()
-            self._say("host 0 is gone; its workers' peers were ended")
+            if self._line is not None:
+                self._line.send({"host": self._job.host, "facts": encode(self._facts)})
+                why = "host 0 is gone; its workers' peers were ended"
+                while (message := await self._line.receive()) is not None:
+                    if "later" in message:
+                        why = f"waits: {message['later']}"
+                        break
+                    said = ""
+                    if (ending := await self._obey(message)) is not None:
+                        self._line.close()
+                        return ending
+                self._line.close()
+                await self._end_workers()
+            if why != said:
+                self._say(why)
+            said = why
+            await asyncio.sleep(_AGAIN_S)
 
     async def _call(self, address: tuple[str, int]) -> tuple[Connection | None, str]:
         """A line to host 0, or why there is none yet."""
@@ -199,8 +204,14 @@ class _Supervisor:
             return [job.run.out, *flags, *fake]
 
         self._processes = Processes(job.run.folder, job.hang_timeout, self._heard)
-        await self._processes.start([(i, command(i)) for i in range(first, first + job.processes)])
-        self._watch = asyncio.create_task(self._watched(self._processes))
+        mine = range(first, first + job.processes)
+        try:
+            await self._processes.start([(i, command(i)) for i in mine])
+        except OSError as error:  # a full disk, no memory: for this attempt, perhaps
+            why = f"host {job.host} could not start its workers: {error}"
+            self._send({"ended": "failed", "why": why})
+        else:
+            self._watch = asyncio.create_task(self._watched(self._processes))
 
     async def _watched(self, processes: Processes) -> None:
         ended, why = await processes.end()
