@@ -1,11 +1,11 @@
 """Compiles attention and its gradient for a TPU that is not there, and looks for the kernel.
 
 Run as a process of its own, to which the test gives the environment of the compiler. Prints one
-JSON object: the kernel calls of the compiled gradient of attention called plainly, and in a map.
+JSON object: the kernel calls of the compiled gradient of attention called plainly, in a map, and
+in maps that split positions.
 """
 
 import json
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.gathered import gathered_attend
 from rooflight.program.attention.kernels import attend
 from rooflight.program.attention.ring import ring_attend
 from rooflight.program.attention.tile import How
@@ -25,22 +26,31 @@ def plain(q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array) -> jax.Arr
     return attend(q, k, v, mask=Mask(200), scale=SCALE, softcap=30.0, sinks=sinks)
 
 
-def ring(q: jax.Array, k: jax.Array, v: jax.Array, sinks: jax.Array) -> jax.Array:
-    spec = P("a", "b")
-    local = partial(ring_attend, axis="b", how=How(Mask(), SCALE))
-    mapped = jax.shard_map(local, in_specs=(spec, spec, spec), out_specs=spec)
-    return mapped(q, k, v) + sinks[..., None]
+def ring(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return ring_attend(q, k, v, axis="b", how=How(Mask(), SCALE))
 
 
-def kernel_calls(form: str) -> int:
+def gathered(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    k, v = (jax.lax.all_gather(x, "b", axis=1, tiled=True) for x in (k, v))
+    return gathered_attend(q, k, v, axis="b", how=How(Mask(200), SCALE))
+
+
+def mapped(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return attend(q, k, v, mask=Mask(200), scale=SCALE)
+
+
+def kernel_calls(form: str, length: int = 512) -> int:
     topology = topologies.get_topology_desc("v5e:2x2", platform="tpu")
     mesh = jax.make_mesh((2, 2), ("a", "b"), devices=topology.devices)
-    split = P("a", None, "b") if form == "plain" else P("a", "b")
-    shapes = ((2, 256, 2, 2, 64), (2, 256, 2, 64), (2, 256, 2, 128), (2, 2))
-    run = {"plain": plain, "ring": ring}[form]
+    split = P("a", "b") if form in ("ring", "gathered") else P("a", None, "b")
+    shapes = ((2, length, 2, 2, 64), (2, length, 2, 64), (2, length, 2, 128), (2, 2))
 
     def loss(*arrays: jax.Array) -> jax.Array:
-        return run(*arrays).astype(jnp.float32).sum()
+        if form == "plain":
+            return plain(*arrays).astype(jnp.float32).sum()
+        local = {"ring": ring, "gathered": gathered, "mapped": mapped}[form]
+        out = jax.shard_map(local, in_specs=split, out_specs=split)(*arrays[:3])
+        return (out.astype(jnp.float32) + arrays[3].reshape(1, 1, 2, 2, 1)).sum()
 
     with jax.set_mesh(mesh):
         arrays = [
@@ -52,4 +62,5 @@ def kernel_calls(form: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps({form: kernel_calls(form) for form in ("plain", "ring")}))
+    calls = {form: kernel_calls(form) for form in ("plain", "mapped", "gathered", "ring")}
+    print(json.dumps(calls | {"short ring": kernel_calls("ring", 256)}))

@@ -1,10 +1,12 @@
 """Ring attention and gathered keys on fake devices against plain attention of the whole sequence.
 
 Run as a process of its own: `python ring_worker.py`. Prints one JSON object: the error of each
-case in values and gradients, the collectives of each, and the tiles that each device computes.
+case in values and gradients, the collectives of each, and the tiles that each device computes. With
+arguments, `ring` or `gathered`: the errors and collectives of these forms through the kernel.
 """
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,47 +31,44 @@ SPECS = {"q": P("d", "r"), "k": P("d", "r"), "v": P("d", "r"), "sinks": P()}
 
 
 def sharded(
-    attend: Callable[..., jax.Array], names: tuple[str, ...], lengths: bool
-) -> Callable[[plain.Arrays, jax.Array | None], jax.Array]:
+    attend: Callable[..., jax.Array], names: tuple[str, ...]
+) -> Callable[[plain.Arrays], jax.Array]:
     """The function of whole arrays that maps `attend` over batch and positions."""
 
-    def local(arrays: plain.Arrays, length: jax.Array | None) -> jax.Array:
+    def local(arrays: plain.Arrays) -> jax.Array:
         q, k, v = arrays["q"], arrays["k"], arrays["v"]
-        more = {} if length is None else {"kv_length": length}
-        return attend(q, k, v, axis="r", sinks=arrays.get("sinks"), **more)
+        return attend(q, k, v, axis="r", sinks=arrays.get("sinks"))
 
     specs = {name: SPECS[name] for name in names}
-    return jax.shard_map(
-        local, in_specs=(specs, P("d") if lengths else None), out_specs=P("d", "r")
-    )
+    return jax.shard_map(local, in_specs=(specs,), out_specs=P("d", "r"))
 
 
 def case(
     attend: Callable[..., jax.Array],
     arrays: plain.Arrays,
-    lengths: Any,
     how: How,
     *,
     zigzagged: bool = False,
+    ring: int = RING,
 ) -> tuple[float, Counter[str]]:
     """The error of out and of all gradients; the collectives of the forward pass."""
     said = {"mask": how.mask, "causal": how.causal, "softcap": how.softcap}
-    want = plain.run(partial(plain.oracle, kv_length=lengths, **said), arrays)
-    run = sharded(partial(attend, how=how), tuple(arrays), lengths is not None)
+    want = plain.run(partial(plain.oracle, **said), arrays)
+    run = sharded(partial(attend, how=how), tuple(arrays))
 
     def move(tree: Any, f: Callable[[jax.Array, int], jax.Array]) -> Any:
         def one(x: jax.Array) -> jax.Array:
-            return f(x, RING) if zigzagged and x.ndim > 2 else x
+            return f(x, ring) if zigzagged and x.ndim > 2 else x
 
         return jax.tree.map(one, tree)
 
-    with jax.set_mesh(jax.make_mesh((2, RING), ("d", "r"))):
+    devices = jax.devices()[: 2 * ring]
+    with jax.set_mesh(jax.make_mesh((2, ring), ("d", "r"), devices=devices)):
         placed = {
             k: jax.device_put(np.asarray(a), SPECS[k]) for k, a in move(arrays, zigzag).items()
         }
-        length = None if lengths is None else jax.device_put(np.asarray(lengths), P("d"))
-        got = plain.run(lambda x: run(x, length), placed)
-        jaxpr = str(jax.make_jaxpr(run)(placed, length))
+        got = plain.run(run, placed)
+        jaxpr = str(jax.make_jaxpr(run)(placed))
     ops = Counter({op: jaxpr.count(f" {op}[") for op in ("ppermute", "all_to_all", "all_gather")})
     return plain.error(move(jax.tree.map(jnp.asarray, got), unzigzag), want), ops
 
@@ -83,29 +82,36 @@ def cases() -> dict[str, tuple[float, Counter[str]]]:
     grouped = plain.draw(2, LENGTH, LENGTH, (4, 2), (8, 4), True)
     few = plain.draw(2, LENGTH, LENGTH, (2, 4), (8, 8), True)
     bare = {k: v for k, v in grouped.items() if k != "sinks"}
-    lengths = jnp.array([11, 16])
     causal = How(Mask(), plain.SCALE)
     capped = replace(causal, softcap=2.0)
     window = How(Mask(6), plain.SCALE, chunk=3)
     both_ways = How(Mask(6), plain.SCALE, causal=False)
     blocks = partial(ring_attend, order="blocks")
     return {
-        "zigzag": case(ring_attend, bare, None, causal, zigzagged=True),
-        "zigzag, sinks and softcap": case(ring_attend, grouped, lengths, capped, zigzagged=True),
-        "blocks and window": case(blocks, grouped, None, window),
-        "gathered": case(gathered, grouped, None, capped, zigzagged=True),
-        "gathered, both ways": case(gathered, few, None, both_ways, zigzagged=True),
+        "zigzag": case(ring_attend, bare, causal, zigzagged=True),
+        "zigzag, sinks and softcap": case(ring_attend, grouped, capped, zigzagged=True),
+        "blocks and window": case(blocks, grouped, window),
+        "gathered": case(gathered, grouped, capped, zigzagged=True),
+        "gathered, both ways": case(gathered, few, both_ways, zigzagged=True),
     }
+
+
+def kernel_case(form: str) -> tuple[float, Counter[str]]:
+    """The same through the kernel for TPUs, in its interpreter: two of its tiles in each piece."""
+    arrays = plain.draw(2, 1024, 1024, (1, 2), (16, 8), True)
+    how = How(Mask(200 if form == "gathered" else None), plain.SCALE, softcap=2.0, block=128)
+    attend = {"ring": ring_attend, "gathered": gathered}[form]
+    return case(attend, arrays, how, zigzagged=True, ring=2)
 
 
 def refused(attend: Callable[..., jax.Array], length: int, heads: tuple[int, int]) -> str:
     """What the user reads; a sequence of `length` on four devices."""
     arrays = plain.draw(2, length, length, heads, (8, 8), False)
-    run = sharded(partial(attend, how=How(Mask(), plain.SCALE)), tuple(arrays), lengths=False)
+    run = sharded(partial(attend, how=How(Mask(), plain.SCALE)), tuple(arrays))
     with jax.set_mesh(jax.make_mesh((2, RING), ("d", "r"))):
         placed = {k: jax.device_put(np.asarray(a), SPECS[k]) for k, a in arrays.items()}
         try:
-            run(placed, None)
+            run(placed)
         except ShardingError as wrong:
             return wrong.render()
     return ""
@@ -140,6 +146,9 @@ def order_is_undone() -> bool:
 
 
 if __name__ == "__main__":
+    if forms := sys.argv[1:]:
+        print(json.dumps({form: kernel_case(form) for form in forms}))
+        sys.exit()
     done = cases()
     report = {
         "errors": {name: error for name, (error, _) in done.items()},

@@ -16,6 +16,13 @@ def test_split_sequences_give_the_values_and_gradients_of_whole_ones(case: str) 
     assert report("ring_worker.py")["errors"][case] < CLOSE
 
 
+@pytest.mark.parametrize("form", ["ring", pytest.param("gathered", marks=pytest.mark.full)])
+def test_the_kernel_for_tpus_gives_the_same_values_and_gradients(form: str) -> None:
+    error, ops = report("ring_worker.py", form)[form]
+    assert error < CLOSE
+    assert ops["ppermute" if form == "ring" else "all_gather"] == 2
+
+
 @pytest.mark.parametrize("case", RINGS)
 def test_a_ring_only_permutes_keys_and_values(case: str) -> None:
     assert report("ring_worker.py")["ops"][case] == {

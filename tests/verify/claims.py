@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rooflight.models.graph.ops import Mask
+from rooflight.program.attention.gathered import gathered_attend
 from rooflight.program.attention.kernels import attend
 from rooflight.program.attention.ring import ring_attend
 from rooflight.program.attention.tile import How
@@ -39,19 +40,22 @@ def matmul_scatter(mesh: Mesh, *, is_collective: bool, sizes: Sizes = SIZES) -> 
     return _jitted(mesh, local, (P(None, "Y"), P("Y", None)), P("Y", None), sizes)
 
 
-def ring_attention(mesh: Mesh, *, is_collective: bool, positions: int) -> Built:
+def ring_attention(mesh: Mesh, *, form: str, positions: int) -> Built:
     """Causal attention of so many positions of each device, with all gradients.
 
-    Keys and values go around a ring, or are gathered first and their gradients scattered.
+    Keys and values go around a ring, or are gathered first and their gradients scattered: for the
+    kernel, or for plain jax.
     """
     how = How(Mask(), 128**-0.5)
 
     def gathered(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         k, v = (jax.lax.all_gather(x, "Y", axis=1, tiled=True) for x in (k, v))
+        if form == "gathered":
+            return gathered_attend(q, k, v, axis="Y", how=how)
         start = jax.lax.axis_index("Y") * q.shape[1]
         return attend(q, k, v, mask=how.mask, scale=how.scale, q_start=start, kernel="chunked")
 
-    local = partial(ring_attend, axis="Y", how=how) if is_collective else gathered
+    local = partial(ring_attend, axis="Y", how=how) if form == "ring" else gathered
     split = P(None, "Y")
     mapped = jax.shard_map(local, mesh=mesh, in_specs=split, out_specs=split)
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rooflight.api.compiled import verify
+from rooflight.api.training import training_question
 from rooflight.compile.aot.environment import compiler_versions
 from rooflight.compile.aot.request import CompileRequest
 from rooflight.compile.aot.run import compile_all, read_compilation
@@ -29,7 +31,8 @@ HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs" / "attention.md"
 SLICE = "v5e:4x4"
 MESH = parse_mesh("X=4,Y=4", on=SLICE)
-POSITIONS = (1024, 2048, 4096, 8192)  # of a device
+FORMS = ("ring", "gathered", "plain")
+POSITIONS = (1024, 2048, 4096)  # of a device
 # Of one model: the slice, the layout that shares a sequence, the tokens of the batch.
 ASKED = (
     ("v5e:16x16", "cp=16,fsdp=16"),
@@ -55,8 +58,8 @@ class Form:
         return [format_seconds(s) for s in seconds]
 
 
-def compiled(positions: int, *, is_ring: bool) -> Form:
-    arguments = {"is_collective": is_ring, "positions": positions}
+def compiled(positions: int, form: str) -> Form:
+    arguments = {"form": form, "positions": positions}
     request = CompileRequest(
         "claims:ring_attention", MESH, arguments, until="executable", folder=str(HERE)
     )
@@ -66,19 +69,39 @@ def compiled(positions: int, *, is_ring: bool) -> Form:
     return Form(step, compiled_time(step, MESH))
 
 
+def versions() -> str:
+    return " ".join(f"{name} {text}" for name, text in compiler_versions("tpu").items())
+
+
 def compiled_table() -> Iterator[str]:
-    versions = " ".join(f"{name} {text}" for name, text in compiler_versions("tpu").items())
-    yield f"Axis Y of {SLICE}, a ring of 4, 8 heads of 128 on 2 of keys, bf16; {versions}."
+    yield f"Axis Y of {SLICE}, a ring of 4, 8 heads of 128 on 2 of keys, bf16; {versions()}."
     yield ""
     both = " | ".join(
         f"{form}: takes | waits | hides | memory passes" for form in ("ring", "gathered")
     )
-    yield f"| positions of a device | {both} |"
-    yield "|---:|" + "---:|" * 8
+    yield f"| positions of a device | {both} | gathered, plain JAX: takes |"
+    yield "|---:|" + "---:|" * 9
     for positions in POSITIONS:
-        forms = (compiled(positions, is_ring=is_ring) for is_ring in (True, False))
-        cells = [cell for form in forms for cell in form.cells]
+        ring, gathered, plain = (compiled(positions, form) for form in FORMS)
+        cells = [*ring.cells, *gathered.cells, plain.cells[0]]
         yield f"| {format_count(positions)} | {' | '.join(cells)} |"
+
+
+def step_table() -> Iterator[str]:
+    yield f"Llama 3.2 1B on v5e:2x4, 131,072 tokens per step; {versions()}."
+    yield ""
+    yield "| layout | sequence | forecast | compiled | matmuls | kernels | memory passes | waits |"
+    yield "|---|---:|" + "---:|" * 6
+    for layout in ("cp=8", "cp=8:ring"):
+        model = training_question("llama3.2-1b", on="v5e:2x4", batch=2**17, seq=8192)
+        asked = model.within(layout)
+        plan = asked.record(asked.search(count=1))
+        time = verify(plan, until="executable").time
+        assert time is not None and plan.time.forecast is not None
+        parts = [time.busy_s[unit] for unit in ("matrix", "kernels", "memory")]
+        waits = sum(network.exposed_s for network in time.network.values())
+        cells = [plan.time.forecast.seconds, time.seconds, *parts, waits]
+        yield f"| `{layout}` | 8,192 | {' | '.join(map(format_seconds, cells))} |"
 
 
 def forecast_pair(on: str, layout: str, seq: int) -> tuple[Candidate, Candidate]:
@@ -110,7 +133,7 @@ def forecast_table() -> Iterator[str]:
             yield f"| {' | '.join(row)} |"
 
 
-TABLES = {"compiled": compiled_table, "forecast": forecast_table}
+TABLES = {"compiled": compiled_table, "step": step_table, "forecast": forecast_table}
 
 
 def block(page: str, name: str) -> str:

@@ -122,6 +122,26 @@ def loop(trips: int) -> CompiledTime:
     return time_of(lines, more)
 
 
+@pytest.mark.parametrize(
+    ("queries", "blocks", "part"),
+    [(4096, (8, 8), 9 / 16), (1024, (2, 8), 9 / 16), (4096, (8, 3), 1)],
+)
+def test_attention_in_a_kernel_takes_its_visible_tiles_at_the_peak(
+    queries: int, blocks: tuple[int, int], part: float
+) -> None:
+    """All queries, an early and a late piece of them, or tiles of a window."""
+    masks, q, k = f"s8[1,{blocks[0]},{blocks[1]}]", f"bf16[1,8,{queries},128]", "bf16[1,8,4096,128]"
+    lines = f"""  %m = {masks} constant({{...}})
+  %q = {q} constant({{...}})
+  %k = {k} constant({{...}})
+  %splash_mha_fwd.1 = {q} custom-call(%m, %m, %q, %k, %k), custom_call_target="tpu_custom_call"
+  ROOT %r = bf16[1024,4096] negate(%p), {CYCLES % 0}
+"""
+    flops = 4 * 8 * queries * 4096 * 128 * part
+    peak = MESH.slice.chip.peak_flops("bf16")
+    assert time_of(lines).busy_s["kernels"] == pytest.approx(flops / peak)
+
+
 def test_loops_are_multiplied_out() -> None:
     seven = loop(7)
     assert seven.seconds == pytest.approx(7e-6)

@@ -5,7 +5,7 @@ It can when all inputs vary over the same axes; the sum of a replicated operand'
 axes it did not vary over is then the transpose of the cast made here, once, outside the rule.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -33,6 +33,25 @@ def vary(values: Tree, axes: Iterable[str]) -> Tree:
 def align(values: Tree) -> Tree:
     """The same tree, every array typed as varying over all axes that any of them varies over."""
     return vary(values, frozenset[str]().union(*map(varying_axes, jax.tree.leaves(values))))
+
+
+def unchecked(local: Callable[..., Tree]) -> Callable[..., Tree]:
+    """`local` of arrays that all vary over the same axes, as its results then do.
+
+    What a Pallas kernel returns does not say over which axes it varies. So it runs in a map over
+    no further axis that does not check, and its results are typed here, which is right as long as
+    it sums over no axis. A cast has a gradient, of a sum: call it inside rules written by hand.
+    """
+
+    def run(*operands: Any) -> Tree:
+        axes = frozenset[str]().union(*map(varying_axes, jax.tree.leaves(operands)))
+        if not axes:
+            return local(*operands)
+        same = PartitionSpec()
+        mapped = jax.shard_map(local, in_specs=same, out_specs=same, check_vma=False)
+        return vary(mapped(*operands), axes)
+
+    return run
 
 
 def axes_by_dim(spec: PartitionSpec) -> tuple[Any, ...]:

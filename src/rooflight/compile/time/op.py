@@ -199,7 +199,8 @@ def kernel_bytes(computation: Computation, kernel: Instruction) -> int | None:
 def kernel_flops(computation: Computation, kernel: Instruction) -> int | None:
     """FLOPs of one execution of a kernel; None if neither its author nor its name says.
 
-    Splash attention is taken to be causal, as training is: of n x n blocks it visits n (n + 1) / 2.
+    Splash attention is taken to be causal, as training is: of n x n blocks it visits n (n + 1) / 2,
+    and the same part of m x n where a device has an early and a late piece of the queries.
     """
     if cost := _COST.search(kernel.attributes):
         return int(cost[1])
@@ -211,5 +212,6 @@ def kernel_flops(computation: Computation, kernel: Instruction) -> int | None:
         return None
     queries, keys = arrays[0], arrays[1]
     pairs = queries.elements * keys.dims[-2]
-    visited = (blocks[1] + 1) / (2 * blocks[1]) if blocks[1] == blocks[2] else 1.0
+    is_whole = queries.dims[-2] * blocks[2] == keys.dims[-2] * blocks[1]  # and no window of them
+    visited = (blocks[2] + 1) / (2 * blocks[2]) if is_whole else 1.0
     return int(2 * matmuls * pairs * visited)

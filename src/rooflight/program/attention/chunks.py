@@ -6,7 +6,8 @@
     for each tile j of S: for each tile i of T: dq_i += .., dk_j += .., dv_j += ..
 
 One tile [chunk, chunk] of scores lives at a time, so both passes hold memory linear in T and S.
-A tile in which no query sees a key is skipped: causal attention does half the work.
+A tile in which no query sees a key is skipped: causal attention does half the work. Where `How` has
+a block, the kernel for TPUs does the same (`splash`).
 """
 
 from functools import partial
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from rooflight.program.attention import splash
 from rooflight.program.attention.tile import (
     KEPT,
     How,
@@ -41,6 +43,8 @@ ABSENT = -1  # the position of padding
 
 def forward(queries: Queries, keys: Keys, how: How) -> TileState:
     """The state of all queries over the given keys."""
+    if how.block:
+        return splash.forward(queries, keys, how)
     queries, keys = _kept_here(queries, keys)
     if max(queries.q.shape[1], keys.k.shape[1]) <= how.chunk:  # no loop to keep operands in memory
         seen = visible(queries.at, keys.at, how)
@@ -67,6 +71,8 @@ def forward(queries: Queries, keys: Keys, how: How) -> TileState:
 
 def backward(queries: Queries, keys: Keys, how: How) -> Triple:
     """Triple of q, k and v in fp32; the queries come with dO, lse and delta."""
+    if how.block:
+        return splash.backward(queries, keys, how)
     queries, keys = _kept_here(queries, keys)
     query_tiles = _cut(queries, how.chunk)
 

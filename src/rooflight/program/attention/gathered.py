@@ -15,6 +15,7 @@ from jax import lax
 from rooflight.algebra.notation import Axes
 from rooflight.program.attention import chunks
 from rooflight.program.attention.ring_order import order_of, ring_positions, zigzag
+from rooflight.program.attention.splash import block_of
 from rooflight.program.attention.tile import How
 from rooflight.program.varying import align
 
@@ -31,8 +32,9 @@ def gathered_attend(
     """What `attend` gives for the whole sequence, of own queries; k and v are those of all."""
     length, devices = q.shape[1], lax.axis_size(axis)
     order = order_of(length, devices)
-    if order == "zigzag":
-        how = replace(how, chunk=min(how.chunk, length // 2))
+    run = length // 2 if order == "zigzag" else length
+    block = how.block or block_of(length, k.shape[1], run)
+    how = replace(how, chunk=min(how.chunk, run), block=block)
     mine = ring_positions(length, axis=axis, order=order)[None]
     every = zigzag(jnp.arange(length * devices), devices, dim=0)[None]
     (q, k, v), sinks, at = align(((q, k, v), sinks, (mine, every)))

@@ -11,6 +11,7 @@ in plain jax, for every platform. Unasked, a TPU target takes the kernel for wha
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from jax.sharding import PartitionSpec
 from rooflight.errors import ShardingError, UsageError
 from rooflight.models.graph.ops import Mask
 from rooflight.program.attention.chunks import ABSENT, attend_chunks
-from rooflight.program.attention.splash import attend_splash, splash_can
+from rooflight.program.attention.splash import attend_splash, block_of, splash_can
 from rooflight.program.attention.tile import How
 from rooflight.program.varying import align
 
@@ -55,6 +56,9 @@ def attend(
     q_start = k_start + (k.shape[1] - q.shape[1]) if q_start is None else q_start
     if kernel is None:
         kernel = "splash" if splash_can(q, k, q_start, k_start) else "chunked"
+        if kv_length is None and isinstance(q_start, int) and isinstance(k_start, int):
+            lengths = q.shape[1], k.shape[1]
+            how = replace(how, block=block_of(*lengths, *lengths, q_start, k_start))
     if kernel == "splash":
         if not (isinstance(q_start, int) and isinstance(k_start, int)):
             raise UsageError(

@@ -25,11 +25,12 @@ from rooflight.program.attention import chunks
 from rooflight.program.attention import tile as tiles
 from rooflight.program.attention.chunks import Triple
 from rooflight.program.attention.ring_order import Order, ring_positions
+from rooflight.program.attention.splash import block_of
 from rooflight.program.attention.tile import KEPT, How, Keys, Queries, TileState
 from rooflight.program.varying import align
 
 Pair = tuple[jax.Array, jax.Array]  # keys and values, or their gradients
-Saved = tuple[Triple, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
+Saved = tuple[Triple, jax.Array | None, jax.Array, jax.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ def ring_attend(
     how: How,
     order: Order = "zigzag",
     sinks: jax.Array | None = None,
-    kv_length: jax.Array | None = None,
 ) -> jax.Array:
     """What `attend` gives for the whole sequence, of which each device holds its part."""
     length = q.shape[1]
@@ -63,29 +63,26 @@ def ring_attend(
             f"a ring of {length} queries and {k.shape[1]} keys a device in order {order}",
             hint="give both the same even length: pad the sequence to twice the ring",
         )
-    if order == "zigzag":
-        # A tile of an early and a late piece is never skipped.
-        how = replace(how, chunk=min(how.chunk, length // 2))
+    run = length // 2 if order == "zigzag" else length
+    block = how.block or block_of(length, length, run)
+    # A tile of an early and a late piece is never skipped.
+    how = replace(how, chunk=min(how.chunk, run), block=block)
     at = ring_positions(length, axis=axis, order=order)  # makes all vary over the axis
-    (q, k, v), sinks, kv_length, _ = align(((q, k, v), sinks, kv_length, at))
-    return _ring((q, k, v), sinks, kv_length, RingAxis(axis, order, how))
+    (q, k, v), sinks, _ = align(((q, k, v), sinks, at))
+    return _ring((q, k, v), sinks, RingAxis(axis, order, how))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _ring(
-    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: RingAxis
-) -> jax.Array:
-    return _run(qkv, sinks, kv_length, ring)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _ring(qkv: Triple, sinks: jax.Array | None, ring: RingAxis) -> jax.Array:
+    return _run(qkv, sinks, ring)[0]
 
 
-def _run(
-    qkv: Triple, sinks: jax.Array | None, kv_length: jax.Array | None, ring: RingAxis
-) -> tuple[jax.Array, Saved]:
+def _run(qkv: Triple, sinks: jax.Array | None, ring: RingAxis) -> tuple[jax.Array, Saved]:
     q, k, v = qkv
     queries = Queries(q, _positions(ring, q, 0))
 
     def more(state: TileState, kv: Pair, step: jax.Array | int) -> TileState:
-        keys = _keys(ring, kv, step, kv_length)
+        keys = Keys(*kv, _positions(ring, kv[0], step))
         return tiles.merge(state, chunks.forward(queries, keys, ring.how))
 
     def turn(carry: tuple[TileState, Pair], step: jax.Array) -> tuple[tuple[TileState, Pair], None]:
@@ -96,18 +93,18 @@ def _run(
     (state, kv), _ = lax.scan(turn, start, jnp.arange(ring.size - 1))
     out, lse = tiles.finish(more(state, kv, ring.size - 1), sinks)
     out, lse = checkpoint_name((out.astype(q.dtype), lse), KEPT)
-    return out, (qkv, sinks, kv_length, out, lse)
+    return out, (qkv, sinks, out, lse)
 
 
 def _run_gradients(
     ring: RingAxis, saved: Saved, d_out: jax.Array
-) -> tuple[Triple, jax.Array | None, None]:
-    (q, k, v), sinks, kv_length, out, lse = saved
+) -> tuple[Triple, jax.Array | None]:
+    (q, k, v), sinks, out, lse = saved
     delta = chunks.row_sums(d_out, out)
     queries = Queries(q, _positions(ring, q, 0), d_out, lse, delta)
 
     def gradients(kv: Pair, step: jax.Array | int) -> Triple:
-        return chunks.backward(queries, _keys(ring, kv, step, kv_length), ring.how)
+        return chunks.backward(queries, Keys(*kv, _positions(ring, kv[0], step)), ring.how)
 
     def turn(carry: tuple[Triple, Pair], step: jax.Array) -> tuple[tuple[Triple, Pair], None]:
         (dq, dk, dv), kv = carry
@@ -126,7 +123,7 @@ def _run_gradients(
         sums = sums[0] + more[0], *_shift(ring, (dk + more[1], dv + more[2]))
     dq, dk, dv = sums
     dsinks = None if sinks is None else tiles.sinks_gradient(sinks, lse, delta)
-    return (dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)), dsinks, None
+    return (dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)), dsinks
 
 
 _ring.defvjp(_run, _run_gradients)
@@ -136,12 +133,6 @@ def _positions(ring: RingAxis, x: jax.Array, step: jax.Array | int) -> jax.Array
     """The positions [1,t] of what a device holds after `step` shifts."""
     source = (lax.axis_index(ring.axis) - step) % ring.size
     return ring_positions(x.shape[1], axis=ring.axis, order=ring.order, rank=source)[None]
-
-
-def _keys(ring: RingAxis, kv: Pair, step: jax.Array | int, kv_length: jax.Array | None) -> Keys:
-    at = _positions(ring, kv[0], step)
-    at = at if kv_length is None else jnp.where(at < kv_length[:, None], at, chunks.ABSENT)
-    return Keys(*kv, at)
 
 
 def _shift(ring: RingAxis, pair: Pair) -> Pair:

@@ -14,7 +14,7 @@ of q, k and v.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple  # arrays of jax or numpy
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ class How:
     causal: bool = True
     softcap: float | None = None
     chunk: int = 512
+    block: int = 0  # the tile of the TPU's kernel; none: plain jax
 
 
 class TileState(NamedTuple):
@@ -104,13 +105,13 @@ def sinks_gradient(sinks: jax.Array, lse: jax.Array, delta: jax.Array) -> jax.Ar
 
 def visible(q_at: jax.Array, k_at: jax.Array, how: How) -> jax.Array:
     """Which keys [b,S] each query [b,T] sees: none later if causal, none outside the window."""
-    gap = q_at[:, :, None] - k_at[:, None, :]
-    seen = jnp.broadcast_to(k_at[:, None, :] >= 0, gap.shape)
-    if how.causal:
-        seen &= gap >= 0
-    if how.mask.window is not None:
-        seen &= jnp.abs(gap) < how.mask.window
-    return seen
+    return (k_at[:, None, :] >= 0) & within(q_at[:, :, None] - k_at[:, None, :], how)
+
+
+def within(gap: Any, how: How) -> Any:
+    """Whether a query sees a key so far before it; of arrays of jax or numpy."""
+    seen = gap >= 0 if how.causal else gap == gap
+    return seen if how.mask.window is None else seen & (abs(gap) < how.mask.window)
 
 
 def tile(queries: Queries, keys: Keys, seen: jax.Array, how: How) -> TileState:
