@@ -160,12 +160,12 @@ def muon_whole(mesh: Mesh, *, mistaken: bool = True) -> Built:
     def orthogonal(g: jax.Array) -> jax.Array:
         g = g / (jnp.linalg.norm(g, axis=(1, 2), keepdims=True) + 1e-7).astype(g.dtype)
         for _ in range(5):
-            a = jnp.einsum("lij,lmj->lim", g, g)  # muon_whole
+            a = jnp.einsum("lij,lmj->lim", g, g)
             g = 3.4 * g - 4.8 * jnp.einsum("lij,ljm->lim", a, g)
         return g
 
     def step(weights: jax.Array, momentum: jax.Array) -> jax.Array:
-        whole = _pin(momentum, P() if mistaken else P(("X", "Y")))
+        whole = _pin(momentum, P() if mistaken else P(("X", "Y")))  # muon_whole
         return weights - 0.02 * _pin(orthogonal(whole), P(("X", "Y")))
 
     stack = abstract(mesh, (16, 2048, 2048), P(("X", "Y")))

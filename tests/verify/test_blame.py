@@ -60,6 +60,36 @@ def test_where_all_is_installed_the_innermost_of_all_is_named() -> None:
     assert module.source(module.computations[module.entry].root) == f"{_OWN_PROGRAM}:422"
 
 
+_IN_A_SCAN = (
+    _TEXT.replace("parent_frame_id=4", "parent_frame_id=1")
+    .replace(
+        "ENTRY",
+        """%layer (q: f32[8]) -> f32[8] {{
+  %q = f32[8]{{0}} parameter(0)
+  ROOT %m = f32[8]{{0}} negate(%q), metadata={{op_name="g" stack_frame_id=4}}
+}}
+
+ENTRY""",
+    )
+    .replace(
+        'negate(%p), metadata={{op_name="f" stack_frame_id=4}}',
+        'call(%p), to_apply=%layer, metadata={{op_name="f" stack_frame_id=3}}',
+    )
+)
+
+
+def test_a_function_of_a_package_is_at_the_line_that_calls_it_as_it_is_once_inlined() -> None:
+    module = parse_module(_IN_A_SCAN.format(_OURS, "/me/train.py", "/me/model.py", _FLAX))
+    inside = module.computations["layer"].root
+    assert module.source(inside) == "/me/model.py:30" and module.caller(inside) == ""
+    whole = _IN_A_SCAN.format(_OURS, _OWN_PROGRAM, _OWN_PROGRAM, _FLAX)
+    assert parse_module(whole).source(inside) == f"{_FLAX}:422"
+    calls = "%o = f32[8]{0} call(%p), to_apply=%layer, metadata={stack_frame_id=2}\n  ROOT %n"
+    both = _IN_A_SCAN.format(_OURS, "/me/train.py", "/me/model.py", _FLAX)
+    module = parse_module(both.replace("ROOT %n", calls))
+    assert module.source(inside) == f"{_FLAX}:422"  # two lines call it: neither is the one
+
+
 _STEPS = """
 import jax
 import jax.numpy as jnp

@@ -150,6 +150,32 @@ def test_other_habits_are_understood_too(tmp_path: Path) -> None:
         _judge("concrete", tmp_path)
 
 
+_FLAGGED = """
+import os
+def build(mesh):
+    import jax, jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec as P
+    os.environ["XLA_FLAGS"] = "{flags}"
+    like = jax.ShapeDtypeStruct((128, 128), jnp.bfloat16, sharding=NamedSharding(mesh, P("X")))
+    return jax.jit(lambda x: x @ x), (like,)
+"""
+
+
+def test_flags_that_a_program_sets_for_dumps_of_its_own_hide_nothing(tmp_path: Path) -> None:
+    flags = (
+        "--xla_dump_hlo_module_re=train_step --xla_dump_hlo_as_proto --xla_dump_hlo_to_subfolder"
+    )
+    (tmp_path / "flagged.py").write_text(_FLAGGED.format(flags=flags))
+    verdict = verify_program(
+        "flagged:build",
+        parse_mesh("X=4", on="v5e:2x2"),
+        until="partitioned",
+        folder=str(tmp_path),
+        cache=tmp_path / "cache",
+    )
+    assert verdict.partitioned and verdict.partitioned.known_flops == 2 * 128**3 / 4
+
+
 @pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="needs flax")
 def test_a_flax_model_is_sound_and_its_mistake_is_found_where_it_is(tmp_path: Path) -> None:

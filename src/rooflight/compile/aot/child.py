@@ -78,7 +78,9 @@ def main(path: str) -> int:
     except Exception as error:  # the compiler's own refusals are the answer, not a failure
         _write(task, "result.json", {"error": str(error), "kind": type(error).__name__})
         return 0
-    _write(task, "result.json", {"memory": _memory(compiled), "costs": _costs(compiled)})
+    costs = compiled.cost_analysis() or {}  # of a loop once; readers multiply by trip counts
+    known = {name: float(costs[name]) for name in _COSTS if name in costs}
+    _write(task, "result.json", {"memory": _memory(compiled), "costs": known})
     return 0
 
 
@@ -109,7 +111,10 @@ def _lower(task: ChildTask) -> tuple[Lowered, Mesh]:
     if not isinstance(arguments, (tuple, list)):
         arguments = (arguments,)
     jitted = function if hasattr(function, "lower") else jax.jit(function)
-    mesh = _mesh_of(arguments) or mesh
+    places = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
+    meshes = (place.mesh for place in places if isinstance(place, NamedSharding))
+    # A builder may have placed its arguments on a mesh of its own.
+    mesh = next((own for own in meshes if isinstance(own, Mesh)), mesh)
     _set(mesh)
     lowered = jitted.lower(*arguments)
     lowered = getattr(lowered, "lowered", lowered)  # flax.nnx.jit wraps that of jax
@@ -198,13 +203,6 @@ def _load(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def _mesh_of(arguments: Any) -> Mesh | None:
-    """The mesh that the arguments are placed on: a builder may have made one of its own."""
-    places = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments))
-    meshes = (place.mesh for place in places if isinstance(place, NamedSharding))
-    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
-
-
 def _told(error: Exception) -> str:
     """An error with the innermost line outside installed packages, and the line that called it."""
     frames = [f"{frame.filename}:{frame.lineno}" for frame in extract_tb(error.__traceback__)]
@@ -223,6 +221,10 @@ def _options(task: ChildTask) -> dict[str, Any]:  # Any: jax names only strings 
     return {
         "xla_dump_to": str(task.dump),
         "xla_dump_hlo_pass_re": _PARTITIONER,
+        # The program may have set XLA_FLAGS for dumps of its own, as MaxText does.
+        "xla_dump_hlo_module_re": ".*",
+        "xla_dump_hlo_as_text": True,
+        "xla_dump_hlo_to_subfolder": False,
         # Which part of an all-reduce a device keeps is looked up in a table as long as the mesh.
         "xla_dump_large_constants": task.request.until == "partitioned",
         **task.request.options,
@@ -232,12 +234,6 @@ def _options(task: ChildTask) -> dict[str, Any]:  # Any: jax names only strings 
 def _memory(compiled: Compiled) -> dict[str, int]:
     found = compiled.memory_analysis()
     return {name: int(getattr(found, name)) for name in _MEMORY if hasattr(found, name)}
-
-
-def _costs(compiled: Compiled) -> dict[str, float]:
-    """Loop bodies count once here; readers multiply by trip counts themselves."""
-    costs = compiled.cost_analysis() or {}
-    return {name: float(costs[name]) for name in _COSTS if name in costs}
 
 
 def _write(task: ChildTask, name: str, facts: dict[str, Any]) -> None:

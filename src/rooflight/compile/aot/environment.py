@@ -78,7 +78,7 @@ def abilities() -> list[Ability]:
     """Everything verification can use, there or not."""
     tpu = install("tpu")
     host = f"{platform.system()} {platform.machine()}"
-    if not _can_have_libtpu():
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         tpu = f"libtpu has no wheel for {host}; use Linux on x86-64"
     plugin, jax = _gpu_plugin(), package_version("jax")
     pin = f"=={jax}" if jax else ""  # plugins follow jax version by version
@@ -100,10 +100,6 @@ def _extra(name: str, what: str, packages: Sequence[str]) -> Ability:
     versions = ", ".join(f"{p} {package_version(p)}" for p in packages)
     remedy = f"{install(name)} ({', '.join(missing)})" if missing else install(name)
     return Ability(what, None if missing else versions, remedy)
-
-
-def _can_have_libtpu() -> bool:
-    return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def _gpu_plugin() -> str | None:

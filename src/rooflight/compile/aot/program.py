@@ -156,7 +156,7 @@ def verify_program(
         *(warning_finding(located(text, found.module)) for text in found.warnings),
         *wrong,
         *(f for f in (*repeated, *moved) if f.where not in explained),
-        *find_split_dims(_over(asked, found), mesh),
+        *find_split_dims(_over(asked, found), mesh, axes),
         *find_host_calls(found),
         *find_replicated(known, device, asked),
         *undonated_findings(updates, known),

@@ -157,12 +157,6 @@ def is_timed(done: Compilation) -> bool:
     return done.is_good and (is_gpu or done.request.until == "executable")
 
 
-def _name_of(request: CompileRequest) -> str:
-    """A folder name for a program that never came to be lowered."""
-    text = f"{request.build} {request.mesh.slice} {request.mesh} {sorted(request.arguments)}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """How a child process ended, and what it took.
@@ -185,7 +179,9 @@ def _compile(
         write_task(request, work / "task.pickle", cache=store)
         ended = _run_child(request, work, store, tell)
         lowered = _read_json(work / "lowered.json")
-        entry = store / str(lowered.get("key", _name_of(request)))
+        asked = f"{request.build} {request.mesh.slice} {request.mesh} {sorted(request.arguments)}"
+        unlowered = hashlib.sha256(asked.encode()).hexdigest()[:32]
+        entry = store / str(lowered.get("key", unlowered))
         if facts := _read_json(entry / "summary.json"):
             return _compilation(request, facts, entry, time.monotonic() - started)
         return _conclude(request, work, entry, ended, time.monotonic() - started)
@@ -233,6 +229,7 @@ def _watch_child(
     started = time.monotonic()
     stopped: Literal["", "done", "late"] = ""
     resident, phase = 0, "lowering"
+    marker = _MARKERS.get((request.mesh.slice.chip.kind, request.until))
     while True:
         resident = max(resident, _peak_resident(child.pid))
         pid, status, usage = os.wait4(child.pid, os.WNOHANG)
@@ -243,7 +240,7 @@ def _watch_child(
         if phase == "lowering" and (lowered := _read_json(work / "lowered.json")):
             phase = _compiling(lowered, store)
             tell(phase, seconds)  # a short compile may be over by now
-        if not stopped and _is_done(work, request):
+        if not stopped and marker and any(_is_whole(path) for path in work.glob(marker)):
             stopped = "done"
         elif not stopped and seconds > request.timeout_s:
             stopped = "late"
@@ -275,13 +272,8 @@ def _peak_resident(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in peaks)
 
 
-def _is_done(work: Path, request: CompileRequest) -> bool:
-    """Whether the dump that ends a stage is there to its last brace."""
-    marker = _MARKERS.get((request.mesh.slice.chip.kind, request.until))
-    return marker is not None and any(_is_whole(path) for path in work.glob(marker))
-
-
 def _is_whole(path: Path) -> bool:
+    """Whether the dump that ends a stage is there to its last brace."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8))
@@ -295,12 +287,15 @@ def _conclude(
     log = (work / "compiler.log").read_text(errors="replace")
     words = str(result.get("error") or result.get("not_built") or _last_words(log))
     outcome = _outcome(work, result, ended)
+    if outcome == "crashed":
+        how = signal.Signals(-ended.code).name if ended.code < 0 else f"exit code {ended.code}"
+        words = f"{how}: {words}"
     facts: dict[str, Any] = {  # Any: plain JSON of our own making
         **_read_json(work / "lowered.json"),
         "memory": result.get("memory", {}),
         "costs": result.get("costs", {}),
         "outcome": outcome,
-        "words": "" if outcome == "compiled" else _explained(outcome, words, ended),
+        "words": "" if outcome == "compiled" else words,
         "cpu_s": ended.cpu_s,
         "resident_bytes": ended.resident_bytes,
     }
@@ -322,13 +317,6 @@ def _outcome(work: Path, result: dict[str, Any], ended: _Ended) -> Outcome:
     if "error" in result:
         return "out of memory" if read_out_of_memory(str(result["error"])) else "refused"
     return "crashed" if (work / "lowered.json").exists() or ended.code < 0 else "not built"
-
-
-def _explained(outcome: Outcome, words: str, ended: _Ended) -> str:
-    if outcome != "crashed":
-        return words
-    how = signal.Signals(-ended.code).name if ended.code < 0 else f"exit code {ended.code}"
-    return f"{how}: {words}"
 
 
 def _last_words(log: str) -> str:

@@ -21,9 +21,11 @@ ELEMENTWISE = (
     *("add", "subtract", "multiply", "divide", "select", "maximum", "minimum", "clamp", "negate"),
     *("power", "sqrt", "rsqrt", "exponential", "logistic", "tanh", "erf"),
 )
+WORKED = (*SAME_ELEMENTS, *ELEMENTWISE)
 _HANDED_ON = (*SAME_ELEMENTS, *_PARTS, "tuple", "negate", "multiply", "divide", "pad")
+_TO_LOOP = (*_HANDED_ON, "dynamic-update-slice", "get-tuple-element")
 _COMPUTED_ON = (
-    *(*ELEMENTWISE, *SAME_ELEMENTS, *_PARTS),
+    *(*WORKED, *_PARTS),
     *("concatenate", "pad", "call", "get-tuple-element", "compare", "and"),
     *("all-gather", "all-to-all", "collective-permute"),
 )
@@ -142,35 +144,29 @@ class Flow:
             waiting += before
         return found
 
-    def computed_from(self, place: Place) -> Iterator[Place]:
+    def computed_from(self, place: Place, also: str = "all-reduce") -> Iterator[Place]:
         """What a value is made from element by element, or by a sum over devices."""
         waiting, seen = [place], {place[1].name}
         while waiting and len(seen) < _MOST:
             at = waiting.pop()
             yield at
-            if at is place or at[1].opcode in (*SAME_ELEMENTS, *ELEMENTWISE, "all-reduce"):
+            if at is place or at[1].opcode in (*WORKED, also):
                 before = [p for p in self.made_from(at) if p[1].name not in seen]
                 seen |= {p[1].name for p in before}
                 waiting += before
 
-    def uses(self, place: Place) -> list[Place]:
+    def uses(self, place: Place, through: tuple[str, ...] = SAME_ELEMENTS) -> list[Place]:
         """The instructions that use the elements of a value, whatever their shape and dtype."""
-        found: list[Place] = []
-        for computation, user in self._walk(place, lambda user: user.opcode in SAME_ELEMENTS):
-            if user.opcode not in SAME_ELEMENTS:
-                found.append((computation, user))
-        return found
+        walk = self._walk(place, lambda user: user.opcode in through)
+        return [(c, user) for c, user in walk if user.opcode not in through]
 
-    def hands_on(self, place: Place) -> list[Place]:
-        """The instructions that only give the elements of a value another shape or dtype."""
-        walk = self._walk(place, lambda user: user.opcode in SAME_ELEMENTS)
-        return [(c, user) for c, user in walk if user.opcode in SAME_ELEMENTS]
+    def hands_on(self, place: Place, through: tuple[str, ...] = SAME_ELEMENTS) -> list[Place]:
+        """The instructions that only give the elements of a value another shape or dtype.
 
-    def computed_on(self, place: Place) -> list[Place]:
-        """The instructions that work on a value element by element, and what they hand on."""
-        goes_on = (*SAME_ELEMENTS, *ELEMENTWISE)
-        walk = self._walk(place, lambda user: user.opcode in goes_on)
-        return [(c, user) for c, user in walk if user.opcode in goes_on]
+        With `WORKED`, also those that work on it element by element, and what they hand on.
+        """
+        walk = self._walk(place, lambda user: user.opcode in through)
+        return [(c, user) for c, user in walk if user.opcode in through]
 
     def handed_on(self, place: Place) -> Instruction:
         """What becomes of a value before it is used: the last to give it a shape or a dtype."""
@@ -178,7 +174,7 @@ class Flow:
 
     def accumulated_in(self, place: Place) -> Instruction | None:
         """The loop around a value whose rounds only add it to what they carry."""
-        for computation, user in self._walk(place, _is_handed_on):
+        for computation, user in self._walk(place, lambda user: user.opcode in _TO_LOOP):
             if user.opcode == "add" and (loop := self._accumulates(computation, user)):
                 return loop
         return None
@@ -225,10 +221,6 @@ class Flow:
             return [(outer, u) for u in taken]
         reached = {at for at, name in enumerate(value.operands) if name in seen}
         return [(outer, u) for u in taken if u.element in reached]
-
-
-def _is_handed_on(user: Instruction) -> bool:
-    return user.opcode in (*_HANDED_ON, "dynamic-update-slice", "get-tuple-element")
 
 
 def _operand(computation: Computation, whole: Instruction, index: int) -> Place | None:

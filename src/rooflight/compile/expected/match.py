@@ -147,7 +147,9 @@ def _class_of(found: Collective, op: str, small: Small) -> str:
         return ""  # a class of small things must not hide one that runs who knows how often
     if found.axes and small.inside >= {*found.axes}:
         return "between the devices of a chip, which is one to a plan"
-    if found.nbytes <= small.vector and _reads_bias(found, op, small):
+    file, softmax = _SINKS
+    biased = softmax if file in found.source and not op else op
+    if found.nbytes <= small.vector and biased in small.biased:
         return "biases and sinks, and their gradients"
     if found.nbytes <= small.scalar:
         return "sums of the loss and of weights of tokens"
@@ -158,8 +160,3 @@ def _class_of(found: Collective, op: str, small: Small) -> str:
     if op == "head.logits" or _LOSS in found.source:
         return "numbers of each token at the loss"
     return ""
-
-
-def _reads_bias(found: Collective, op: str, small: Small) -> bool:
-    file, softmax = _SINKS
-    return (softmax if file in found.source and not op else op) in small.biased

@@ -7,14 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rooflight.compile.aot.arguments import (
-    Argument,
-    constraint_helpers,
-    is_constraint,
-    spec_text,
-)
+from rooflight.compile.aot.arguments import Argument, constraint_helpers, is_constraint, spec_text
 from rooflight.compile.expected.flow import (
     SAME_ELEMENTS,
+    WORKED,
     Flow,
     Place,
     bits_after,
@@ -26,7 +22,7 @@ from rooflight.compile.expected.flow import (
 )
 from rooflight.compile.findings import finding as costs
 from rooflight.compile.findings.finding import Edit, Finding
-from rooflight.compile.hlo.collectives import Collective, only_calls, sliced_axes
+from rooflight.compile.hlo.collectives import Collective, cut_axes, only_calls, sliced_axes
 from rooflight.compile.hlo.instruction import Instruction, Shape
 from rooflight.compile.hlo.step import CompiledStep
 from rooflight.hardware.mesh import Mesh
@@ -53,17 +49,8 @@ def find_surprises(
     by_name = {a.name: a for a in arguments}
     data = [a.spec for a in arguments if a.is_integer and a.spec]
     batch = frozenset(axis for spec in data for axis in spec[0])
-    finder = _Finder(
-        step,
-        flow,
-        by_name,
-        batch,
-        mesh,
-        axes,
-        only_calls(step.module),
-        constraint_helpers(step),
-        results,
-    )
+    calls, helpers = only_calls(step.module), constraint_helpers(step)
+    finder = _Finder(step, flow, by_name, batch, mesh, axes, calls, helpers, results)
     for found in step.collectives:
         yield from finder.of(found)
 
@@ -129,16 +116,25 @@ class _Finder:
         """Every device gets all of an array and keeps a part."""
         if found.kind != "all_gather":
             return None
-        kept = sliced_axes(place, self.axes, self.calls)
+        kept = sliced_axes(place, self.axes, self.calls) or self._all_cut(found, place)
         if not kept:
             return None
         return self._finding(
             "cut_again",
             found,
             f"{_array(place)} is gathered over {_over(found)} and cut over {'+'.join(kept)} again",
-            "keep one sharding from where it is made to where it is used: two constraints on this"
-            " value disagree",
+            f"{_OUT}: what it makes whole is cut over the same axes again"
+            if self._constraint(place) and {*kept} >= {*(found.axes or ())}
+            else "keep one sharding from where it is made to where it is used: two constraints on"
+            " this value disagree",
         )
+
+    def _all_cut(self, found: Collective, place: Place) -> list[str]:
+        """Its axes over which every use cuts an argument, after work element by element."""
+        uses = self.flow.uses(place, WORKED) if self._argument(place) else []
+        cuts = [cut_axes(at, self.axes) for at in uses if at[1].opcode == "dynamic-slice"]
+        is_all = cuts and len(cuts) == len(uses)
+        return [a for a in found.axes or () if is_all and all(a in cut for cut in cuts)]
 
     def _resharded(self, found: Collective, place: Place) -> Finding | None:
         """An array moves to another sharding that neither a constraint nor a split weight wants."""
@@ -178,7 +174,7 @@ class _Finder:
             value = computation.inputs(value)[0]
             if is_constraint(value):
                 return self._line(value)
-        after = (user for _, user in self.flow.computed_on(place) if is_constraint(user))
+        after = (user for _, user in self.flow.hands_on(place, WORKED) if is_constraint(user))
         return next((self._line(user) for user in after), "")
 
     def _made(self, place: Place) -> str:
@@ -299,11 +295,19 @@ class _Finder:
         result = _shape(self.flow.handed_on(place))
         path = self._path(self.flow.handed_on(place))
         named = [a for name, a in self.arguments.items() if path and name.endswith(path)]
-        alike = [
-            a for a in named or self.arguments.values() if self._replaces(result, a, found.axes)
-        ]
-        same = next((a for a in alike if a.axes >= set(found.axes)), None)
-        if same is None or result is None:
+        if result is None:
+            return None
+        # As it would be if some axes did not split it; perhaps none does: of several collectives
+        # that make it whole, this is the last.
+        alike = (
+            a
+            for a in named or self.arguments.values()
+            if a.axes >= set(found.axes)
+            and a.dtype == result.dtype
+            and result.dims in (a.local_dims(self.axes, found.axes), a.dims)
+        )
+        same = next(alike, None)
+        if same is None:
             return None
         return self._finding(
             "returned_whole",
@@ -320,13 +324,6 @@ class _Finder:
         root = self.step.module.computations[self.step.module.entry].root
         is_known = result.name in root.operands and len(root.operands) == len(self.results)
         return self.results[root.operands.index(result.name)] if is_known else ""
-
-    def _replaces(self, result: Shape | None, argument: Argument, whole: tuple[str, ...]) -> bool:
-        """Whether a result is as an argument would be on a device if some axes did not split it.
-        Perhaps no axis does: of several collectives that make it whole, this is the last."""
-        if result is None or result.dtype != argument.dtype:
-            return False
-        return result.dims in (argument.local_dims(self.axes, whole), argument.dims)
 
     def _is_returned(self, place: Place) -> bool:
         entry = self.step.module.computations[self.step.module.entry]

@@ -29,7 +29,6 @@ from rooflight.compile.aot.run import (
 )
 from rooflight.compile.aot.target import CORE_AXIS
 from rooflight.compile.expected.match import Matching, Small, match
-from rooflight.compile.expected.train import Expected
 from rooflight.compile.findings.finding import Finding, located, warning_finding
 from rooflight.compile.findings.of_plan import (
     absent_finding,
@@ -152,10 +151,11 @@ def verify(
     last = None
     if until != "partitioned":
         done[-1], last = laid_out(done[-1])
+    ops = [op.name for op in model_graph(plan.model).ops]
     return Verdict(
         plan,
         tuple(done),
-        _matching(plan, expected, step) if step else None,
+        match(expected, step.collectives, ops, _small(*subject.placed())) if step else None,
         replicated,
         unseen,
         tuple(located(text, step.module) for text in step.warnings) if step else (),
@@ -186,13 +186,6 @@ def options_of(plan: Plan | ServedStep, until: Until) -> Mapping[str, CompilerOp
     if until == "partitioned":
         return plain_collectives(plan.placed())
     return chosen_options(plan) if isinstance(plan, Plan) else {}
-
-
-def _matching(
-    plan: Plan | ServedStep, expected: Sequence[Expected], step: CompiledStep
-) -> Matching:
-    ops = [op.name for op in model_graph(plan.model).ops]
-    return match(expected, step.collectives, ops, _small(*subject_of(plan).placed()))
 
 
 def _small(setting: ProgramSetting | StepSpec, dims: Mapping[str, int]) -> Small:

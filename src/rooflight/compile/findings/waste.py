@@ -62,20 +62,18 @@ def find_repeated_work(
             "repeated",
             f"the matmuls of this line are done {times:.3g} times over"
             + (f", alike on every device of {over}" if over else ""),
-            _spread_inside(over) if line in manual else _spread(over, axes),
+            _spread(over, axes, line in manual),
             seconds=(flops - share) / peak,
             where=line,
         )
 
 
-def _spread_inside(over: str) -> str:
-    return (
-        f"split an operand of this shard_map over {over or 'one more axis'}: name it in in_specs;"
-        " with_sharding_constraint splits over axes that are not manual only"
-    )
-
-
-def _spread(over: str, axes: Mapping[str, int]) -> str:
+def _spread(over: str, axes: Mapping[str, int], is_manual: bool) -> str:
+    if is_manual:
+        return (
+            f"split an operand of this shard_map over {over or 'one more axis'}: name it in"
+            " in_specs; with_sharding_constraint splits over axes that are not manual only"
+        )
     if over:
         return (
             f"split a dim of an operand over {over}: constrain it with with_sharding_constraint"

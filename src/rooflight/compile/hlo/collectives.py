@@ -262,19 +262,25 @@ def sliced_axes(
 
     With the dim that each cuts, unless the value was reshaped before.
     """
-    found_cut = _only_slice(place, calls)
-    if found_cut is None:
+    cut = _only_slice(place, calls)
+    if cut is None:
         return {}
-    computation, cut = found_cut
-    value, *inputs = computation.inputs(cut)
+    value = cut[0].inputs(cut[1])[0]
     is_same = [s.dims for s in value.shapes] == [s.dims for s in place[1].shapes]
-    starts = [_values(computation, i, axes, _FARTHEST) for i in inputs]
-    found: dict[str, int | None] = {}
-    for name, (stride, size) in _strides(axes).items():
-        dims = [at for at, x in enumerate(starts) if x and _changes(x, stride, size)]
-        if dims:
-            found[name] = dims[0] if is_same and len(dims) == 1 else None
-    return found
+    return {name: dim if is_same else None for name, dim in cut_axes(cut, axes).items()}
+
+
+def cut_axes(cut: Place, axes: Mapping[str, int]) -> dict[str, int | None]:
+    """The mesh axes that decide where a slice starts, with the one dim that each cuts."""
+    starts = [varying_axes((cut[0], i), axes) for i in cut[0].inputs(cut[1])[1:]]
+    dims = {name: [at for at, over in enumerate(starts) if name in over] for name in axes}
+    return {name: at[0] if len(at) == 1 else None for name, at in dims.items() if at}
+
+
+def varying_axes(place: Place, axes: Mapping[str, int]) -> set[str]:
+    """The mesh axes along which a scalar index changes; none if it does not follow from the id."""
+    values = _values(*place, axes, _FARTHEST)
+    return {name for name, along in _strides(axes).items() if values and _changes(values, *along)}
 
 
 def _only_slice(place: Place, calls: Mapping[str, Place]) -> Place | None:

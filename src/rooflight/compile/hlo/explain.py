@@ -36,10 +36,14 @@ def explain(step: CompiledStep, name: str) -> list[str]:
     found = module.find(name)
     if found is None:
         names = [i.name for c in module.computations.values() for i in c.instructions]
-        raise UnknownNameError("op", name, names, hint=_near(name, names))
+        start = name.lstrip("%")[:4].lower()  # cheap among a hundred thousand: those alike so far
+        alike = [n for n in names if n.lower().startswith(start)][:4] or names[-3:]
+        raise UnknownNameError("op", name, names, hint=f"for instance {', '.join(alike)}")
     computation, instruction = found
+    name, opcode = instruction.name, instruction.opcode
+    target = instruction.attribute("custom_call_target") if opcode == "custom-call" else None
     return [
-        _what(instruction),
+        f"{name}: {opcode}{f' {target}' if target else ''}, {_WORDS.get(opcode, 'an operation')}.",
         *(line for shape in instruction.shapes[:4] for line in _where(shape)),
         *_collective(step, instruction),
         *_work(module, computation, instruction),
@@ -48,20 +52,6 @@ def explain(step: CompiledStep, name: str) -> list[str]:
         *_used_by(computation, instruction),
         *_origin(module, instruction),
     ]
-
-
-def _near(name: str, names: list[str]) -> str:
-    """A hint that stays cheap among a hundred thousand names: those that begin alike."""
-    start = name.lstrip("%")[:4].lower()
-    alike = [n for n in names if n.lower().startswith(start)][:4] or names[-3:]
-    return "for instance " + ", ".join(alike)
-
-
-def _what(instruction: Instruction) -> str:
-    opcode = instruction.opcode
-    target = instruction.attribute("custom_call_target") if opcode == "custom-call" else None
-    words = _WORDS.get(opcode, "an operation")
-    return f"{instruction.name}: {opcode}{f' {target}' if target else ''}, {words}."
 
 
 def _where(shape: Shape) -> list[str]:

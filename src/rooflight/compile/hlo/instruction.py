@@ -16,7 +16,7 @@ _SPACES = {0: "HBM", 1: "VMEM", 2: "semaphores", 4: "scalar memory", 5: "host me
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition|\w+_computation)=%?([^\s,{}()]+)")
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^{}]*)\}")
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
-_FRAME = re.compile(r"\bstack_frame_id=(\d{1,9})\b")
+FRAME = re.compile(r"\bstack_frame_id=(\d{1,9})\b")
 _SOURCE = re.compile(r'\bsource_file="([^"]*)"(?:[^{}"]*?\bsource_line=(\d{1,9}))?')
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d{1,18})')
 _INTEGER = re.compile(r"\s*(-?\d{1,18})\s*")
@@ -194,12 +194,12 @@ class Module:
         """`file:line` of what made an instruction, or an empty text if the dump does not say."""
         if match := _SOURCE.search(instruction.attributes):
             return f"{match[1]}:{match[2]}" if match[2] else match[1]
-        match = _FRAME.search(instruction.attributes)
+        match = FRAME.search(instruction.attributes)
         return self.lines.get(int(match[1]), "") if match else ""
 
     def caller(self, instruction: Instruction) -> str:
         """`file:line` that called the function `source` is in; empty if the dump does not say."""
-        match = _FRAME.search(instruction.attributes)
+        match = FRAME.search(instruction.attributes)
         return self.callers.get(int(match[1]), "") if match else ""
 
     def find(self, name: str) -> tuple[Computation, Instruction] | None:

@@ -80,14 +80,10 @@ def read_memory(assignment: str, live_ranges: str, module: Module | None) -> Hlo
         )
     for line in assignment.splitlines():
         match = _ALLOCATION.fullmatch(line)
-        if match and _color(match[2]) == 0:
+        color = _COLOR.search(match[2]) if match else None
+        if match and (color is None or int(color[1]) == 0):
             totals[_category(match[2])] += int(match[1])
     return HloMemory(totals, tuple(_peak(live_ranges, module)))
-
-
-def _color(words: str) -> int:
-    match = _COLOR.search(words)
-    return int(match[1]) if match else 0
 
 
 def _category(words: str) -> str:

@@ -5,11 +5,11 @@ does is hang, or return a module whose names lead nowhere.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from rooflight.compile.hlo.instruction import Computation, Instruction, Module
+from rooflight.compile.hlo.instruction import FRAME, Computation, Instruction, Module
 from rooflight.errors import ParseError
 
 # The tables at the head of a dump that say which line of which file made an instruction.
@@ -125,16 +125,13 @@ class _HloParser:
         if self.current:
             self._read_inside(line)
         elif line.startswith("HloModule "):
-            self._open_module(line)
+            if self.header:
+                raise _error(self.line, "a second module begins")
+            self.header = line
         elif line[:1] not in ("", " ", "}") and line.rstrip().endswith("{"):
             self._open_computation(line)
         else:
             self.tables.read(line)
-
-    def _open_module(self, line: str) -> None:
-        if self.header:
-            raise _error(self.line, "a second module begins")
-        self.header = line
 
     def _open_computation(self, line: str) -> None:
         match = _HEADER.fullmatch(line)
@@ -192,6 +189,7 @@ class _HloParser:
         name = _MODULE.match(self.header)
         partitions = _PARTITIONS.search(self.header)
         lines, callers = self.tables.frames()
+        outer = self._outer_lines(lines)
         aliases = self.header.partition("entry_computation_layout=")[0]
         return Module(
             name=name[1] if name else "",
@@ -200,9 +198,31 @@ class _HloParser:
             is_scheduled="is_scheduled=true" in self.header,
             num_partitions=int(partitions[1]) if partitions else 1,
             donated=frozenset(int(n) for n in _DONATED.findall(aliases)),
-            lines=lines,
-            callers=callers,
+            lines=lines | outer,
+            callers=callers | dict.fromkeys(outer, ""),
         )
+
+    def _outer_lines(self, lines: Mapping[int, str]) -> dict[int, str]:
+        """Frame -> the line that calls its computation, where the frame itself is all installed.
+
+        What jax lowers as a function has frames of its own, such as a layer of a package in a scan;
+        once it is inlined they end in those of the program that calls it.
+        """
+        outer: dict[str, set[str]] = {}
+        found: dict[int, set[str]] = {}
+        for name, computation in reversed(self.computations.items()):  # a caller comes after it
+            above = outer.get(name, set())
+            for instruction in computation.instructions:
+                match = (
+                    FRAME.search(instruction.attributes) if above or instruction.called else None
+                )
+                line = lines.get(int(match[1]), "") if match else ""
+                is_own = line != "" and not is_installed(line)
+                if match and not is_own and above:
+                    found.setdefault(int(match[1]), set()).update(above)
+                for callee in instruction.called:
+                    outer.setdefault(callee, set()).update({line} if is_own else above)
+        return {frame: line for frame, (line, *more) in found.items() if not more}
 
     def _check_calls(self) -> None:
         """Every called computation exists, and none calls itself, however indirectly."""

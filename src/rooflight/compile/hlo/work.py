@@ -82,7 +82,8 @@ def _work(
         opcode=instruction.opcode,
         shape=str(shapes[0]) if shapes else "()",
         flops=counter.of(computation, instruction),
-        nbytes=_result_bytes(instruction),
+        # The start of a copy returns both ends of it; only one is new.
+        nbytes=(shapes[0] if instruction.opcode == "copy-start" and shapes else instruction).nbytes,
         count=execution.count,
         estimated_cycles=instruction.estimated_cycles,
         op_name=instruction.op_name,
@@ -90,12 +91,6 @@ def _work(
         moves=_moves(instruction),
         recomputed=recomputed_by(instruction),
     )
-
-
-def _result_bytes(instruction: Instruction) -> int:
-    """The start of a copy returns both ends of it; only one is new."""
-    shapes = instruction.shapes
-    return shapes[0].nbytes if instruction.opcode == "copy-start" and shapes else instruction.nbytes
 
 
 def _moves(instruction: Instruction) -> bool:
@@ -128,7 +123,9 @@ class FlopCounter:
         if instruction.opcode == "convolution":
             return _convolution(computation, instruction)
         if instruction.opcode in ("custom-call", "ragged-dot"):
-            return None if _is_kernel(instruction) else 0
+            target = instruction.attribute("custom_call_target")
+            is_kernel = instruction.opcode == "ragged-dot" or target == "tpu_custom_call"
+            return None if is_kernel else 0
         if instruction.opcode not in _CALLERS:
             return 0
         parts = [self._computation(name) for name in instruction.called]
@@ -153,11 +150,6 @@ class FlopCounter:
         parts = [self.of(computation, i) for i in computation.instructions]
         known = [p for p in parts if p is not None]
         return sum(known) if len(known) == len(parts) else None
-
-
-def _is_kernel(instruction: Instruction) -> bool:
-    target = instruction.attribute("custom_call_target") or ""
-    return instruction.opcode == "ragged-dot" or target == "tpu_custom_call"
 
 
 def is_matmul(instruction: Instruction) -> bool:

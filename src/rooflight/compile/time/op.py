@@ -175,15 +175,11 @@ class OpPricer:
         if flops:
             return HloOpTime("matrix", flops / self.chip.peak_flops(_DTYPE), "bound")
         written = instruction.nbytes
-        if self._is_in_place(instruction):  # only the update moves
+        body = self.module.computations.get(instruction.calls("calls") or "")
+        if (body.root if body else instruction).opcode in _IN_PLACE:  # only the update moves
             others = [i.nbytes for i in computation.inputs(instruction)]
             written = sum(n for n in others if n != instruction.nbytes)
         return HloOpTime("memory", 2 * written / self._hbm, "bound")
-
-    def _is_in_place(self, instruction: Instruction) -> bool:
-        """Whether an array is updated where it is, by the op itself or at the end of a fusion."""
-        body = self.module.computations.get(instruction.calls("calls") or "")
-        return (body.root if body else instruction).opcode in _IN_PLACE
 
 
 def kernel_bytes(computation: Computation, kernel: Instruction) -> int | None:

@@ -118,7 +118,11 @@ def compiled_time(step: CompiledStep, mesh: Mesh, *, network_share: float = 1.0)
     `network_share` is the part of the network model's speed that collectives were seen to reach.
     """
     walk = _TimelineWalk(
-        step, mesh, OpPricer.of(step.module, mesh.slice.chip), _by_name(step), network_share
+        step,
+        mesh,
+        OpPricer.of(step.module, mesh.slice.chip),
+        {c.name: c for c in step.collectives},
+        network_share,
     )
     whole = walk.round(step.module.computations[step.module.entry])
     if not step.module.is_scheduled or not any(walk.ops[basis] for basis in PRICED):
@@ -161,10 +165,6 @@ def read_timed(
     placed = parse_mesh(text, on=on)
     step = read_dump(dump, axes=placed.axes)
     return step, compiled_time(step, placed), usable_bytes(placed, placed.axes)
-
-
-def _by_name(step: CompiledStep) -> dict[str, Collective]:
-    return {found.name: found for found in step.collectives}
 
 
 @dataclass(slots=True)
