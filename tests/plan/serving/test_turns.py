@@ -234,7 +234,7 @@ class CountedPool:
         tokens = arrival.input_tokens + arrival.output_tokens - 1
         self.free = self.free[-(-tokens // BLOCK) - len(hits) :]
         known = {key for key in self.free if key is not None}
-        mine = [None] * (-(-tokens // BLOCK) - len(keys)) + keys[::-1]
+        mine = [None] * (-(-tokens // BLOCK) - len(keys)) + [*keys[::-1]]
         self.free += [None if key in known else key for key in mine]
         return len(hits)
 
