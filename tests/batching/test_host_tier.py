@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.batching.kv_offload import TierOp
+from rooflight.batching.kv_offload import CpuKvOffload, TierOp
 from rooflight.batching.request import Key, Limits, Request
 from rooflight.batching.room import Room
 from rooflight.batching.scheduler import Scheduler
@@ -116,3 +116,67 @@ def test_a_key_that_a_block_has_as_well_is_not_restored_over_its_own_eviction() 
 def test_without_a_host_nothing_is_kept() -> None:
     scheduler = Scheduler(Limits(1, 64, 10, SIZE, 50))
     assert scheduler.room.tier is None
+
+
+class TwoLevels:
+    """Host memory over an SSD, by when each key was last used there; every use is a search."""
+
+    def __init__(self, host_blocks: int, ssd_blocks: int) -> None:
+        self.sizes = host_blocks, ssd_blocks
+        self.used: tuple[dict[Key, int], dict[Key, int]] = {}, {}
+        self.now = self.written = 0
+
+    def use(self, level: int, key: Key) -> None:
+        self.now += 1
+        self.used[level][key] = self.now
+
+    def make_room(self) -> None:
+        host, ssd = self.used
+        while len(host) > self.sizes[0]:
+            key = min(host, key=host.__getitem__)
+            del host[key]
+            self.written += key not in ssd
+            self.use(1, key)
+        while len(ssd) > self.sizes[1]:
+            del ssd[min(ssd, key=ssd.__getitem__)]
+
+    def prefetch(self, keys: list[Key]) -> int:
+        host, ssd = self.used
+        least = 0
+        while least < min(len(keys), self.sizes[0]) and keys[least] in {*host, *ssd}:
+            least += 1
+        read = [key for key in keys[:least] if key not in host]
+        for key in keys[:least][::-1]:
+            self.use(0, key)
+        for key in read:
+            self.use(1, key)
+        self.make_room()
+        return len(read)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 30))
+def test_an_ssd_has_what_two_caches_by_hand_have(seed: int, host: int, ssd: int) -> None:
+    draw = random.Random(seed)
+    tier, by_hand, read = CpuKvOffload(host, ssd), TwoLevels(host, ssd), 0
+    for _ in range(200):
+        keys = keys_of(draw.randrange(4), SIZE * draw.randint(1, 14))
+        if draw.random() < 0.5:
+            for key in reversed(keys):
+                tier.save(0, key)
+                by_hand.use(0, key)
+                by_hand.make_room()
+        else:
+            count = tier.prefetch(keys)
+            assert count == by_hand.prefetch(keys)
+            read += count
+        here = tier.match(keys)
+        assert here == next(
+            (at for at, k in enumerate(keys) if k not in by_hand.used[0]), len(keys)
+        )
+        if draw.random() < 0.3:
+            tier.claim(keys[:here])
+            for key in keys[:here]:
+                del by_hand.used[0][key]
+        assert len(tier) == len(by_hand.used[0])
+    assert (tier.num_read, tier.num_written) == (read, by_hand.written)

@@ -24,8 +24,7 @@ def prompt_keys(tokens: list[int], salt: bytes = b"") -> list[bytes]:
 def test_the_block_free_longest_is_taken_and_forgotten_first() -> None:
     pool = BlockPool(3)
     first = pool.take(3)
-    for block, key in zip(first, "abc", strict=True):
-        pool.name(block, key)
+    pool.name(first, "abc")
     pool.give(first, named=3)  # the end goes first, so that a prefix outlives what follows
     assert pool.take(1) == [first[2]]
     assert pool.match("abc") == first[:2]
@@ -35,7 +34,7 @@ def test_the_block_free_longest_is_taken_and_forgotten_first() -> None:
 def test_a_block_in_use_by_two_is_free_after_both() -> None:
     pool = BlockPool(2)
     mine = pool.take(1)
-    pool.name(mine[0], "a")
+    pool.name(mine, "a")
     for _ in range(2):
         pool.share(pool.match("a"))
     assert pool.owners() == {mine[0]: 3}

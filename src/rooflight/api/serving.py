@@ -36,7 +36,7 @@ from rooflight.plan.serving.fleet.way import (
 from rooflight.plan.serving.simulate.arrivals import parse_lengths
 from rooflight.plan.serving.simulate.run import OPEN_ONLY, PoolSplit, Simulation, Watch
 from rooflight.plan.serving.simulate.run import simulate as run_simulation
-from rooflight.plan.serving.simulate.setup import Setup
+from rooflight.plan.serving.simulate.setup import SchedulerLimits, Setup
 from rooflight.plan.serving.simulate.tally import Slo
 from rooflight.plan.serving.step.cost import StepCost
 from rooflight.plan.serving.step.layout import (
@@ -223,7 +223,7 @@ class SimulationQuestion:
             watch=watch,
             concurrency=load.concurrency,
             has_turns=load.has_turns,
-            restore_s=self.setup.restore_s,
+            offload=self.setup.offload,
             counts_hits=self.counts_hits,
         )
 
@@ -237,12 +237,13 @@ def simulation_question(
     prefill_replicas: Count | None = None,
     engine: str = ANY,
     host_memory: Count | None = None,
+    ssd: Count | None = None,
+    ssd_bandwidth: Count | None = None,
     hit_curve: bool = False,
 ) -> SimulationQuestion:
     """Prices steps at the mean lengths of the traffic."""
-    if host_memory is not None:
-        host_bytes = whole("--host-memory", host_memory, most=_MOST_BYTES)
-        setup = replace(setup, sizes=replace(setup.sizes, host_bytes=host_bytes))
+    if {host_memory, ssd, ssd_bandwidth} != {None}:
+        setup = replace(setup, sizes=_with_tiers(setup.sizes, host_memory, ssd, ssd_bandwidth))
     prompt, half = load.input_tokens, load.output_tokens // 2
     cost, _, known = fleet_cost(
         setup, input_tokens=prompt, context=prompt + half, engine=engine_of(engine)
@@ -250,6 +251,22 @@ def simulation_question(
     few, own = whole("--replicas", replicas, most=MOST_REPLICAS), prefill_replicas
     prefill = None if own is None else whole("--prefill-replicas", own, most=MOST_REPLICAS)
     return SimulationQuestion(setup, load, slo, few, prefill, cost, known, hit_curve)
+
+
+def _with_tiers(
+    sizes: SchedulerLimits, host: Count | None, ssd: Count | None, rate: Count | None
+) -> SchedulerLimits:
+    """With room for prefixes below HBM; a tier of SSD is below host memory."""
+    for name, given, above in (("--ssd", ssd, host), ("--ssd-bandwidth", rate, ssd)):
+        if given is not None and above is None:
+            more = "--host-memory 100GB" if name == "--ssd" else "--ssd 4TB"
+            raise UsageError(f"{name} without {more.split()[0]}", hint=f"add {more}")
+    return replace(
+        sizes,
+        host_bytes=whole("--host-memory", host or 0, most=_MOST_BYTES),
+        ssd_bytes=0 if ssd is None else whole("--ssd", ssd, most=_MOST_BYTES),
+        ssd_bytes_per_s=rate and whole("--ssd-bandwidth", rate, most=_MOST_BYTES),
+    )
 
 
 def simulate(
@@ -289,6 +306,8 @@ def simulate(
     adapter_rank: Count | None = None,
     adapters_resident: Count | None = None,
     host_memory: Count | None = None,
+    ssd: Count | None = None,
+    ssd_bandwidth: Count | None = None,
     hit_curve: bool = False,
 ) -> Simulation:
     """Requests, random or of a trace, through the real scheduler under a virtual clock.
@@ -347,5 +366,7 @@ def simulate(
         prefill_replicas=prefill_replicas,
         engine=engine,
         host_memory=host_memory,
+        ssd=ssd,
+        ssd_bandwidth=ssd_bandwidth,
         hit_curve=hit_curve,
     ).run(policy)

@@ -100,7 +100,7 @@ class DisaggregatedScheduler(Scheduler):
 
     def expect(self, request: Request) -> Admission:
         """A request whose prompt is computed elsewhere; it waits until it is offered or lost."""
-        found = self._check(request)
+        found = self.check(request)
         if found is Admission.ADMITTED:
             self._away[request.id] = self._register(request, has_kv=False)
             self._away_tokens += request.prompt_tokens

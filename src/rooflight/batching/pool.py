@@ -7,6 +7,7 @@ its key, so owners are counted only beyond the first.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import takewhile
 
 from rooflight.batching.kv_offload import CpuKvOffload
 from rooflight.batching.request import Key
@@ -58,12 +59,11 @@ class BlockPool:
             return taken + self._take_fresh(count - len(taken)) if len(taken) < count else taken
         taken = self._take_fresh(min(count, self._num_fresh)) if self._num_fresh else []
         again = [pop(last=False)[0] for _ in range(count - len(taken))]
-        for block in again:
-            key = self._key_of.pop(block, None)
-            if key is not None:
-                del self._block_of[key]
-                if self.tier is not None:
-                    self.tier.save(block, key)
+        for block in filter(self._key_of.__contains__, again):
+            key = self._key_of.pop(block)
+            del self._block_of[key]
+            if self.tier is not None:
+                self.tier.save(block, key)
         return taken + again
 
     def _take_fresh(self, count: int) -> list[int]:
@@ -73,50 +73,46 @@ class BlockPool:
 
     def match(self, keys: Sequence[Key]) -> list[int]:
         """The blocks that hold the longest cached prefix; nothing is taken yet."""
-        found: list[int] = []
         block_of = self._block_of
-        for key in keys:
-            block = block_of.get(key)
-            if block is None:
-                break
-            found.append(block)
-        return found
+        return [*map(block_of.__getitem__, takewhile(block_of.__contains__, keys))]
 
     def count_free(self, blocks: Sequence[int]) -> int:
         """How many of these have no owner."""
-        free = self._free
-        return sum(block in free for block in blocks)
+        return sum(map(self._free.__contains__, blocks))
 
     def share(self, blocks: Sequence[int]) -> None:
         """Another owner for blocks that `match` found."""
+        free, extra = self._free, self._extra_owners
         for block in blocks:
-            if block in self._free:
-                del self._free[block]
+            if block in free:
+                del free[block]
             else:
-                self._extra_owners[block] = self._extra_owners.get(block, 0) + 1
+                extra[block] = extra.get(block, 0) + 1
 
-    def name(self, block: int, key: Key) -> None:
-        """Offers a computed block under its key; the first block of a key stays."""
-        if key not in self._block_of:
-            self._block_of[key] = block
-            self._key_of[block] = key
+    def name(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
+        """Offers computed blocks under their keys; the first block of a key stays."""
+        block_of = self._block_of
+        for block, key in zip(blocks, keys, strict=True):
+            if key not in block_of:
+                block_of[key] = block
+                self._key_of[block] = key
 
     def give(self, blocks: Sequence[int], *, named: int) -> None:
         """One owner less; the ends go first, so that a prefix outlives what follows it.
 
         Only the first `named` blocks can have a key, and so another owner.
         """
-        free = self._free
+        free, owners = self._free, self._extra_owners
+        named = named if owners else 0
         for block in reversed(blocks[named:] if named else blocks):
             free[block] = None
         for block in reversed(blocks[:named]):
-            extra = self._extra_owners.get(block)
-            if extra is None:
+            if block not in owners:
                 free[block] = None
-            elif extra == 1:
-                del self._extra_owners[block]
+            elif owners[block] == 1:
+                del owners[block]
             else:
-                self._extra_owners[block] = extra - 1
+                owners[block] -= 1
 
     def forget(self) -> None:
         """Nothing is cached any more; blocks keep their owners."""

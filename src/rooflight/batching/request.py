@@ -50,6 +50,7 @@ class Limits:
     policy: Policy = Policy.CONTINUOUS
     chunk_tokens: int = 1  # a prompt is cut into multiples of this, its end left over
     host_blocks: int = 0  # of cached prefixes, kept in host memory when the pool evicts them
+    ssd_blocks: int = 0  # more, on an SSD below host memory, through which they come back
 
     def __post_init__(self) -> None:
         sizes = (self.max_rows, self.max_step_tokens, self.num_blocks, self.block_tokens)

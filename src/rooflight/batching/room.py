@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from rooflight.batching.kv_offload import CpuKvOffload
 from rooflight.batching.pool import BlockPool
-from rooflight.batching.request import Key, Limits
+from rooflight.batching.request import Key, Limits, Request
 from rooflight.batching.sequence import Sequence
 from rooflight.batching.step_batch import TableWrite
 
@@ -26,7 +26,8 @@ class Room:
 
     def __init__(self, limits: Limits, pool: type[BlockPool] = BlockPool) -> None:
         self.limits = limits
-        self.tier = CpuKvOffload(limits.host_blocks) if limits.host_blocks else None
+        tiers = limits.host_blocks, limits.ssd_blocks
+        self.tier = CpuKvOffload(*tiers) if any(tiers) else None
         self.pool = pool(limits.num_blocks, self.tier)
         self.pool_tokens = limits.pool_tokens
         self._block_tokens = limits.block_tokens
@@ -50,7 +51,8 @@ class Room:
         """
         if not self._free_rows:
             return False
-        block_tokens, pool, hits, kept = self._block_tokens, self.pool, list[int](), list[Key]()
+        block_tokens, pool, hits = self._block_tokens, self.pool, list[int]()
+        kept: Seq[Key] = ()
         if sequence.keys and not sequence.has_kv:
             keys = sequence.keys[: (sequence.prompt - 1) // block_tokens]
             hits = pool.match(keys)
@@ -79,14 +81,13 @@ class Room:
         sequence.computed = cached
         return not is_done
 
-    def _restore(self, keys: list[Key], count: int) -> list[int]:
+    def _restore(self, keys: Seq[Key], count: int) -> list[int]:
         """Blocks, the first of which get what the host has kept."""
         assert self.tier is not None
         self.tier.claim(keys)
         blocks = self.pool.take(count)
         self.tier.restore(blocks[: len(keys)], keys)
-        for block, key in zip(blocks, keys, strict=False):
-            self.pool.name(block, key)
+        self.pool.name(blocks[: len(keys)], keys)
         return blocks
 
     def num_cached(self, keys: Seq[Key]) -> int:
@@ -102,12 +103,17 @@ class Room:
         kept = keys[: self.tier.match(keys)] if self.tier is not None else ()
         return list(takewhile(lambda key: key not in self.pool, kept))
 
+    def prefetch(self, request: Request) -> int:
+        """What an SSD has of a prompt that will wait comes to host memory: so many blocks."""
+        keys = request.keys[: (request.prompt_tokens - 1) // self._block_tokens]
+        assert self.tier is not None
+        return self.tier.prefetch(keys[len(self.pool.match(keys)) :])
+
     def remember(self, keys: Seq[Key]) -> None:
         """Blocks of these keys are cached, as far as there is room, and nobody holds them."""
         known = keys[: self.pool.num_free]
         blocks = self.pool.take(len(known))
-        for block, key in zip(blocks, known, strict=True):
-            self.pool.name(block, key)
+        self.pool.name(blocks, known)
         self.pool.give(blocks, named=len(blocks))
 
     def forget(self) -> None:
@@ -126,9 +132,9 @@ class Room:
     def name_blocks(self, sequence: Sequence, tokens: int) -> None:
         """Offers the blocks that the first `tokens` tokens fill to others with the same keys."""
         full = min(tokens // self._block_tokens, len(sequence.keys))
-        for at in range(sequence.named, full):
-            self.pool.name(sequence.blocks[at], sequence.keys[at])
-        sequence.named = max(sequence.named, full)
+        if full > (named := sequence.named):
+            self.pool.name(sequence.blocks[named:full], sequence.keys[named:full])
+            sequence.named = full
 
     def release(self, sequence: Sequence) -> None:
         self.pool.give(sequence.blocks, named=sequence.named)

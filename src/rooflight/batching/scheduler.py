@@ -101,12 +101,13 @@ class Scheduler:
             self._decoding.join(sequence)
 
     def _enqueue(self, request: Request, *, has_kv: bool) -> Admission:
-        found = self._check(request)
+        found = self.check(request)
         if found is _ADMITTED:
             self._queue(self._register(request, has_kv=has_kv))
         return found
 
-    def _check(self, request: Request) -> Admission:
+    def check(self, request: Request) -> Admission:
+        """Whether it would be taken now."""
         if request.id in self._sequences:
             raise UsageError(f"request {request.id} is already here", hint="give each its own id")
         if request.prompt_tokens + request.max_new_tokens - 1 > self.room.pool_tokens:
@@ -145,8 +146,7 @@ class Scheduler:
 
     def abort(self) -> None:
         """The device lost its cache: drops all that run, and forgets what was cached."""
-        self._in_flight = None
-        self._doomed.clear()
+        self._in_flight, self._doomed = None, []
         for sequence in [s for s in self._sequences.values() if s.row >= 0]:
             self._drop(sequence)
         self.room.forget()
@@ -154,7 +154,7 @@ class Scheduler:
     def extend_keys(self, id: int, keys: Iterable[Key]) -> None:
         """Keys of blocks that generated tokens have filled, in order."""
         sequence = self._sequences[id]
-        sequence.keys += keys
+        sequence.keys = [*sequence.keys, *keys]
         if sequence.row in self._decoding.rows:
             self.room.name_blocks(sequence, sequence.origin + self._decoding.clock)
 

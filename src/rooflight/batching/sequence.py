@@ -2,7 +2,7 @@
 
 import heapq
 
-from rooflight.batching.request import Key, Request
+from rooflight.batching.request import Request
 
 
 class Sequence:
@@ -30,7 +30,7 @@ class Sequence:
         self.rank = (request.priority, number)
         self.prompt = request.prompt_tokens  # tokens to compute; grows by what a preemption loses
         self.left = request.max_new_tokens  # tokens to make, counted from the end of the prompt
-        self.keys: list[Key] = list(request.keys) if request.keys else []
+        self.keys = request.keys
         self.has_kv = has_kv  # the prompt was computed elsewhere, its first token is made
         self.is_live = True  # false once cancelled or done
         self.blocks: list[int] = []

@@ -13,11 +13,11 @@ import pytest
 from rooflight.batching.request import Limits
 from rooflight.errors import ParseError, UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival, RandomTraffic, at_once, parse_lengths
-from rooflight.plan.serving.simulate.clock import StepClock, floor_seconds
+from rooflight.plan.serving.simulate.clock import OffloadTimes, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.replica import Ticket, block_keys
 from rooflight.plan.serving.simulate.reuse import ReuseLog, hit_curve
-from rooflight.plan.serving.simulate.run import PoolSplit, simulate
+from rooflight.plan.serving.simulate.run import PoolSplit, Simulation, simulate
 from rooflight.plan.serving.simulate.tally import Tally
 from rooflight.plan.serving.simulate.turns import parse_think, with_turns
 
@@ -234,7 +234,7 @@ class CountedPool:
         tokens = arrival.input_tokens + arrival.output_tokens - 1
         self.free = self.free[-(-tokens // BLOCK) - len(hits) :]
         known = {key for key in self.free if key is not None}
-        mine = [None] * (-(-tokens // BLOCK) - len(keys)) + keys[::-1]
+        mine = [None] * (-(-tokens // BLOCK) - len(keys)) + [*keys[::-1]]
         self.free += [None if key in known else key for key in mine]
         return len(hits)
 
@@ -334,7 +334,7 @@ def test_what_comes_back_from_host_memory_costs_its_link(ended: Ended) -> None:
             cost=COST,
             limits=replace(limits, host_blocks=host_blocks),
             has_turns=True,
-            restore_s=restore_s,
+            offload=OffloadTimes(restore_s),
         )
         assert (
             found.restored_tokens == found.cached_tokens == (3 * 44 * BLOCK if host_blocks else 0)
@@ -350,6 +350,41 @@ def test_what_comes_back_from_host_memory_costs_its_link(ended: Ended) -> None:
             - COST.seconds(decode_rows=0, kv_tokens=0, prefill_tokens=21, prefill_kv_tokens=0)
             + 1e-6 * 704
         )
+
+
+def test_what_comes_back_from_an_ssd_waits_for_the_drive(ended: Ended) -> None:
+    """Host memory for one session of three; nothing else runs while a turn waits for its blocks."""
+    limits = replace(LIMITS, num_blocks=47, max_step_tokens=2048, host_blocks=50, ssd_blocks=400)
+    first = [Arrival(0.5 * at, 700, 17, session=at) for at in range(3)]
+    both = [one._replace(then=one._replace(time_s=9.0, input_tokens=725)) for one in first]
+
+    def run(times: OffloadTimes) -> tuple[Simulation, list[float]]:
+        ended.clear()
+        found = simulate(both, cost=COST, limits=limits, has_turns=True, offload=times)
+        later = [first_s - one.time_s for one, first_s, _ in ended.values() if one.time_s > 5]
+        return found, sorted(later)
+
+    (found, free), (_, slow) = run(OffloadTimes()), run(OffloadTimes(0.0, 1e-3, 0.0, 0.02))
+    assert found.cached_tokens == found.restored_tokens == 3 * 44 * BLOCK > found.ssd_read_tokens
+    blocks = found.ssd_read_tokens // BLOCK
+    assert blocks >= 3 * 38 and sum(slow) - sum(free) == pytest.approx(3 * 0.02 + blocks * 1e-3)
+    _, behind_writes = run(OffloadTimes(0.0, 1e-3, 0.1, 0.02))
+    assert sum(behind_writes) > sum(slow) + 1.0
+    without = simulate(both, cost=COST, limits=replace(limits, ssd_blocks=0), has_turns=True)
+    assert without.cached_tokens < found.cached_tokens and not without.ssd_written_tokens
+
+
+def test_a_drive_reads_for_one_after_another(ended: Ended) -> None:
+    """Twenty sessions come back at once to a replica that computes nearly for free."""
+    limits = Limits(32, 4096, 60, BLOCK, 99, host_blocks=60, ssd_blocks=2000)
+    first = [Arrival(0.5 * at, 700, 2, session=at) for at in range(20)]
+    again = [Arrival(20.0, 720, 2, session=at, turn=2) for at in range(20)]
+    times = OffloadTimes(0.0, 0.01, 0.0, 0.05)
+    found = simulate([*first, *again], cost=COST, limits=limits, offload=times)
+    waits = sorted(s - one.time_s for one, s, _ in ended.values() if one.time_s == 20.0)
+    blocks = found.ssd_read_tokens // BLOCK
+    assert blocks > 15 * 40 and max(waits) == pytest.approx(20 * 0.05 + blocks * 0.01, rel=0.05)
+    assert all(late - early > 0.3 for early, late in itertools.pairwise(waits[3:]))
 
 
 def lru_hits(prompts: Iterable[tuple[Seq[object], int]], capacity: int) -> int:

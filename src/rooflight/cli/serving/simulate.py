@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rooflight.api.serving import (
     REQUESTS,
@@ -25,7 +26,6 @@ from rooflight.cli.serving.serving_flags import (
     load_of,
     setup_of,
 )
-from rooflight.errors import UsageError
 from rooflight.hardware.calibration import Calibration
 from rooflight.measure.load.tally import Measured
 from rooflight.plan.serving.simulate.run import Simulation
@@ -40,13 +40,11 @@ from rooflight.plan.serving.simulate.tally import (
 from rooflight.ui.answers.serving import trust
 from rooflight.ui.svg.latency import LatencyLine, LatencyPlot, latency_svg
 from rooflight.ui.text.table import table
-from rooflight.units import format_seconds, format_si, whole
+from rooflight.units import format_seconds, format_si
 
 GOOD_SHARE = 0.99  # of all requests; less is a finding
 
 HELP = "requests through the real scheduler under a virtual clock: TTFT, TPOT, goodput"
-
-_MOST = 10**9
 
 
 def configure(parser: Parser) -> None:
@@ -73,7 +71,14 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--hit-curve", action="store_true", help="prompt tokens cached, by size of the cache"
     )
-    parser.add_argument("--ssd", metavar="BYTES", help="of each replica, to mark on the curve: 4TB")
+    parser.add_argument(
+        "--ssd", metavar="BYTES", help="of each replica, for what leaves host memory: 4TB"
+    )
+    parser.add_argument(
+        "--ssd-bandwidth",
+        metavar="BYTES",
+        help="per second that a replica reads (default 12GB, one NVMe drive); writes in proportion",
+    )
     parser.add_argument(
         "--prefill-replicas", help="of these, in policy disaggregated (default: by work)"
     )
@@ -100,11 +105,9 @@ def configure(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.ssd is not None and not args.hit_curve:
-        raise UsageError("--ssd is only marked on the curve", hint="add --hit-curve")
     asked = simulation_question(
         setup_of(args),
-        load_of(args, default=REQUESTS, most=_MOST),
+        load_of(args, default=REQUESTS, most=10**9),
         read_slo(args.ttft, args.tpot),
         **keywords(simulation_question, args),
     )
@@ -114,7 +117,6 @@ def run(args: Namespace) -> int:
     page = SimulationPage(
         *(args.model, asked.setup, asked.load.words, asked.slo, args.policy, first),
         asked.calibration,
-        0 if args.ssd is None else whole("--ssd", args.ssd, most=10**18),
     )
     compared = {policy: found.get(policy, first) for policy in others}
     if args.plot:
@@ -135,10 +137,10 @@ def _simulate(asked: SimulationQuestion, policy: SimulatedPolicy) -> Simulation:
 
 
 def _compare_command(args: Namespace) -> str:
-    flags = ("dtypes", "layout", "rate", "concurrency", "turns", "think", "isl", "osl", "trace")
-    flags += ("requests", "prefix-tokens", "host-memory", "rows", "step-tokens", "ttft", "tpot")
+    flags = "dtypes layout rate concurrency turns think isl osl trace requests prefix-tokens"
+    flags += " host-memory ssd ssd-bandwidth rows step-tokens ttft tpot"
     replicas = args.replicas if args.replicas != "1" else "2"
-    words = [args.model, "--on", args.on, *again(args, (*flags, *SERVED))]
+    words = [args.model, "--on", args.on, *again(args, (*flags.split(), *SERVED))]
     return shlex.join(["rooflight", "simulate", *words, "--replicas", replicas, "--compare"])
 
 
@@ -153,7 +155,6 @@ class SimulationPage:
     policy: str
     found: Simulation
     calibration: Calibration | None  # that the seconds of steps rest on
-    ssd_bytes: int = 0
 
     @property
     def meets_slo(self) -> bool:
@@ -179,13 +180,10 @@ def text(page: SimulationPage) -> str:
             f"you pay {found.paid:.2f}x the physics: the floor is a request of average length all"
             " alone on a replica",
             _did(found),
+            *_ssd(page),
             _how(found),
             trust(page.calibration),
-            *(
-                ["", table(("KV cache", "tokens", "hits", ""), _hit_rows(page))]
-                if found.hits
-                else []
-            ),
+            *(["", _curve(page)] if found.hits else []),
         ]
     )
 
@@ -200,29 +198,23 @@ def answer(found: Simulation | Measured, slo: Slo) -> str:
 
 
 def _replicas(page: SimulationPage) -> str:
-    count = page.found.replicas
-    split = page.found.prefill_replicas
+    count, split = page.found.replicas, page.found.prefill_replicas
     kinds = f" ({split} prefill, {count - split} generate)" if split else ""
     return f"{count} x {page.setup.on}{kinds}"
 
 
-def _hit_rows(page: SimulationPage) -> list[list[str]]:
-    return [
-        [
-            format_si(point.nbytes, "B"),
-            format_si(point.tokens, ""),
-            f"{point.share:.1%}",
-            point.tier or "",
-        ]
-        for point in hit_points(page)
+def _curve(page: SimulationPage) -> str:
+    rows = [
+        [format_si(p.bytes, "B"), format_si(p.tokens, ""), f"{p.share:.1%}", p.tier or ""]
+        for p in hit_points(page)
     ]
+    return table(("KV cache", "tokens", "hits", ""), rows)
 
 
-@dataclass(frozen=True, slots=True)
-class HitPoint:
+class HitPoint(NamedTuple):
     """Of the hit-rate curve: a capacity of each replica, and the share of prompt tokens in it."""
 
-    nbytes: float
+    bytes: float
     tokens: float
     share: float
     tier: str | None
@@ -238,8 +230,8 @@ def hit_points(page: SimulationPage) -> list[HitPoint]:
     tiers: dict[float, str | None] = {hbm: "HBM"}
     if setup.sizes.host_bytes:
         tiers[hbm + limits.host_blocks * limits.block_tokens] = "with host memory"
-    if page.ssd_bytes:
-        tiers[max(tiers) + page.ssd_bytes / setup.token_bytes] = "with SSD"
+    if limits.ssd_blocks:
+        tiers[max(tiers) + limits.ssd_blocks * limits.block_tokens] = "with SSD"
     last = math.ceil(math.log2(max(curve.most_tokens, limits.block_tokens) / hbm))
     doubled: dict[float, str | None] = {hbm * 2.0**k: None for k in range(last - 6, last + 1)}
     points = (
@@ -281,11 +273,27 @@ def _row(name: str, floor_s: float | None, times: Quantiles) -> list[str]:
 
 def _did(found: Simulation) -> str:
     restored = found.restored_tokens / max(1, found.input_tokens)
-    host = f", {restored:.0%} in host memory" if found.restored_tokens else ""
+    host = f", {restored:.0%} in host memory" if restored else ""
     return (
         f"{format_si(_tokens_per_s(found), 'tokens/s')} out, {found.mean_rows:.1f} sequences per"
         f" decode step, replicas {found.busy_share:.0%} busy; {found.preemptions:,} preemptions,"
         f" {found.num_rejected:,} rejected, {found.cached_share:.0%} of prompt tokens cached{host}"
+    )
+
+
+def _ssd(page: SimulationPage) -> list[str]:
+    """What the SSD of a replica did, and what it would write in a day: drives wear out."""
+    found, each_s = page.found, page.setup.token_bytes / (page.found.duration_s or 1.0)
+    each_s /= found.replicas
+    written = found.ssd_written_tokens * each_s
+    return (
+        []
+        if not page.setup.sizes.ssd_bytes
+        else [
+            f"SSD of a replica: {format_si(found.ssd_read_tokens * each_s, 'B/s')} read,"
+            f" {format_si(written, 'B/s')} written ({format_si(86400 * written, 'B')} in a day);"
+            f" {found.ssd_read_tokens / max(1, found.input_tokens):.0%} of prompt tokens"
+        ]
     )
 
 
@@ -314,12 +322,8 @@ def _cells(found: Simulation) -> list[str]:
         for quantiles in (found.ttft, found.tpot, found.e2e)
         for seconds in ((quantiles.p50, quantiles.p99) if quantiles else (0.0, 0.0))
     ]
-    return [
-        f"{found.good_share:.1%}",
-        format_si(_tokens_per_s(found), ""),
-        *times,
-        f"{found.paid:.2f}x",
-    ]
+    tokens = format_si(_tokens_per_s(found), "")
+    return [f"{found.good_share:.1%}", tokens, *times, f"{found.paid:.2f}x"]
 
 
 def plot(page: SimulationPage) -> LatencyPlot:
@@ -352,10 +356,7 @@ def document(page: SimulationPage, others: Mapping[str, Simulation | str]) -> di
         **summary(page.found),
     }
     if page.found.hits:
-        fields["hit_curve"] = [
-            {"bytes": p.nbytes, "tokens": p.tokens, "share": p.share, "tier": p.tier}
-            for p in hit_points(page)
-        ]
+        fields["hit_curve"] = [point._asdict() for point in hit_points(page)]
     return fields | ({"compare": compared} if compared else {})
 
 
@@ -369,7 +370,8 @@ def summary(found: Simulation) -> dict[str, object]:
         **picked(
             found,
             "good_share goodput duration_s input_tokens output_tokens cached_tokens replicas"
-            " restored_tokens prefill_replicas busy_share mean_rows steps preemptions",
+            " restored_tokens ssd_read_tokens ssd_written_tokens prefill_replicas busy_share"
+            " mean_rows steps preemptions",
         ),
         "floor": {"ttft_s": floor.ttft_s, "tpot_s": floor.tpot_s, "e2e_s": floor.e2e_s},
         "paid": found.paid,
@@ -391,10 +393,5 @@ def _class(one: PriorityClass) -> dict[str, object]:
 
 def quantiles(times: Quantiles) -> dict[str, float]:
     """As JSON."""
-    return {
-        "mean_s": times.mean,
-        "p50_s": times.p50,
-        "p95_s": times.p95,
-        "p99_s": times.p99,
-        "largest_s": times.largest,
-    }
+    names = ("mean", "p50", "p95", "p99", "largest")
+    return {f"{name}_s": getattr(times, name) for name in names}

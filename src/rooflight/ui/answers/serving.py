@@ -62,7 +62,8 @@ def fleet_answer(model: str, plan: FleetPlan) -> Answer:
             "",
             _cost(fleet),
             _needs(fleet),
-            _physics(fleet),
+            f"floor: {fleet.physics_replicas:.2f} replicas if every step were full and at its roof:"
+            f" you pay {fleet.paid:.2f}x the physics",
             _simulated(fleet),
             trust(fleet.way.calibration),
             *_first_token(fleet),
@@ -105,13 +106,6 @@ def _needs(fleet: Fleet) -> str:
         f"binds: {first}; prompts need {rate * bound.prefill_s:.2f} replicas, tokens"
         f" {rate * bound.generate_s:.2f}, in all at least {way.least_replicas};"
         f" at most {bound.rows:.0f} sequences each, by the {bound.rows_by}"
-    )
-
-
-def _physics(fleet: Fleet) -> str:
-    return (
-        f"floor: {fleet.physics_replicas:.2f} replicas if every step were full and at its roof:"
-        f" you pay {fleet.paid:.2f}x the physics"
     )
 
 

@@ -31,14 +31,24 @@ class _Piece(NamedTuple):
     slope: float
 
 
+@dataclass(frozen=True, slots=True)
+class OffloadTimes:
+    """Seconds of a KV block: from host memory, from an SSD to there, and onto the SSD."""
+
+    restore_s: float = 0.0
+    read_s: float = 0.0
+    write_s: float = 0.0
+    latency_s: float = 0.0  # of reading any
+
+
 class StepClock:
     """The time of steps, single or in a row."""
 
-    __slots__ = ("_cost", "_spans", "restore_s")
+    __slots__ = ("_cost", "_spans", "offload")
 
-    def __init__(self, cost: StepCost, restore_s: float = 0.0) -> None:
+    def __init__(self, cost: StepCost, offload: OffloadTimes | None = None) -> None:
         self._cost = cost
-        self.restore_s = restore_s  # of a KV block from host memory
+        self.offload = offload or OffloadTimes()
         self._spans: dict[tuple[int, int], list[_Piece]] = {}
 
     def step(self, rows: int, kv: int, chunk_tokens: int, attended: int) -> float:

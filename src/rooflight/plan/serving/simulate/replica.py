@@ -4,6 +4,7 @@ While everybody fits, `Ample` stands in for the scheduler: equal, and several ti
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from rooflight.batching.ample import Ample
@@ -39,9 +40,13 @@ class Replica:
     __slots__ = (
         "_ample",
         "_clock",
+        "_drive_s",
+        "_reading",
         "_restored",
         "_sink",
         "_tickets",
+        "_tier",
+        "_written",
         "batch",
         "busy_s",
         "decode_steps",
@@ -55,6 +60,7 @@ class Replica:
 
     def __init__(self, limits: Limits, clock: StepClock, sink: Sink) -> None:
         self.scheduler = Scheduler(limits)
+        self._tier = self.scheduler.room.tier
         self._ample = Ample[Ticket](limits)
         self.batch: Ample[Ticket] | Scheduler = self._ample  # which of them has the requests
         self.now = 0.0
@@ -64,6 +70,9 @@ class Replica:
         self.row_steps = 0  # summed over steps, the rows that decode in each
         self.reuse: ReuseLog | None = None  # of those that ask for a hit-rate curve
         self._restored = 0  # blocks that came back from host memory
+        self._written = 0  # blocks that left it for the SSD
+        self._drive_s = 0.0  # when the SSD has done all that it was asked for, one by one
+        self._reading = deque[tuple[float, Request]]()  # that wait for it, and until when
         self.steady_until_s = 0.0  # before, nobody comes or goes of itself
         self._clock = clock
         self._sink = sink
@@ -77,7 +86,7 @@ class Replica:
     @property
     def load(self) -> int:
         """Requests; one that waits counts twice, as for a router that keeps prefixes."""
-        return self.batch.num_requests + self.batch.num_waiting
+        return self.batch.num_requests + self.batch.num_waiting + 2 * len(self._reading)
 
     def add(self, ticket: Ticket, output_tokens: int, has_kv: bool = False) -> Admission:
         """A prompt comes, to make so many tokens; it is seen at the end of the step under way."""
@@ -91,7 +100,11 @@ class Replica:
                 return _ADMITTED
             self._contend()
         request = self._request(ticket, output_tokens)
-        admission = (self.scheduler.insert if has_kv else self.scheduler.add)(request)
+        can_read = self.scheduler.limits.ssd_blocks and not has_kv
+        if can_read and self._read(request, arrival.time_s):
+            admission = _ADMITTED
+        else:
+            admission = (self.scheduler.insert if has_kv else self.scheduler.add)(request)
         if admission is _ADMITTED:
             self._tickets[ticket.id] = ticket
             if self.reuse is not None:
@@ -102,6 +115,16 @@ class Replica:
         """A prompt comes with its KV cache and first token."""
         ticket.late_s = 0.0
         return self.add(ticket, ticket.arrival.output_tokens, has_kv=True)
+
+    def _read(self, request: Request, now_s: float) -> bool:
+        """True if it has to wait until the SSD has brought what it has of the prompt."""
+        if self.scheduler.check(request) is not _ADMITTED:
+            return False
+        blocks, times = self.scheduler.room.prefetch(request), self._clock.offload
+        if blocks:
+            self._drive_s = max(self._drive_s, now_s) + times.latency_s + blocks * times.read_s
+            self._reading.append((self._drive_s, request))
+        return blocks > 0
 
     def _contend(self) -> None:
         """From now on the scheduler has to decide who waits."""
@@ -119,17 +142,22 @@ class Replica:
 
     def next_s(self) -> float:
         """When somebody next ends, or a step with a prompt begins; inf where all is done."""
+        ready_s = self._reading[0][0] if self._reading else math.inf
         if not self.batch.num_requests:
-            return math.inf
+            return ready_s
         if self.steady_until_s <= self.now:
             horizon = self.batch.horizon()
             self.steady_until_s = self.now
             if horizon:
                 self.steady_until_s += self._decode(horizon, math.inf)[1]
+        self.steady_until_s = min(self.steady_until_s, ready_s)
         return self.steady_until_s
 
     def run_next(self) -> None:
         """Goes there; what begins then is done."""
+        if self._reading and self._reading[0][0] <= self.next_s():
+            self.run_events(self._reading[0][0])
+            return
         horizon = self.batch.horizon()
         if horizon:
             self._advance(*self._decode(horizon, math.inf))
@@ -152,6 +180,17 @@ class Replica:
 
     def run_events(self, time_s: float) -> None:
         """The same, but stops where nobody comes or goes before `time_s`: often no work at all."""
+        while self._reading and self._reading[0][0] <= time_s:
+            ready_s, request = self._reading.popleft()
+            self._run_events(ready_s)
+            self.catch_up(ready_s)
+            self.scheduler.resume(request, has_kv=False, cached=0)
+            self.steady_until_s = 0.0
+        self._run_events(time_s)
+        if self._reading:
+            self.steady_until_s = min(self.steady_until_s, self._reading[0][0])
+
+    def _run_events(self, time_s: float) -> None:
         if time_s < self.steady_until_s:
             return
         if (batch := self.batch) is self._ample:
@@ -202,7 +241,9 @@ class Replica:
         if self.batch is self._ample:
             self._finish(self._ample.advance(steps))
         else:
-            self._dropped(self.scheduler.advance(steps).finished)
+            outcome = self.scheduler.advance(steps)
+            self._write()
+            self._dropped(outcome.finished)
 
     def _step(self) -> None:
         if self.batch is self._ample:
@@ -226,16 +267,23 @@ class Replica:
             attended += tokens * start + tokens * (tokens + 1) // 2
         rows = len(batch.decode_rows)
         seconds = self._clock.step(rows, batch.kv_tokens, chunk_tokens, attended)
-        tier = self.scheduler.room.tier
+        tier = self._tier
         if tier is not None and tier.num_restored > self._restored:  # before anything reads them
-            seconds += (tier.num_restored - self._restored) * self._clock.restore_s
+            seconds += (tier.num_restored - self._restored) * self._clock.offload.restore_s
             self._restored = tier.num_restored
         self._passed(1, rows, seconds)
+        self._write()
         outcome = self.scheduler.commit()
         if outcome.prefilled:
             late_s = self._clock.late(chunk_tokens, attended)
             self._first([self._tickets[id] for id in outcome.prefilled], late_s)
         self._dropped(outcome.finished)
+
+    def _write(self) -> None:
+        """What left host memory goes to the SSD."""
+        if self._tier is not None and (count := self._tier.num_written - self._written):
+            self._written += count
+            self._drive_s = max(self._drive_s, self.now) + count * self._clock.offload.write_s
 
     def _passed(self, steps: int, rows: int, seconds: float) -> None:
         self.now += seconds
@@ -259,20 +307,22 @@ class Replica:
     def _dropped(self, finished: Sequence[int]) -> None:
         """The scheduler has done with them."""
         self._finish([self._tickets.pop(id) for id in finished])
-        if not (self.scheduler.num_requests or self.scheduler.room.pool.num_cached):
+        rest = self.scheduler.num_requests or self._reading
+        if not (rest or self.scheduler.room.pool.num_cached):
             self.batch = self._ample
 
 
-def block_keys(arrival: Arrival, block_tokens: int) -> list[Key]:
+def block_keys(arrival: Arrival, block_tokens: int) -> Sequence[Key]:
     """Those of its segments, then those of its session, to the end of its answer."""
-    keys: list[Key] = [*segment_keys(arrival, block_tokens)]
-    if arrival.session >= 0:  # the last token of an answer is never computed
-        full = (arrival.input_tokens + arrival.output_tokens - 1) // block_tokens
-        keys += [(arrival.session, at) for at in range(len(keys), full)]
-    return keys
+    keys = segment_keys(arrival, block_tokens)
+    if arrival.session < 0:
+        return keys
+    # the last token of an answer is never computed
+    full = (arrival.input_tokens + arrival.output_tokens - 1) // block_tokens
+    return [*keys, *((arrival.session, at) for at in range(len(keys), full))]
 
 
-def segment_keys(arrival: Arrival, block_tokens: int) -> list[int]:
+def segment_keys(arrival: Arrival, block_tokens: int) -> Sequence[int]:
     """Keys of the blocks that lie whole within the shared segments of a prompt."""
     size, segments = arrival.segment_tokens, arrival.segments
     if len(segments) > 1 and size < block_tokens and block_tokens % size == 0:
@@ -284,4 +334,5 @@ def segment_keys(arrival: Arrival, block_tokens: int) -> list[int]:
             hint="take blocks of 16, 32, 64 or 128 tokens",
         )
     blocks = size // block_tokens
-    return [segment * _SEGMENT_BLOCKS + at for segment in segments for at in range(blocks)]
+    runs = [range(s * _SEGMENT_BLOCKS, s * _SEGMENT_BLOCKS + blocks) for s in segments]
+    return runs[0] if len(runs) == 1 else [key for run in runs for key in run]

@@ -16,7 +16,7 @@ from rooflight.batching.request import Limits
 from rooflight.errors import UsageError
 from rooflight.plan.serving.simulate.arrivals import Arrival
 from rooflight.plan.serving.simulate.clients import Clients
-from rooflight.plan.serving.simulate.clock import Floor, StepClock, floor_seconds
+from rooflight.plan.serving.simulate.clock import Floor, OffloadTimes, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import DisaggregatedFleet, Fleet, TogetherFleet, Transfer
 from rooflight.plan.serving.simulate.replica import Ticket
 from rooflight.plan.serving.simulate.reuse import HitCurve, ReuseLog, hit_curve
@@ -61,6 +61,8 @@ class Simulation:
     preemptions: int
     cached_tokens: int
     restored_tokens: int  # of these, from host memory
+    ssd_read_tokens: int = 0  # that came to host memory from an SSD
+    ssd_written_tokens: int = 0
     ttft_first: Quantiles | None = None  # of the first turns of sessions
     ttft_later: Quantiles | None = None  # of their other turns
     by_priority: tuple[PriorityClass, ...] = ()  # where there are several
@@ -99,7 +101,7 @@ def simulate(
     warm: Arrival | None = None,
     concurrency: int | None = None,
     has_turns: bool = False,
-    restore_s: float = 0.0,
+    offload: OffloadTimes | None = None,
     counts_hits: bool = False,
     slos: Mapping[int, Slo] = _NO_CLASSES,
 ) -> Simulation:
@@ -111,7 +113,7 @@ def simulate(
     their own. It ends early where more than `most_late` miss the SLO: the rest would not make it a
     good one.
     """
-    slo, clock = slo or Slo(), StepClock(cost, restore_s)
+    slo, clock = slo or Slo(), StepClock(cost, offload)
     tally = Clients(slo, concurrency) if concurrency or has_turns else Tally(slo, slos)
     if isinstance(tally, Clients) and not isinstance(replicas, int):
         raise UsageError(OPEN_ONLY, hint="leave out the concurrency and the turns")
@@ -169,6 +171,8 @@ def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSp
     latencies = tally.latencies()
     done = max(1, tally.num_finished)
     schedulers = [replica.scheduler for replica in fleet.replicas]
+    tiers = [s.room.tier for s in schedulers if s.room.tier]
+    block_tokens = schedulers[0].limits.block_tokens
     input_tokens = max(1, tally.input_tokens // done)
     cached_tokens = sum(scheduler.room.cached_tokens for scheduler in schedulers)
     floor = floor_seconds(
@@ -199,9 +203,9 @@ def _result(tally: Tally, fleet: Fleet, clock: StepClock, replicas: int | PoolSp
         steps=sum(replica.steps for replica in fleet.replicas),
         preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
         cached_tokens=cached_tokens,
-        restored_tokens=sum(
-            s.room.tier.num_restored * s.limits.block_tokens for s in schedulers if s.room.tier
-        ),
+        restored_tokens=sum(tier.num_restored for tier in tiers) * block_tokens,
+        ssd_read_tokens=sum(tier.num_read for tier in tiers) * block_tokens,
+        ssd_written_tokens=sum(tier.num_written for tier in tiers) * block_tokens,
         ttft_first=latencies.ttft_first,
         ttft_later=latencies.ttft_later,
         by_priority=tally.by_priority(),

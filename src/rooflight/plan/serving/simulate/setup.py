@@ -3,8 +3,12 @@
 In: a model, a slice, a serving layout, dtypes. Out: a `Setup`, the replica that fleets are made of.
 """
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from rooflight import hardware
 from rooflight.batching.request import Limits, Policy
 from rooflight.dtypes import Dtype
 from rooflight.errors import UsageError
@@ -13,7 +17,7 @@ from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import kv_bytes, kv_bytes_per_token
 from rooflight.models.graph.ops import Graph
 from rooflight.models.spec import ModelSpec
-from rooflight.plan.serving.simulate.clock import StepClock, floor_seconds
+from rooflight.plan.serving.simulate.clock import OffloadTimes, StepClock, floor_seconds
 from rooflight.plan.serving.simulate.fleet import Transfer
 from rooflight.plan.serving.simulate.run import PoolSplit
 from rooflight.plan.serving.step.adapters import Adapters
@@ -38,6 +42,8 @@ class SchedulerLimits:
     block_tokens: int = 128
     max_waiting: int = 1000
     host_bytes: int = 0  # of host memory, for cached prefixes that HBM lets go
+    ssd_bytes: int = 0  # for what host memory lets go
+    ssd_bytes_per_s: float | None = None  # None: one drive of `hardware/ssd.toml`
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,7 @@ class Setup:
             sizes.max_waiting,
             policy=policy,
             host_blocks=int(sizes.host_bytes / self.token_bytes) // sizes.block_tokens,
+            ssd_blocks=int(sizes.ssd_bytes / self.token_bytes) // sizes.block_tokens,
         )
 
     @property
@@ -158,17 +165,21 @@ class Setup:
         return kv_bytes_per_token(model_graph(self.model), self.precision.kv)
 
     @property
-    def restore_s(self) -> float:
-        """A block from host memory to HBM: each chip reads its part of it over its own link."""
+    def offload(self) -> OffloadTimes | None:
+        """Each chip reads its part of a block over its own link, all share the drives."""
         if not self.sizes.host_bytes:
-            return 0.0
+            return None
         rate = self.on.chip.pcie_bytes_per_s
         if rate is None:
             raise UsageError(
                 f"{self.on.chip.title} has no bandwidth to its host in the catalog",
                 hint="leave out --host-memory, or add pcie_bytes_per_s in your own chip file",
             )
-        return self.sizes.block_tokens * self.token_bytes / (rate * self.on.num_chips)
+        drive, block_bytes = _drive(), self.sizes.block_tokens * self.token_bytes
+        read_s = block_bytes / (self.sizes.ssd_bytes_per_s or drive["read_bytes_per_s"])
+        write_s = read_s * drive["read_bytes_per_s"] / drive["write_bytes_per_s"]
+        restore_s = block_bytes / (rate * self.on.num_chips)
+        return OffloadTimes(restore_s, read_s, write_s, drive["latency_s"])
 
     def transfer(self) -> Transfer:
         """The cache of a prompt over the network between two such slices."""
@@ -232,6 +243,11 @@ def hand_over(graph: Graph, positions: int, dtype: Dtype, source: Slice, target:
     """
     rate = min(_dcn(source), _dcn(target))
     return KvMove(kv_bytes(graph, batch=1, seq=positions, dtype=dtype), rate, "DCN")
+
+
+@cache
+def _drive() -> dict[str, float]:
+    return tomllib.loads(Path(hardware.__file__).with_name("ssd.toml").read_text(encoding="utf-8"))
 
 
 def _dcn(on: Slice) -> float:

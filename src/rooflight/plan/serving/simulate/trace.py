@@ -50,7 +50,8 @@ class RequestTrace:
             try:
                 arrival = reader.arrival(fields)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise _wrong(self.path, number, f"must be a request: {_reason(error)}") from None
+                why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+                raise _wrong(self.path, number, f"must be a request: {why}") from None
             if arrival is None:
                 continue
             start = arrival.time_s if start is None else start
@@ -91,10 +92,6 @@ def _hint() -> str:
         f"a header `{','.join(_NEEDED)}` and lines in order of time such as `0.25,1024,128`;"
         " or a trace of Mooncake, Qwen-Bailian, Azure LLM inference or BurstGPT"
     )
-
-
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -131,7 +131,8 @@ class ServingMemory:
         return stream + max(sum(self._activation_bytes(t, sizes) for t in ts) for ts in moved)
 
     def _stage_held(self, stage: int, batch: int, context: int) -> ChipUsage:
-        kv = sum(self._cache_bytes(c, n, batch, context) for c, n in self._caches(stage))
+        held = ((c, self._stages[stage].get(c.block, 0)) for c in self._setting.graph.caches)
+        kv = sum(self._cache_bytes(c, n, batch, context) for c, n in held)
         logits = 0
         if stage == self.layout.pp - 1:
             split = ways(self._setting.layout.inner["V"], self._setting.axes)
@@ -159,10 +160,6 @@ class ServingMemory:
             for op in filter(is_target, setting.graph.ops):
                 held = self.adapters.slots * self.adapters.rank * sum(adapter_sides(setting, op))
                 yield self._stages[stage].get(op.block, 0) * self.precision.activations.nbytes(held)
-
-    def _caches(self, stage: int) -> Iterator[tuple[Cache, int]]:
-        for cache in self._setting.graph.caches:
-            yield cache, self._stages[stage].get(cache.block, 0)
 
     def _cache_bytes(self, cache: Cache, count: int, batch: int, context: int) -> int:
         """Sequences stay whole on a rank; positions are split where the layout says so."""

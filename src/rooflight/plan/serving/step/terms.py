@@ -122,7 +122,8 @@ class StepSpec:
 def layer_terms(setting: StepSpec, ops: Iterable[Op]) -> tuple[Term, ...]:
     """Derives the forward steps of a layer, or of the head, and sizes them up."""
     ops, sizes = list(ops), padded_sizes(setting)
-    one = sizes | {"B": 1, "T": 1, "S": 1} | {c: float(n) for c, n in _received(setting).items()}
+    shares = {c: float(n) for c, n in setting.graph.per_token.items()}
+    one = sizes | {"B": 1, "T": 1, "S": 1} | shares
     read: set[str] = set()
     found: list[Term] = []
     for derived in derive_steps(setting, ops):
@@ -233,10 +234,6 @@ def nominal_sizes(setting: StepSpec) -> dict[str, int]:
     return padded_sizes(setting) | {"B": chips, "T": chips, "S": chips} | received
 
 
-def _received(setting: StepSpec) -> Mapping[str, float]:
-    return {c: float(share) for c, share in setting.graph.per_token.items()}
-
-
 def _local(tensor: Tensor, sizes: Mapping[str, float], axes: Mapping[str, int]) -> float:
     return math.prod(sizes[d] for d in tensor.dims) / ways(tensor.sharded_over, axes)
 
@@ -315,7 +312,7 @@ def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> C
     elements = _local(larger, one, axes)
     if kind == "all_to_all":
         elements *= group.size
-    nbytes = elements * _sent_bytes(op, setting.precision)
+    nbytes = elements * sent_dtype(op, setting.precision.activations).bits_per_element / 8
     split = _split((step.inputs[0], step.output), axes)
     busiest = 1.0 if split else setting.busiest  # of what is routed
     time = collective_time(kind, nbytes, group)
@@ -330,11 +327,6 @@ def _message(derived: Derived, setting: StepSpec, one: Mapping[str, float]) -> C
         time.latency_s,
         op.mask.window if op.mask else None,
     )
-
-
-def _sent_bytes(op: Op, precision: Precision) -> float:
-    """Activations travel as they are kept; a softmax sends f32."""
-    return sent_dtype(op, precision.activations).bits_per_element / 8
 
 
 def sent_dtype(op: Op, activations: Dtype) -> Dtype:
