@@ -88,7 +88,7 @@ def server_of(case: Case) -> Server:
 
 def job_of(case: Case, id: int) -> Job:
     arrival = case.arrivals[id]
-    keys = segment_keys(arrival, case.limits.block_tokens) if arrival.segments else []
+    keys = [*segment_keys(arrival, case.limits.block_tokens)] if arrival.segments else []
     return Job(
         id,
         arrival.time_s,

@@ -127,8 +127,13 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Times:
 def test_every_request_ends_when_simpy_ends_it(rate: float, rows: int, ended: Times) -> None:
     """An idle replica, a busy one, and two that are flooded: rows wait, prompts are cut."""
     arrivals = drawn(rows, 400, rate)
-    sizes = {"num_blocks": 10**6, "block_tokens": 16, "max_waiting": 10**6}
-    limits = Limits(max_rows=rows, max_step_tokens=BUDGET, **sizes)
+    limits = Limits(
+        max_rows=rows,
+        max_step_tokens=BUDGET,
+        num_blocks=10**6,
+        block_tokens=16,
+        max_waiting=10**6,
+    )
     simulate(arrivals, cost=SlopeCost(), limits=limits)
     by_simpy = SimpyReplica(arrivals, rows)
     assert ended.keys() == by_simpy.last.keys() and len(ended) == 400
