@@ -1,4 +1,4 @@
-"""Programs of packages on PyPI: tunix's trainer on its models, tokamax's kernels. Nothing false.
+"""Programs of packages on PyPI: MaxText's step, tunix's trainer, tokamax's kernels. Nothing false.
 
 One finding is true, and shown with the change that removes it: `PeftTrainer` donates the state of
 the optimizer and not the weights, which are then held twice while a step runs.
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rooflight as rf
+from benchmarks.program import maxtext_python
 from rooflight.compile.aot.program import ProgramVerdict
 
 pytestmark = pytest.mark.skipif(
@@ -80,6 +81,20 @@ def test_public_code_raises_no_false_finding(
         verdict = _verdict(name, public)
         assert verdict.partitioned, verdict.done[0].words
         assert verdict.findings == (), [str(f) for f in verdict.findings]
+
+
+@pytest.mark.full
+def test_the_step_of_maxtext_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own flags keep dumps to modules of a name; its mesh has twelve axes, most of one."""
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
+    python = Path(maxtext_python(tmp_path))
+    verdict = _verdict("maxtext_llama", python.parents[1])
+    assert verdict.partitioned, verdict.done[0].words
+    assert verdict.findings == (), [str(f) for f in verdict.findings]
+    gathers = [c for c in verdict.partitioned.collectives if c.kind == "all_gather"]
+    assert any(c.source for c in gathers)
 
 
 @pytest.mark.full
