@@ -7,6 +7,7 @@ ratio. Seconds are the compiler's estimates and our network model, not measured.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import tomllib
@@ -184,7 +185,7 @@ def maxtext_python(folder: Path) -> str:
     if not python.exists():
         part = root.with_name(f"{root.name}.part")
         shutil.rmtree(part, ignore_errors=True)
-        subprocess.run([_newer_python(), "-m", "venv", part], check=True)
+        subprocess.run([newer_python(), "-m", "venv", part], check=True)
         pip = [part / "bin" / "python", "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *_requirements()], check=True)
         part.rename(root)
@@ -197,11 +198,17 @@ def _requirements() -> list[str]:
     return [*same, f"maxtext=={_ALL['maxtext']['version']}", *_ALL["maxtext"]["requires"]]
 
 
-def _newer_python() -> str:
-    for name in ("python3.12", "python3.13"):
-        path = shutil.which(name)
-        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
-            return path
+def newer_python() -> str:
+    """A Python that MaxText and tokamax run on, 3.12 or newer; also one that pyenv has."""
+    for name in filter(shutil.which, ("python3.12", "python3.13")):
+        pyenv = shutil.which("pyenv")
+        listed = [pyenv, "versions", "--bare"] if pyenv else ["true"]
+        versions = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+        for one in ({}, *({"PYENV_VERSION": version} for version in versions)):
+            command = [name, "-c", "import sys; print(sys.executable)"]
+            told = subprocess.run(command, capture_output=True, text=True, env=os.environ | one)
+            if told.returncode == 0:
+                return told.stdout.strip()
     raise UsageError(
         "MaxText needs Python 3.12, and no python3.12 or python3.13 is on the path",
         hint="install one, or give a folder with its environment: --environments FOLDER",

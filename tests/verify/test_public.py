@@ -5,8 +5,6 @@ the optimizer and not the weights, which are then held twice while a step runs.
 """
 
 import importlib.util
-import os
-import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rooflight as rf
-from benchmarks.program import maxtext_python
+from benchmarks.program import maxtext_python, newer_python
 from rooflight.compile.aot.program import ProgramVerdict
 
 pytestmark = pytest.mark.skipif(
@@ -30,30 +28,11 @@ SOUND = (
 )
 
 
-def _newer_python() -> str | None:
-    """A Python that tokamax runs on, 3.12 or newer."""
-    for name in ("python3.12", "python3.13"):
-        versions = [""]
-        if shutil.which(name) and shutil.which("pyenv"):
-            listed = subprocess.run(["pyenv", "versions", "--bare"], capture_output=True, text=True)
-            versions += listed.stdout.split()
-        for one in versions if shutil.which(name) else ():
-            environment = os.environ | ({"PYENV_VERSION": one} if one else {})
-            command = [name, "-c", "import sys; print(sys.executable)"]
-            told = subprocess.run(command, capture_output=True, text=True, env=environment)
-            if told.returncode == 0:
-                return told.stdout.strip()
-    return None
-
-
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the packages, and the jax and libtpu of this one."""
-    python = _newer_python()
-    if python is None:
-        pytest.skip("tokamax needs Python 3.12, and there is none")
     here = tmp_path_factory.mktemp("public") / "environment"
-    subprocess.run([python, "-m", "venv", str(here)], check=True)
+    subprocess.run([newer_python(), "-m", "venv", str(here)], check=True)
     same = [f"{name}=={version(name)}" for name in ("jax", "jaxlib", "libtpu")]
     pip = [str(here / "bin" / "pip"), "install", "--quiet", "--no-deps"]
     listed = str(HERE / "public_packages.txt")
