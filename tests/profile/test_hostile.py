@@ -115,6 +115,18 @@ def test_a_damaged_trace_gives_a_table_or_a_sentence(
     assert outcomes["read"] > count / 20
 
 
+def test_a_program_that_cannot_be_read_is_left_out_of_the_memory_alone(tmp_path: Path) -> None:
+    path, data = tmp_path / "x.xplane.pb", rich_trace()
+    at = data.index(b"2", data.index(b"jit_step(77)*") + 13)  # the stat that has its buffers
+    found: list[tuple[int, int]] = []
+    for one in (data, data[:at] + b"\xa3" + data[at + 1 :]):
+        path.write_bytes(one)
+        shown = profile(read_trace(path))
+        found.append((len(shown.programs), len(shown.table.rows)))
+    (sound, rows), spoilt = found
+    assert sound and spoilt == (sound - 1, rows)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("which", SOURCES)
 def test_thousands_of_damaged_traces_give_a_table_or_a_sentence(which: str, tmp_path: Path) -> None:

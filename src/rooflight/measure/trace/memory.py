@@ -5,6 +5,7 @@ and a `ProgramPeak` for every compiled program the trace carries, from its buffe
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,16 +83,15 @@ def _held(thread: Thread) -> Iterator[tuple[str, I64]]:
 
 def program_peaks(trace: Trace) -> tuple[ProgramPeak, ...]:
     """Of every program with a buffer assignment, the largest first."""
-    kinds = [plane.kind(i) for plane in trace.programs for i in plane.kind_ids()]
-    protos = {kind.name: kind.stats.get("Hlo Proto") for kind in kinds}
-    found: list[ProgramPeak] = []
-    for name, proto in protos.items():
-        try:
-            peak = _peak(name, proto) if isinstance(proto, bytes) else None
-        except Malformed:  # of the memory of a program alone; its ops were read before
-            peak = None
-        found += [peak] if peak and peak.nbytes else []
-    return tuple(sorted(found, key=lambda peak: -peak.nbytes))
+    found: dict[str, ProgramPeak] = {}
+    for plane, number in ((p, number) for p in trace.programs for number in p.kind_ids()):
+        with suppress(Malformed):  # of the memory of a program alone; its ops were read before
+            kind = plane.kind(number)
+            proto = kind.stats.get("Hlo Proto")
+            if isinstance(proto, bytes):
+                found[kind.name] = _peak(kind.name, proto)
+    used = (peak for peak in found.values() if peak.nbytes)
+    return tuple(sorted(used, key=lambda peak: -peak.nbytes))
 
 
 def _peak(name: str, proto: bytes) -> ProgramPeak:

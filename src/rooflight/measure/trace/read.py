@@ -182,7 +182,7 @@ def _accelerator(plane: Plane, programs: Programs, marks: Sequence[StepMark]) ->
         flights = _paired(plane, by_name[_OPS].events) if _OPS in by_name else Timeline.empty()
     steps = _device_steps(plane, by_name, work, marks)
     kind = plane.stats.get("device_type_string", "")
-    return [TraceDevice(plane.name, str(kind), work, flights, steps, _roof(plane))]
+    return [TraceDevice(plane.name, str(kind), work, flights, steps, _roof(plane))] if steps else []
 
 
 def _on_its_clock(lines: dict[str, XLine]) -> dict[str, XLine]:
@@ -330,7 +330,7 @@ def cpu_devices(plane: Plane, programs: Programs, marks: Sequence[StepMark]) -> 
         steps = _steps(work, ran.module[mine], run[mine], names)
         title = "CPU" if one == MISSING else f"CPU:{one}"
         roof = Peaks(None, None, "unknown")
-        devices.append(TraceDevice(title, "", work, Timeline.empty(), steps, roof))
+        devices += [TraceDevice(title, "", work, Timeline.empty(), steps, roof)] if steps else []
     return devices
 
 
