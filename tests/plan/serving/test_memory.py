@@ -3,6 +3,7 @@
 import pytest
 
 from rooflight.dtypes import DTYPES
+from rooflight.errors import ParseError, UsageError
 from rooflight.hardware.slice import parse_slice
 from rooflight.models.graph.build import model_graph
 from rooflight.models.graph.count import kv_bytes, param_bytes
@@ -73,3 +74,16 @@ def test_a_model_is_served_as_its_weights_are_published_unless_told() -> None:
     assert 60e9 < own.held(1, 4096).weights_bytes < 70e9 and own.held(1, 4096).fits
     assert told.held(1, 4096).weights_bytes == param_bytes(graph, DTYPES["bf16"])
     assert str(precision_of(load_model("llama3-8b"), None)) == "bf16/bf16/bf16"
+
+
+def test_dtypes_of_experts_are_of_a_model_that_has_some() -> None:
+    with pytest.raises(UsageError, match="llama3-8b has no experts") as refused:
+        precision_of(load_model("llama3-8b"), "fp8@experts")
+    assert refused.value.hint == "write fp8 alone"
+    with pytest.raises(ParseError, match="'fp8@expert' names a part"):
+        parse_precision("fp8@expert")
+    held = parse_precision("fp8@experts")
+    assert {p: held.of_part(p).name for p in ("experts", "shared", "mlp", "embedding")} == {
+        "experts": "fp8",
+        **dict.fromkeys(("shared", "mlp", "embedding"), "bf16"),
+    }

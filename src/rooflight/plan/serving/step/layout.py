@@ -22,7 +22,7 @@ from rooflight.algebra.notation import Axes
 from rooflight.dtypes import DTYPES, Dtype, parse_dtype
 from rooflight.errors import ParseError, ShardingError, UnknownNameError, UsageError
 from rooflight.models.layout.rules import Layout, Rule
-from rooflight.models.spec import ModelSpec
+from rooflight.models.spec import ModelSpec, Moe
 
 KvSplit = Literal["heads", "batch", "sequence"]
 KV_SPLITS: tuple[KvSplit, ...] = ("heads", "batch", "sequence")
@@ -174,7 +174,7 @@ def check_one_engine(split: ServingLayout) -> None:
 
 
 _OF_EXPERTS = "@experts"
-_NOT_EXPERTS = ("attention", "router", "head")
+_NOT_EXPERTS = ("embedding", "attention", "mlp", "shared", "router", "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +213,11 @@ def precision_of(model: ModelSpec, dtypes: str | None) -> Precision:
     >>> [str(precision_of(load_model(name), None)) for name in ("deepseek-v3", "llama3-8b")]
     ['fp8/bf16/fp8', 'bf16/bf16/bf16']
     """
-    if dtypes is not None:
-        return parse_precision(dtypes)
-    name = model.weights.partition("@")[0]
-    compute = "bf16" if name.startswith("int") else name  # integers are of weights alone
-    return parse_precision(f"{model.weights}/bf16/{compute}")
+    published = f"{model.weights}/bf16/{model.weights.removesuffix(_OF_EXPERTS)}"
+    found = parse_precision(published if dtypes is None else dtypes)
+    if found.whole and not any(isinstance(block.mlp, Moe) for block in model.blocks):
+        raise UsageError(f"{model.name} has no experts", hint=f"write {found.weights.name} alone")
+    return found
 
 
 def parse_precision(text: str) -> Precision:
@@ -232,6 +232,10 @@ def parse_precision(text: str) -> Precision:
     if len(parts) > 3:
         raise ParseError(f"{text!r} names {len(parts)} dtypes", hint="write int8 or int8/bf16/bf16")
     first, *rest = (p.strip() for p in parts)
+    if first.partition("@")[1:] not in (("", ""), ("@", "experts")):
+        raise ParseError(
+            f"{first!r} names a part", hint="write mxfp4@experts: no other part is known"
+        )
     names = [parse_dtype(p).name for p in (first.removesuffix(_OF_EXPERTS), *rest)]
     kept = names[0]
     if DTYPES[kept].bits < 8:
