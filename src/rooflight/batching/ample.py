@@ -32,22 +32,9 @@ class Ample(Generic[Job]):
     """Requests of a replica that all fit at once, with what they take in the end."""
 
     __slots__ = (
-        "_block_tokens",
-        "_chunk_tokens",
-        "_clock",
-        "_computed",
-        "_ends",
-        "_most_blocks",
-        "_most_rows",
-        "_most_waiting",
-        "_number",
-        "_partial",
-        "_reserved",
-        "_step_tokens",
-        "_waiting",
-        "kv_tokens",
-        "num_decoding",
-        "num_requests",
+        *("_block_tokens", "_chunk_tokens", "_clock", "_computed", "_ends", "_most_blocks"),
+        *("_most_rows", "_most_waiting", "_number", "_partial", "_reserved", "_step_tokens"),
+        *("_waiting", "kv_tokens", "num_decoding", "num_requests"),
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -64,9 +51,8 @@ class Ample(Generic[Job]):
         self._waiting: list[_Work[Job]] = []  # heap
         self._partial: _Work[Job] | None = None  # its prompt is begun
         self._computed = 0  # tokens of that
-        self._ends: list[
-            tuple[int, _Work[Job]]
-        ] = []  # heap of rows: the decode step after which they are done
+        # Heap of rows: the decode step after which they are done.
+        self._ends: list[tuple[int, _Work[Job]]] = []
 
     @property
     def num_waiting(self) -> int:

@@ -5,7 +5,7 @@ sizes have the book's letters beside them (chapter 4); what nobody stated is Non
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rooflight.errors import UsageError
@@ -201,6 +201,12 @@ class ModelSpec:
                     f"{name!r} cannot be the name of a model: it has characters that are not shown",
                     hint="give it a name of one line",
                 )
+
+    @property
+    def unnamed(self) -> "ModelSpec":
+        """What its program is made of, without what it is called and how it may be used."""
+        own = replace(self, name="", title="", source=None, not_understood=(), weights="")
+        return replace(own, max_seq=None, dtype=None)
 
     @property
     def layer_blocks(self) -> tuple[Block, ...]:

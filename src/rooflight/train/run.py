@@ -178,17 +178,9 @@ def claim(run: Run) -> None:
     written.replace(path)
 
 
-_NOT_OF_THE_PROGRAM = (
-    *("name", "title", "max_seq", "dtype", "source", "not_understood", "weights"),
-)
-
-
 def check_weights(plan: Plan, folder: str) -> None:
     """Refuses weights of another model than the plan's, with the first thing that differs."""
-    ours, theirs = (
-        {k: v for k, v in _encoded(model).items() if k not in _NOT_OF_THE_PROGRAM}
-        for model in (plan.model, read_hf_config(folder))
-    )
+    ours, theirs = (_encoded(m.unnamed) for m in (plan.model, read_hf_config(folder)))
     differs = _difference(ours, theirs, "")
     if differs is not None:
         path, planned, found = differs

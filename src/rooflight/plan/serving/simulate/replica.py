@@ -38,24 +38,9 @@ class Replica:
     """A server: `now` is the end of its last step, at which the next may begin."""
 
     __slots__ = (
-        "_ample",
-        "_clock",
-        "_drive_s",
-        "_reading",
-        "_restored",
-        "_sink",
-        "_tickets",
-        "_tier",
-        "_written",
-        "batch",
-        "busy_s",
-        "decode_steps",
-        "now",
-        "reuse",
-        "row_steps",
-        "scheduler",
-        "steady_until_s",
-        "steps",
+        *("_ample", "_clock", "_drive_s", "_reading", "_restored", "_sink", "_tickets", "_tier"),
+        *("_written", "batch", "busy_s", "decode_steps", "now", "reuse", "row_steps"),
+        *("scheduler", "steady_until_s", "steps"),
     )
 
     def __init__(self, limits: Limits, clock: StepClock, sink: Sink) -> None:
