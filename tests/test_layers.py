@@ -17,7 +17,7 @@ LARGE_FOLDERS = {
     "ui/browser": 21,
     "ui/svg": 18,
 }
-LINES_IN_ALL = 92_395  # goes down, not up
+LINES_IN_ALL = 92_375  # goes down, not up
 
 
 def layer_table() -> dict[str, tuple[set[str], set[str]]]:

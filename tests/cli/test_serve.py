@@ -72,3 +72,15 @@ def test_a_layout_takes_as_many_chips_as_there_are() -> None:
     assert run([*asked, "--layout", "tp=4,ws=2"]).code == 0
     outcome = run([*asked, "--layout", "tp=4"])
     assert outcome.code == 2 and "takes 4 chips, --on has 8" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "what"), [("mxfp4", "weights in mxfp4"), ("int8@experts", "weights in int8@experts")]
+)
+def test_dtypes_that_the_engine_has_not_are_refused_before_it_starts(
+    dtypes: str, what: str
+) -> None:
+    """They were planned as asked and served as the checkpoint has them."""
+    outcome = run(["serve", "mixtral-8x7b", "--on", "v5e:2x4", "--dtypes", dtypes, "--dry-run"])
+    assert outcome.code == 2 and f"the program has no {what}" in outcome.err
+    assert "hint: take one of bf16" in outcome.err

@@ -1,7 +1,7 @@
 """Where `rooflight serve` runs a model and how large: by flags, or by a file of `plan serve`."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rooflight.cli.parser import Namespace, Parser
@@ -16,7 +16,7 @@ from rooflight.plan.serving.step.layout import (
     parse_precision,
     parse_serving_layout,
 )
-from rooflight.program.from_plan.served_step import step_of_fleet
+from rooflight.program.from_plan.served_step import check_dtypes, step_of_fleet
 
 _DTYPES = "f32"
 _FLAGS = ("on", "layout", "dtypes")
@@ -61,7 +61,9 @@ def placed(args: Namespace, model: ModelSpec) -> ServePlacement:
         )
     check_one_engine(layout)
     is_chip = on is not None and "bf16" in on.chip.flops
-    return ServePlacement(on, layout, args.dtypes or ("bf16" if is_chip else _DTYPES))
+    found = ServePlacement(on, layout, args.dtypes or ("bf16" if is_chip else _DTYPES))
+    check_dtypes(found.precision)
+    return found
 
 
 def _as_planned(args: Namespace, model: ModelSpec) -> ServePlacement:
@@ -75,7 +77,7 @@ def _as_planned(args: Namespace, model: ModelSpec) -> ServePlacement:
             f"cannot read {args.plan}: {error}", hint="rooflight plan serve ... --json > plan.json"
         ) from None
     step = step_of_fleet(text)
-    if _shape(step.model) != _shape(model):
+    if step.model.unnamed != model.unnamed:
         raise UsageError(
             f"the plan {args.plan} is for {step.model.name}, and {args.model} is another model",
             hint=f"rooflight plan serve {args.model}/config.json ... --json > plan.json",
@@ -91,9 +93,3 @@ def _as_planned(args: Namespace, model: ModelSpec) -> ServePlacement:
     layout = parse_serving_layout(step.layout)
     check_one_engine(layout)
     return ServePlacement(parse_slice(step.slice), layout, step.dtypes, sizes | more)
-
-
-def _shape(model: ModelSpec) -> ModelSpec:
-    """What a model is, without what it is called and how it may be used."""
-    labels = {"name": "", "title": "", "source": None, "not_understood": (), "max_seq": None}
-    return replace(model, **labels, dtype=None, weights="")

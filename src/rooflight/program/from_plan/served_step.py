@@ -24,13 +24,30 @@ from rooflight.plan.serving.step.constraints import (
     spread_axes,
 )
 from rooflight.plan.serving.step.derive_model import serving_model
-from rooflight.plan.serving.step.layout import mesh_axes, parse_precision, parse_serving_layout
+from rooflight.plan.serving.step.layout import (
+    Precision,
+    mesh_axes,
+    parse_precision,
+    parse_serving_layout,
+)
 from rooflight.plan.serving.step.memory import ServingMemory
 from rooflight.plan.serving.step.terms import StepSpec
 
 WIDE = ("bf16", "f32", "f16")  # dtypes of arrays as they are
 FEW = ("int8", "int4", "fp8")  # of matrices, values beside scales
 FEW_KV = ("int8", "fp8")
+
+
+def check_dtypes(dtypes: Precision) -> None:
+    """Raises where the program has no weights or no cache of such a form."""
+    for what, name, known in (
+        ("weights", str(dtypes).partition("/")[0], (*WIDE, *FEW)),
+        ("a cache", dtypes.kv.name, (*WIDE, *FEW_KV)),
+    ):
+        if name not in known:
+            raise UsageError(
+                f"the program has no {what} in {name}", hint=f"take one of {', '.join(known)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +70,7 @@ class ServedStep:
     def __post_init__(self) -> None:
         if min(self.rows, self.context, self.block_tokens) < 1:
             raise UsageError("a step without rows, positions or blocks", hint="make each 1 or more")
-        dtypes = parse_precision(self.dtypes)
-        for what, name, known in (
-            ("weights", dtypes.weights.name, (*WIDE, *FEW)),
-            ("a cache", dtypes.kv.name, (*WIDE, *FEW_KV)),
-        ):
-            if name not in known:
-                raise UsageError(
-                    f"the program has no {what} in {name}", hint=f"take one of {', '.join(known)}"
-                )
+        check_dtypes(parse_precision(self.dtypes))
 
     @property
     def table(self) -> int:

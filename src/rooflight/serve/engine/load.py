@@ -33,6 +33,7 @@ from rooflight.plan.serving.step.layout import (
 )
 from rooflight.plan.serving.step.terms import StepSpec
 from rooflight.program.checkpoint.read import import_huggingface, match_huggingface
+from rooflight.program.from_plan.served_step import check_dtypes
 from rooflight.program.model.forward import Program, check_length
 from rooflight.program.model.params import JAX_DTYPES, Tree, abstract_params
 from rooflight.program.quantized import FORMATS, quantize_weights
@@ -110,6 +111,7 @@ def _program(
     folder: str | Path, config: EngineConfig, placement: Placement
 ) -> tuple[Program, StepSpec]:
     model, dtypes = read_hf_config(folder), parse_precision(placement.dtypes)
+    check_dtypes(dtypes)
     check_length(model, config.max_model_tokens)
     axes = mesh_axes(placement.split, model) or {"Y": 1}
     mesh = place(axes, parse_slice(placement.on))
