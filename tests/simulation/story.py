@@ -47,11 +47,11 @@ def play(simulate: Callable[[Story], None], seed: int) -> Story:
     return story
 
 
-def first_violation(simulate: Callable[[Story], None], seeds: Iterable[int]) -> int | None:
-    """The first of these seeds that finds something."""
+def first_violation(simulate: Callable[[Story], None], seeds: Iterable[int]) -> str | None:
+    """Of the first of these seeds that finds something: the seed, and what it found."""
     for seed in seeds:
         try:
             play(simulate, seed)
-        except Violation:
-            return seed
+        except Violation as violation:
+            return str(violation).rpartition("\n")[2]
     return None

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rooflight.train import events, lines, seal
 from rooflight.train.events import EventLog
+from rooflight.train.leader import Leader
 from rooflight.train.lines import Connection, Message
 from rooflight.train.processes import Processes
 
@@ -22,6 +24,9 @@ def test_no_schedule_of_faults_stops_a_run_for_ever_or_loses_a_checkpoint() -> N
         play(simulate, seed)
 
 
+_GREET: Any = Leader._greet
+
+
 async def _never_asks(self: Connection) -> Message | None:
     return self._proved(await lines._read(self._reader))
 
@@ -29,6 +34,12 @@ async def _never_asks(self: Connection) -> Message | None:
 async def _kills_nobody(self: Processes) -> None:
     """Workers of an attempt that has ended step on beside those of the next."""
     self._workers, self._readers = [], []
+
+
+def _refuses_who_is_back(self: Leader, hello: Message) -> tuple[int | None, str, str]:
+    number, told, reason = _GREET(self, hello)
+    again = "" if reason or number not in self._hosts else f"host {number} is there already"
+    return number, told or again, reason or again
 
 
 def _mixes_lines(self: EventLog, line: bytes) -> None:
@@ -42,17 +53,22 @@ def _sees_no_damage(folder: Path, index: int = 0, count: int = 1) -> str | None:
 
 
 PLANTED = [
-    (Connection, "receive", _never_asks),
-    (Processes, "kill", _kills_nobody),
-    (EventLog, "_append", _mixes_lines),
-    (seal, "damage", _sees_no_damage),
+    (Connection, "receive", _never_asks, "the run neither ends nor goes on"),
+    (Processes, "kill", _kills_nobody, "live when those of"),
+    (EventLog, "_append", _mixes_lines, "was written, and cannot be read"),
+    (seal, "damage", _sees_no_damage, "counts as whole and"),
+    (Leader, "_greet", _refuses_who_is_back, "was refused by host 0"),
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "planted"), PLANTED)
+@pytest.mark.parametrize(("owner", "name", "planted", "words"), PLANTED)
 def test_a_planted_bug_is_found(
-    owner: object, name: str, planted: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+    owner: object,
+    name: str,
+    planted: Callable[..., object],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first and the third were in the product until these schedules found them."""
+    """The first, the third and the last were in the product until these schedules found them."""
     monkeypatch.setattr(owner, name, planted)
-    assert first_violation(simulate, range(80, 1080)) is not None
+    assert words in (first_violation(simulate, range(80, 1080)) or "")
